@@ -35,10 +35,7 @@ def estimate_stored_luck(
 
 
 def make_arm_luck(luck: LuckEstimate | None) -> ArmLuck | None:
-    """Return the record of an estimate; None if there is no estimate. The record is in percent.
-
-    ``counted`` is the luck by which intervals are widened.
-    """
+    """Return the record of an estimate; None if there is no estimate. The record is in percent."""
     if luck is None:
         return None
     return ArmLuck(

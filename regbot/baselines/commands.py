@@ -38,16 +38,12 @@ from regbot.records.verdict import Verdict
 from regbot.stats.prediction import SESSION_RUNS
 
 MIN_HASH_CHARS = 6
-"""Minimum length of a prefix that selects a stored session by the hash in its file name."""
 
 
 @dataclass(frozen=True)
 class AnchorMove:
-    """Arguments of ``regbot baseline anchor --to``."""
-
     workload: str
     commit: str
-    """The new anchor: the hash of a commit, or a prefix of the hash."""
     who: str
     why: str
     variant: str | None = None
@@ -78,8 +74,7 @@ def add(
 ) -> BaselineAddition:
     """Store one arm of a session and sync the files to disk.
 
-    ``intake`` says which arm is stored, by whom and why. ``now`` is the current time, by default that of the
-    clock. Raises BaselineError, OSError.
+    ``intake`` says which arm is stored, by whom and why. Raises BaselineError, OSError.
     """
     distilled = distil(session, verdict, intake, now or datetime.now(UTC))
     files = store.add(distilled.baselines, distilled.ledgers)
@@ -209,7 +204,6 @@ def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> 
 
 
 def list_page(listing: BaselineListing) -> str:
-    """Return one paragraph of text for each group of stored sessions."""
     if not listing.groups:
         return "no session is stored; add one with 'regbot baseline add SESSION'"
     paragraphs = []
@@ -268,7 +262,6 @@ def verify_page(check: BaselineCheck) -> str:
 
 
 def anchor_page(anchors: Sequence[Anchor]) -> str:
-    """Return one paragraph of text for each anchor."""
     if not anchors:
         return "there is no anchor; set one with 'regbot baseline anchor WORKLOAD --to COMMIT --why TEXT'"
     paragraphs = []
@@ -293,7 +286,6 @@ def anchor_page(anchors: Sequence[Anchor]) -> str:
 
 
 def added_page(added: BaselineAddition) -> str:
-    """Return the warnings and then the stored files, one per line."""
     return "\n".join(
         [*(f"warning: {warning}" for warning in added.warnings), *(f"stored {file}" for file in added.files)]
     )

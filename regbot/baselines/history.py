@@ -30,7 +30,6 @@ from regbot.records.text.words import count as count_noun
 from regbot.stats.history import MAX_LEVELS, bucket_starts, change_points
 
 POINTS = 60
-"""Default number of points of a series. This number of bars fits on a terminal line."""
 
 BARS = "▁▂▃▄▅▆▇█"
 MIN_SCALE = math.log(1.02)
@@ -39,10 +38,8 @@ MIN_SCALE = math.log(1.02)
 ANCHOR_SERIES = "anchor"
 """Value of ``Baseline.series`` for sessions that repeat the anchor's commit. They are not part of the trend of main."""
 WITHHELD_SERIES = "held"
-"""Value of ``Baseline.series`` for sessions that a refresh held back from the rolling reference."""
 
 Terms = tuple[Any, ...]
-"""Values of the fields ``TERMS``, in that order."""
 
 
 @dataclass
@@ -53,11 +50,8 @@ class _Bucket:
     newest: Baseline
     sessions: int = 0
     total: float = 0.0
-    """Sum of the log levels."""
     low: float = math.inf
-    """Smallest log level."""
     high: float = -math.inf
-    """Largest log level."""
     has_anchor: bool = False
     """Whether a session of the anchor's commit is in the bucket."""
 
@@ -85,11 +79,8 @@ class _SeriesBuckets:
     buckets: list[_Bucket]
     """At most ``MAX_LEVELS`` buckets, oldest first. They do not contain sessions of ``ANCHOR_SERIES``."""
     excluded_sessions: int = 0
-    """Number of sessions in the buckets that were held back from the rolling reference."""
     anchor_sessions: int = 0
-    """Number of sessions of the anchor's commit, those of ``ANCHOR_SERIES`` included."""
     anchor_total: float = 0.0
-    """Sum of the log levels of the sessions of the anchor's commit."""
 
 
 class _ClassSeries(NamedTuple):
@@ -159,8 +150,7 @@ def _class_trend(
     """Return the trend of the node class whose folder is ``folder``. Return None if its sessions are traces, or if
     ``node_class`` names another class.
 
-    ``last`` is the number of newest sessions of each series; None for all sessions. ``points`` is the largest
-    number of points of a series in the result.
+    ``last`` is the number of newest sessions of each series; None for all sessions.
     """
     stored = [session for session in store.read_sessions(folder).values() if session.tier == "timed"]
     sessions = [session for session in stored if node_class in (None, session.node_class)]
@@ -235,10 +225,7 @@ def _level(session: Baseline) -> float:
 
 
 def _make_series(series: _ClassSeries, points: int) -> HistorySeries:
-    """Return the record of a series, with its changes of level and at most ``points`` points.
-
-    ``changed`` is filled in later, because it depends on the series before.
-    """
+    """Return the record of a series, with its changes of level and at most ``points`` points."""
     collected = series.collected
     buckets = collected.buckets
     change_positions = change_points([bucket.mean for bucket in buckets])
@@ -280,7 +267,6 @@ def _make_change(before: _Bucket, after: _Bucket, first_bucket: _Bucket) -> Hist
 
 
 def _merge_buckets(buckets: Sequence[_Bucket], starts: Sequence[int]) -> list[_Bucket]:
-    """Merge the buckets of each segment into one bucket. A segment begins at each position in ``starts``."""
     merged = []
     for start, end in pairwise([*starts, len(buckets)]):
         members = buckets[start:end]
@@ -299,7 +285,6 @@ def _merge_buckets(buckets: Sequence[_Bucket], starts: Sequence[int]) -> list[_B
 
 
 def _changed_fields(previous: HistorySeries, current: HistorySeries) -> list[str]:
-    """Return the names of the fields of environment and terms in which two series differ."""
     previous_fields, current_fields = (
         series.environment.model_dump() | {name: getattr(series, name) for name in TERMS}
         for series in (previous, current)
@@ -308,12 +293,10 @@ def _changed_fields(previous: HistorySeries, current: HistorySeries) -> list[str
 
 
 def history_page(record: History) -> str:
-    """Return one paragraph of text for each variant and node class."""
     return "\n\n".join("\n".join(_trend_lines(record.workload, trend)) for trend in record.trends)
 
 
 def _trend_lines(workload: str, trend: HistoryTrend) -> list[str]:
-    """Return the paragraph about one variant and node class, as lines."""
     lines = [
         f"{workload}  {trend.variant}  usual step time",
         f"  class        {printable(trend.node_class)}",
@@ -327,7 +310,6 @@ def _trend_lines(workload: str, trend: HistoryTrend) -> list[str]:
 
 
 def _series_lines(series: HistorySeries) -> list[str]:
-    """Return the lines about one series: environment, terms, the trend as bars, and a table of the stretches."""
     terms = f"{series.steps} steps, {series.cut} of them warm-up, on {series.world_size} ranks, by {series.clock}"
     dispatcher = f", {printable(series.dispatcher)} requested" if series.dispatcher else ""
     excluded = f", {series.excluded_sessions} of them held back from the reference" if series.excluded_sessions else ""
@@ -364,7 +346,6 @@ def _format_time(seconds: float) -> str:
 
 
 def _draw_bars(points: Sequence[HistoryPoint]) -> str:
-    """Return one bar per point. The lowest bar is the lowest level of all points, on the log scale."""
     levels = [math.log(point.level_s) for point in points]
     lowest = min(levels)
     scale = max(max(levels) - lowest, MIN_SCALE)

@@ -35,27 +35,19 @@ from regbot.records.verdict import RunVerdict, Throughput, Verdict
 from regbot.stats.prediction import SESSION_RUNS
 
 FUTURE_TOLERANCE = timedelta(hours=1)
-"""Maximum time by which a session's clock may be ahead of this machine's clock."""
 
 DISPATCHER = "dispatcher"
 _NULL_ID_DIGITS = frozenset("0")
-"""Digits of the commit id of uncommitted files, which is all zeros."""
 
 
 @dataclass(frozen=True)
 class Intake:
-    """Request to store one arm of a session."""
-
     origin: str
-    """File of the session, for error messages."""
     who: str
-    """Who stores the session."""
     why: str
     arm: Literal["base", "head"] = "base"
     workloads: Sequence[str] = ()
-    """Entries to store; empty for all."""
     series: Series = "rolling"
-    """The reference that the session will belong to."""
     container: str | None = None
     """Digest of the image in which the session ran. If it is None, the digest in the record of each run is used."""
     against: AnchorComparison | None = None
@@ -68,13 +60,10 @@ class DistilledSession:
 
     baselines: list[Baseline]
     ledgers: dict[str, Ledger]
-    """The ledgers that the baselines name, by hash."""
 
 
 @dataclass(frozen=True)
 class _WorkloadResults:
-    """What the session and its verdict say about one workload."""
-
     header: SessionHeader
     plan: TimedPlan | None
     """None if the workload was not timed."""
@@ -83,7 +72,6 @@ class _WorkloadResults:
     paired_runs: Sequence[tuple[Run, RunVerdict]]
     """The runs of the stored arm that are in valid pairs, in session order, each with its part of the verdict."""
     measured: datetime
-    """When the session began."""
     intake: Intake
 
 
@@ -141,7 +129,6 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
 
 
 def _is_own_run(run: Run, arm: Arm) -> bool:
-    """Return whether a run is of ``arm`` and was not joined to the session from an earlier one."""
     return run.arm.name == arm.name and not run.is_from_earlier_session
 
 
@@ -169,7 +156,6 @@ def environment_of(run: Run, container: str | None = None) -> EnvironmentKey:
 
 
 def _framework_of(run: Run) -> str | None:
-    """Return name and version of torch or jax in a run; None if unknown."""
     software = run.environment
     if software is not None and software.torch:
         return f"torch {software.torch}"
@@ -188,9 +174,8 @@ def node_class_of(run: Run) -> str:
 def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, results: _WorkloadResults) -> None:
     """Add the baseline of one workload and tier to ``distilled``.
 
-    ``runs`` are all runs of the tier, with warm launches and repeated runs. Only a part of them is stored, but all must
-    have the same node, class, variant, dispatcher and environment. Raises BaselineError if they do not, or if there is
-    nothing to store.
+    Only a part of the runs is stored, but all must have the same node, class, variant, dispatcher and environment.
+    Raises BaselineError if they do not, or if there is nothing to store.
     """
     last_run = runs[-1]
     header, plan, intake = results.header, results.plan, results.intake
@@ -294,10 +279,7 @@ def _list_loaded_files(runs: Sequence[Run]) -> list[str] | None:
 
 
 def _check_arm(arm: Arm, origin: str) -> None:
-    """Raise BaselineError if ``arm`` is not exactly what a commit contains.
-
-    ``origin`` is the file of the session, for error messages.
-    """
+    """Raise BaselineError if ``arm`` is not exactly what a commit contains."""
     if set(arm.commit) <= _NULL_ID_DIGITS:
         raise BaselineError(origin, "is of uncommitted files", "commit them and check the commit")
     if arm.overrides:
@@ -308,10 +290,7 @@ def _check_arm(arm: Arm, origin: str) -> None:
 
 
 def _measured_time(header: SessionHeader, origin: str, now: datetime) -> datetime:
-    """Return when the session began. Raises BaselineError if this time is malformed or in the future.
-
-    ``origin`` is the file of the session, for error messages.
-    """
+    """Return when the session began. Raises BaselineError if this time is malformed or in the future."""
     try:
         measured = parse_time(header.created)
     except InvalidTime as error:
@@ -326,7 +305,6 @@ def _measured_time(header: SessionHeader, origin: str, now: datetime) -> datetim
 
 
 def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
-    """Yield the faults of a run. A session with such a run is not stored."""
     run_name = f"a {run.tier} run of {arm.name}"
     if run.outcome != "ok":
         yield f"{run_name} ended as {run.outcome!r}{f' ({clip(run.reason, 200)})' if run.reason else ''}"
@@ -339,8 +317,6 @@ def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
         yield f"{run_name} does not prove which code it ran"
     elif run.code.foreign:
         yield f"{run_name} imported {min(run.code.foreign)} from outside its worktree"
-    elif run.code.missing:
-        yield f"{run_name} looked for {clip(run.code.missing[0], 200)}, which its sparse checkout lacks"
     if run.tier == "static" and run.ledger is not None and not _has_proven_counter(run.ledger):
         yield f"{run_name} was counted by a counter that was not proven to work"
     backend = run.backends.get(DISPATCHER)
@@ -351,7 +327,6 @@ def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
 
 
 def _has_proven_counter(ledger: Ledger) -> bool:
-    """Return whether the liveness check showed that the counter sees every collective."""
     return ledger.liveness is not None and ledger.liveness.proven
 
 
@@ -374,7 +349,6 @@ def _summarise_runs(paired_runs: Sequence[tuple[Run, RunVerdict]]) -> list[RunSu
 
 
 def _summarise_run(run: Run, verdict: RunVerdict, *, with_loss: bool) -> RunSummary:
-    """Return what is stored of one run. ``slot`` is the index of the run in its block."""
     assert run.position is not None
     assert run.timing is not None
     assert verdict.cut is not None

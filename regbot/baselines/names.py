@@ -22,7 +22,6 @@ ANCHOR = "anchor.json"
 LEDGERS = "ledgers"
 CALIBRATION = "calibration"
 STATIC_CLASS = "static: traced, any machine"
-"""Node class of all traces. A trace has no times, and its counts are the same on any machine."""
 
 MAX_NAME_CHARACTERS = 200
 

@@ -22,7 +22,6 @@ from regbot.records.run import Clock, Tier
 TERMS = ("world_size", "steps", "cut", "clock", "dispatcher")
 """Fields in which two sessions must be equal. Otherwise their step times are not comparable."""
 ROLLING_SESSIONS = 40
-"""Maximum number of sessions in the rolling reference."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,7 @@ class ReferenceQuery:
     environment: EnvironmentKey
     world_size: int
     steps: int
-    """Steps of one run, warm-up included."""
     cut: int
-    """How many of the steps are planned as warm-up."""
     clock: Clock
     dispatcher: str = ""
     """The requested dispatcher; '' if the workload chooses one."""
@@ -61,7 +58,6 @@ class ReferenceRefusal:
     differences: tuple[FieldDifference, ...]
     """Differences between the query and the most similar stored session; () if nothing is stored."""
     text: str
-    """The reason, for the user."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +70,6 @@ class RollingReference:
 
 @dataclass(frozen=True)
 class StoredLedger:
-    """A stored ledger, and the session that it belongs to."""
-
     baseline: Baseline
     ledger: Ledger
 
@@ -96,9 +90,8 @@ def select_rolling_reference(
 ) -> RollingReference | ReferenceRefusal:
     """Return the newest ``limit`` comparable sessions of ``series``, or a refusal with the differences.
 
-    ``stored`` has the sessions of the workload and variant, on all node classes, oldest first. The series ``rolling``
-    has the sessions of main. Raises BaselineError if a session of this class and environment was measured after
-    ``now``, because a reference with gaps is unusable.
+    The series ``rolling`` has the sessions of main. Raises BaselineError if a session of this class and environment was
+    measured after ``now``, because a reference with gaps is unusable.
     """
     of_environment = [
         session
@@ -204,7 +197,6 @@ def _make_refusal(query: ReferenceQuery, differences: tuple[FieldDifference, ...
 
 
 def _find_differences(stored: Baseline | EnvironmentKey, wanted: dict[str, object]) -> tuple[FieldDifference, ...]:
-    """Return the fields of ``wanted`` in which ``stored`` has other values."""
     return tuple(
         FieldDifference(name, getattr(stored, name), value)
         for name, value in wanted.items()

@@ -39,20 +39,15 @@ from regbot.stats.prediction import SESSION_RUNS
 MIN_POOL_PAIRS = 8
 """Minimum number of placebo pairs for resampling. Eight pairs are four blocks, twice as many as the first look has."""
 NO_EFFECT = 0.0
-"""True log-ratio of a placebo pair."""
 CLOCKS: tuple[Clock, ...] = ("perf_counter", "cuda_events", "log")
 """All clocks that time steps. ``log`` stands for the step times in the training program's own log."""
 
 
 class ReferenceLookup(NamedTuple):
-    """Stored references for one workload."""
-
     references: list[Reference]
-    """One reference per environment and clock."""
     reason: str
     """Why the stored sessions are not comparable; '' if some are comparable, or if nothing is stored."""
     faults: list[str]
-    """Error messages about unusable files."""
 
 
 def load_references(
@@ -60,8 +55,7 @@ def load_references(
 ) -> ReferenceLookup:
     """Load the references for the workload of ``plan`` on a node class.
 
-    ``thresholds`` are those of the throughput gate, for sessions that are simulated from placebo pairs. A broken file
-    of this class, or a session that was measured after ``now``, is a fault, and there are no references.
+    A broken file of this class, or a session that was measured after ``now``, is a fault, and there are no references.
     """
     folder = class_folder(plan.entry, plan.variant, node_class)
     try:
@@ -191,7 +185,6 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
 
 
 def _rate_of(outcomes: Iterable[bool]) -> statistics.RateEstimate:
-    """Return the rate of true outcomes, with its interval."""
     outcome_list = list(outcomes)
     return statistics.RateEstimate.from_counts(sum(outcome_list), len(outcome_list))
 
@@ -229,7 +222,6 @@ def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Basel
 
 
 def _has_equal_counts(log_ratios: Mapping[str, Sequence[float]]) -> bool:
-    """Return whether there are as many log-ratios of medians as of means. Otherwise a summary lacks pairs."""
     return len({len(log_ratios.get(name, ())) for name in SUMMARIES}) == 1
 
 
@@ -282,10 +274,7 @@ def _resampled_false_flags(
     placebos: Sequence[CalibrationSession], primary_tests: int, thresholds: Thresholds
 ) -> float | None:
     """Return the share of resampled placebo sessions that the gate calls regressed or improved, although nothing
-    changed. Return None if there are too few pairs.
-
-    ``primary_tests`` is the number of tests in a check, among which its error rate is divided.
-    """
+    changed. Return None if there are too few pairs."""
     pools: dict[str, list[float]] = {name: [] for name in SUMMARIES}
     for placebo in placebos:
         for name, log_ratios in placebo.log_ratios.items():

@@ -51,9 +51,7 @@ LOCK_TIMEOUT_S, LOCK_POLL_S = 120.0, 0.01
 
 RESTORE = "restore it from the commit that added it (git log --diff-filter=A), or delete it and add the session again"
 HASH_NAME = re.compile(r"[0-9a-f]{64}\.json")
-"""Pattern for the file name of a session or a ledger."""
 _CONFLICT = re.compile(rb"^(<{7}|={7}|>{7})( |\r?$)", re.MULTILINE)
-"""Pattern for a line with which git marks a merge conflict."""
 
 R = TypeVar("R", bound=Record)
 
@@ -77,7 +75,6 @@ class Store:
     # ---- reading
 
     def class_folders(self, workload_folder: str | None = None) -> list[PurePosixPath]:
-        """Return the class folders, of one workload or of all workloads."""
         root_folder = PurePosixPath()
         parents = [root_folder / workload_folder] if workload_folder else self.folders(root_folder)
         return [folder for parent in parents if str(parent) != LEDGERS for folder in self.folders(parent)]
@@ -164,7 +161,6 @@ class Store:
         rest.
         """
         known: dict[PurePosixPath, dict[str, tuple[PurePosixPath, Baseline]]] = {}
-        """Stored and planned sessions by their identity, by class folder."""
         paths: list[PurePosixPath] = []
         texts: dict[PurePosixPath, bytes] = {}
         with self._write_lock():
@@ -251,7 +247,6 @@ class Store:
             yield
 
     def _write_synced(self, path: PurePosixPath, data: bytes) -> None:
-        """Write ``data`` to ``path`` atomically and sync it to disk."""
         self._write_file(path, data)
         _sync_folder((self.root / path).parent)
 
@@ -275,7 +270,6 @@ class Store:
     # ---- files
 
     def _list_items(self, folder: PurePosixPath) -> list[os.DirEntry[str]]:
-        """Return what is in a folder, without hidden files; [] if the folder does not exist."""
         try:
             with os.scandir(self.root / folder) as items:
                 return [item for item in items if not item.name.startswith(".")]
@@ -313,8 +307,6 @@ def _check_hash(path: PurePosixPath, data: bytes) -> None:
 def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline) -> PurePosixPath:
     """Return ``path`` if ``stored`` and ``baseline`` have the same content. Raises BaselineError otherwise.
 
-    ``stored`` is the record in the file ``path``, and ``baseline`` is the record to be stored.
-
     A different provenance is ignored.
     """
     if stored.model_copy(update={"provenance": baseline.provenance}) != baseline:
@@ -328,13 +320,11 @@ def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline
 
 
 def _seal(anchor: Anchor) -> Anchor:
-    """Return ``anchor`` with the digest of its other fields. Its file is not named after a hash, as other files are."""
     bare = anchor.model_copy(update={"digest": None})
     return bare.model_copy(update={"digest": record_digest(bare)})
 
 
 def record_digest(record: Record) -> str:
-    """Return the hash from which a record's file name is made."""
     return hashlib.sha256(record.to_json().encode()).hexdigest()
 
 
@@ -360,10 +350,7 @@ def _parse(path: PurePosixPath, data: bytes, model: type[R], advice: str) -> R:
 
 
 def _describe_misplacement(path: PurePosixPath, expected_path: PurePosixPath, version: int) -> str:
-    """Describe how the folder of ``path`` differs from the folder where its content belongs.
-
-    ``version`` is the shape version in the content.
-    """
+    """Describe how the folder of ``path`` differs from the folder where its content belongs."""
     if len(path.parts) != len(expected_path.parts):
         return "is outside the folder of its workload and class"
     workload, expected_workload = path.parts[0], expected_path.parts[0]
@@ -377,7 +364,6 @@ def _describe_misplacement(path: PurePosixPath, expected_path: PurePosixPath, ve
 
 
 def _has_content(target: Path, data: bytes) -> bool:
-    """Return whether the file ``target`` exists, is no link, and has exactly the content ``data``."""
     try:
         return not target.is_symlink() and target.read_bytes() == data
     except OSError:
@@ -385,7 +371,6 @@ def _has_content(target: Path, data: bytes) -> bool:
 
 
 def _make_folder(folder: Path, root: Path) -> None:
-    """Create ``folder`` and its missing parents up to ``root``, and sync the parent of each new folder."""
     if folder.is_dir():
         return
     innermost_first = [path for path in (folder, *folder.parents) if path.is_relative_to(root) and not path.is_dir()]
@@ -395,7 +380,6 @@ def _make_folder(folder: Path, root: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Sync a folder, so that the names in it are on the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -20,16 +20,12 @@ from regbot.workloads.shapes.model_code import MODEL_FILES, model_hash
 
 README = "README.md"
 CPU_PROGRAM = "dispatch-mode"
-"""Value of ``source`` in a ledger that was counted in a CPU program."""
 OWN_MODEL_KEY = "reshard_after_forward"
 """A key of the configuration in the ledgers of the adapters smoke and module, and of no other adapter."""
 
 
 class _LedgerFacts(NamedTuple):
-    """What the notes need to know about a ledger."""
-
     source: str
-    """How the collectives were counted, for example ``CPU_PROGRAM``."""
     is_own_model: bool
     """Whether regbot's own model ran: the smoke model, or the transformer around a user's layer."""
 
@@ -39,13 +35,11 @@ class _StoreContent(NamedTuple):
 
     sessions: dict[PurePosixPath, Baseline]
     ledgers: dict[str, "_LedgerFacts"]
-    """By the hash of each ledger."""
     anchors: list[tuple[PurePosixPath, Anchor]]
     calibrations: dict[PurePosixPath, bool]
     """By path: whether a session of the calibration drew its compiler caches anew. Only then does the calibration show
     the luck of an arm."""
     problems: list[str]
-    """Error messages, one line each."""
 
 
 def verify(store: Store, now: datetime) -> BaselineCheck:
@@ -98,9 +92,7 @@ def _cross_check(content: _StoreContent) -> Iterator[str]:
     """
     path_by_session: dict[str, PurePosixPath] = {}
     stored_commits: set[tuple[PurePosixPath, str]] = set()
-    """Commits with stored sessions, each with the folder of its node class."""
     checked_folders: set[PurePosixPath] = set()
-    """Workload folders whose shape was looked up. One look-up serves for all sessions of the folder."""
     for path, baseline in sorted(content.sessions.items()):
         if baseline.ledger is not None and baseline.ledger not in content.ledgers:
             advice = "restore it, or delete this session and add it again"
@@ -197,7 +189,6 @@ def _note_missing_luck(content: _StoreContent) -> Iterator[str]:
 
 
 def _class_folder_of(path: PurePosixPath) -> PurePosixPath:
-    """Return the folder of the workload and node class to which a stored file belongs."""
     return PurePosixPath(*path.parts[:2])
 
 
@@ -235,7 +226,6 @@ def _check_session_name(path: PurePosixPath) -> PurePosixPath:
 
 
 def _check_not_in_future(path: PurePosixPath, written: str, now: datetime) -> None:
-    """Raise BaselineError if the time ``written`` is after ``now`` by more than ``FUTURE_TOLERANCE``."""
     if parse_time(written) > now + FUTURE_TOLERANCE:
         raise BaselineError(
             path, f"was written at {written}, and it is {format_time(now)} here: one of the clocks is wrong", RESTORE
@@ -243,7 +233,6 @@ def _check_not_in_future(path: PurePosixPath, written: str, now: datetime) -> No
 
 
 def _has_shape(workload: str) -> bool:
-    """Return whether this version of regbot has the shape of a workload ``[label:]shape@version/mesh``."""
     shape_and_mesh = workload.rpartition(":")[2]
     shape, _, _ = shape_and_mesh.partition("/")
     try:

@@ -166,11 +166,6 @@ def _run_log(options: BisectionOptions) -> RunLog[BisectionLog]:
         read=read_bisection,
         may_differ=dict.fromkeys(MAY_DIFFER_ON_RESUME, True),  # in pydantic, True excludes a whole field
         results=(RESULT, PAGE),
-        unwritable=(  # message and advice
-            "{log.parent}: cannot be written to: {error}",
-            "earlier measurements are in {log.name}: free space or mend the permissions, then continue with --resume",
-        ),
-        write_errors=(),  # every error of writing gets the message above
     )
 
 

@@ -71,9 +71,7 @@ class PointCheckouts:
         """
         start = time.monotonic()
         if task is not None:
-            # The list of folders of a sparse checkout may not fit an old commit, so all files are checked out.
-            workload = task.workload.model_copy(update={"sparse": []})
-            tree = self.trees.worktree(arm_of(point), replace(task, workload=workload))
+            tree = self.trees.worktree(arm_of(point), task)
         else:
             tree = self.trees.check_out(point.commit, self._build, sys.executable)
         if isinstance(tree, str):  # the reason why the build failed

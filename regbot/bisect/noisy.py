@@ -25,9 +25,7 @@ from regbot.stats.culprit import (
     Floats,
     Posterior,
     Sample,
-    affected_on_line,
     culprit_model,
-    hypothesis_sets,
     is_noise_known,
     posterior,
 )
@@ -148,8 +146,7 @@ def _compute_state(
 def _build_model(span: Span, settings: SearchSettings, cleared: Sequence[int]) -> CulpritModel:
     weights = np.ones(span.last)
     weights[[place - 1 for place in cleared]] = 0.0  # the first place (good) has no weight
-    affected = affected_on_line(len(span.points))
-    return culprit_model(affected, weights, NONE_PRIOR, settings.smallest, settings.noise, settings.noise_pairs)
+    return culprit_model(weights, NONE_PRIOR, settings.smallest, settings.noise, settings.noise_pairs)
 
 
 def _analyse(
@@ -164,7 +161,7 @@ def _analyse(
     span_posterior = posterior(model, samples)
     # Hypotheses that no run can separate belong to one set. Hypothesis k is that the place k + 1 is the culprit. A
     # hypothesis with the prior 0 has been cleared.
-    set_numbers = hypothesis_sets(model, _available(span, broken))
+    set_numbers = np.cumsum(_available(span, broken))[:-1]
     probabilities = np.bincount(set_numbers, weights=span_posterior.culprit)
     likeliest_set = int(np.argmax(probabilities))
     likeliest = np.flatnonzero((set_numbers == likeliest_set) & (model.prior > 0)) + 1

@@ -54,7 +54,7 @@ class BisectionOptions:
         Path | None, typer.Option("--config", metavar="FILE", help="Use this regbot.toml instead of the good commit's.")
     ] = None
     untrusted: Annotated[
-        bool, typer.Option("--untrusted", help="Refuse to run the code without a sandbox (docs/sandbox.md).")
+        bool, typer.Option("--untrusted", help="Refuse to run the code without a sandbox (docs/operator.md).")
     ] = False
     plan: Annotated[bool, typer.Option("--plan", help="Print the expected cost, and start nothing.")] = False
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted bisection in DIR.")] = False

@@ -26,7 +26,7 @@ from regbot.records.config import LIBRARY_DISPATCHERS
 from regbot.records.files import write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Run
-from regbot.workloads import Checkout, Limits, Scratch, Task, trace
+from regbot.workloads import Limits, Scratch, Task, trace
 from regbot.workloads.paper import Libraries
 
 
@@ -50,7 +50,8 @@ class TraceMeasurer:
         self._tasks, self._checkouts, self._engine = tasks, checkouts, engine
         self._out, self._limits = out, limits
         self._devices = TraceDevices(tasks.values(), list(known.values()), libraries)
-        self._settled = set(known)  # entries whose device does not change any more
+        for entry in known:
+            self._devices.keep(tasks[entry])
 
     def stratum(self) -> str:
         return ""  # ledgers are exact, so their strata are not used
@@ -61,33 +62,20 @@ class TraceMeasurer:
         if isinstance(prepared, str):  # the reason why the point cannot be measured
             return unusable_observation(request, prepared)
         task, checkout = prepared.launch(request.point, self._tasks[request.entry])
-        scratch = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(request.point.key)}"
-        run = self._trace(task, checkout, prepared.paper, Scratch(scratch, self._limits))
-        if isinstance(run, str):
-            return unusable_observation(request, run)
-        discard_folder(scratch / "record")
+        folder = self._out / "runs" / f"{folder_name(task.entry)}.{folder_name(request.point.key)}"
+        scratch = Scratch(folder, self._limits)
+        run = self._devices.trace(
+            task,
+            checkout,
+            prepared.paper,
+            lambda library: trace(task, checkout, self._engine, scratch, paper=library),
+            at_once=True,
+        )
+        assert run is not None  # with ``at_once``
+        discard_folder(folder / "record")
         if run.outcome == "ok":
-            self._settled.add(task.entry)
+            self._devices.keep(task)
         return self._to_observation(request, run, prepared)
-
-    def _trace(self, task: Task, checkout: Checkout, paper: Path, scratch: Scratch) -> Run | str:
-        """Trace one point on a paper GPU, or as a CPU program. Return a reason if it can be traced on neither.
-
-        If the first point of a workload fails on the paper GPU, all of its points are traced as CPU programs. ``paper``
-        is the folder for the paper GPU of a torch in the checkout.
-        """
-        if self._devices.is_on_paper(task):
-            library = self._devices.library(task, checkout.root, paper)
-            if library is None and not task.has_cpu_program:
-                return f"its program runs on a paper GPU only: {self._devices.rejection(task)}"
-            if library is not None:
-                run = trace(task, checkout, self._engine, scratch, paper=library)
-                if run.outcome == "ok" or task.entry in self._settled or not task.has_cpu_program:
-                    return run
-                self._devices.reject(task, run.reason)
-            self._devices.drop_rejected()
-        run = trace(task, checkout, self._engine, scratch)
-        return self._devices.with_device_warning(run, task)
 
     def _to_observation(self, request: MeasurementRequest, run: Run, prepared: PreparedPoint) -> Observation:
         """Store the run and return its observation."""

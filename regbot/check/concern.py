@@ -2,7 +2,7 @@
 
 Git lists the changed files. No report of a training process of the pull request is used. A workload is not concerned if
 no changed file matches its pathspecs. This is no proof yet, because ``paths`` may be wrong. So the workload passes only
-if stored sessions of the base, which a trusted node measured, show that a run loads no changed file. All three
+if stored sessions of the base, which a trusted node measured, show that a run loads no changed file. Both
 conditions must hold:
 
 - The runs loaded only files that match the pathspecs. If they loaded other files, ``paths`` is wrong, and the workload
@@ -10,8 +10,6 @@ conditions must hold:
 - Every changed file is inert, a stored reference, or a Python file that the base already has. A run reports the Python
   files that it loads. It does not report other files that it reads, and a new file may be loaded from now on. A build
   reports nothing, so a workload with build commands has no proof for Python files either.
-- A sparse checkout of the workload has every changed file except inert files and stored references. A run cannot load
-  a file that was not checked out.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +30,6 @@ from regbot.workloads.checkout import CheckoutError
 from regbot.workloads.checkout.changes import DiffEntry, list_diff_entries
 from regbot.workloads.checkout.git import git, try_git
 from regbot.workloads.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
-from regbot.workloads.checkout.sparse import make_cone
 
 ANY_GPUS = 2**20
 """A number of GPUs that suffices for every variant. The proof must cover all runs that a node with so many GPUs would
@@ -73,7 +70,6 @@ class ConcernResult(NamedTuple):
 
 
 def has_paths(tasks: Sequence[Task]) -> bool:
-    """Return whether at least one of the workloads has the setting ``paths``."""
     return any(task.workload.paths for task in tasks)
 
 
@@ -119,14 +115,15 @@ def find_unconcerned(
             raise ConfigError(
                 f"workloads.{workload_name}.paths: {error}", "correct the pathspecs (see gitglossary)"
             ) from error
-        results = [_prove(change, task, evidence.get(task.entry, []), store, changed_files) for task in workload_tasks]
-        wrong_paths = [task_result for task_result in results if isinstance(task_result, _WrongPaths)]
-        if wrong_paths:
-            result.warnings.append(wrong_paths[0].describe(workload_name))
+        proven: list[UnconcernedWorkload] = []
+        for task in workload_tasks:
+            outcome = _prove(change, task, evidence.get(task.entry, []), store, changed_files)
+            if isinstance(outcome, _WrongPaths):
+                result.warnings.append(outcome.describe(workload_name))
+                break
+            proven.append(outcome)
         else:
-            result.unconcerned.extend(
-                task_result for task_result in results if isinstance(task_result, UnconcernedWorkload)
-            )
+            result.unconcerned.extend(proven)
     return result
 
 
@@ -137,7 +134,6 @@ class _WrongPaths(NamedTuple):
     files: list[str]
 
     def describe(self, workload: str) -> str:
-        """Return the warning, which names the first of the files."""
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
         return clip_message(
             f"workloads.{workload}.paths: {self.session.workload} at {short_commit(self.session.commit)} loaded "
@@ -151,13 +147,11 @@ def _prove(
 ) -> UnconcernedWorkload | _WrongPaths:
     """Return ``task`` as a workload that the change does not concern, with or without a proof.
 
-    With a proof, the field ``proof`` is the commit of a stored session, and the workload passes. Without a proof, it is
-    None. The proof needs a usable stored session of each kind in ``needed``. ``gaps`` collects what is missing for the
-    proof. If a stored session loaded files that no pathspec matches, return these files instead.
+    With a proof, the field ``proof`` is the commit of a stored session, and the workload passes. The proof needs a
+    usable stored session of each kind in ``needed``. If a stored session loaded files that no pathspec matches, return
+    these files instead.
     """
-    if not needed:
-        return _unproven(task, "a command does not report which files it loads")
-    gaps: list[str] = []
+    gaps = [] if needed else ["a command does not report which files it loads"]
     proof_commit: str | None = None
     for evidence in needed:
         session = _find_session(store, task.entry, evidence, change.base)
@@ -174,23 +168,11 @@ def _prove(
     if unreported_file := _find_unreported_file(change, changed_files, task.workload):
         reader = "its build" if task.workload.build else "a run"
         gaps.append(f"{clip(unreported_file, 200)} changed, and {reader} does not report whether it reads such a file")
-    sparse_cone = make_cone(task.workload.sparse)  # the files that the sparse checkout has
-    files_left_out = [
-        file.name for file in changed_files if not sparse_cone.has(file.name) and _may_be_read(change, file)
-    ]
-    if files_left_out:
-        gaps.append(
-            f"{clip(files_left_out[0], 200)} changed, and 'sparse' leaves it out, so no stored run could load it"
-        )
     if gaps:
-        return _unproven(task, gaps[0])
+        return UnconcernedWorkload(entry=task.entry, proof=None, reason=clip_message(gaps[0]))
     return UnconcernedWorkload(
         entry=task.entry, proof=proof_commit, reason="the stored runs of the base loaded none of the changed files"
     )
-
-
-def _unproven(task: Task, reason: str) -> UnconcernedWorkload:
-    return UnconcernedWorkload(entry=task.entry, proof=None, reason=clip_message(reason))
 
 
 def _find_session(store: Store, entry: str, evidence: LoadEvidence, commit: str) -> Baseline | None:

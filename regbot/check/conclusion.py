@@ -28,9 +28,7 @@ class CheckResult:
 
 
 def conclude(session_file: Path, config: Config, expectations: Sequence[Expectation], out: Path) -> CheckResult:
-    """Judge a session file. Write ``verdict.json``, ``comment.md`` and ``report.html`` into ``out``.
-
-    ``expectations`` are the changes that are declared as intended."""
+    """Judge a session file. Write ``verdict.json``, ``comment.md`` and ``report.html`` into ``out``."""
     session = read_session(session_file)
     verdict = judge(session, config, expectations)
     _write_report(out, verdict, session)
@@ -52,10 +50,9 @@ def judge_sessions(
 ) -> CheckResult:
     """Judge several stored sessions that compare the same two arms, as if they were one session.
 
-    The settings come from the file ``config``, or else from the first session. ``expectations`` are the declared
-    changes; if there are none, those of the first session apply. ``baselines`` is a folder whose stored references
-    replace those in the sessions. If several sessions timed the same workload, all of their pairs count. ``out`` is the
-    folder for the report; None writes no report.
+    The settings come from the file ``config``, or else from the first session, and so do the declared changes if
+    ``expectations`` has none. ``baselines`` is a folder whose stored references replace those in the sessions. If
+    several sessions timed the same workload, all of their pairs count. ``out`` None writes no report.
 
     Raises RecordError, ConfigError.
     """
@@ -71,7 +68,7 @@ def judge_sessions(
             )
     entries = list(dict.fromkeys(entry for session in sessions for entry in session.header.workloads))
     warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
-    # If several sessions have a plan for the same entry, the last plan counts.
+    # The last plan of an entry counts.
     plans = {plan.entry: plan for session in sessions for plan in session.header.timed}
     # Entries that a session left out, and that no other session has.
     left_out = dict.fromkeys(entry for session in sessions for entry in session.header.left_out if entry not in entries)
@@ -84,14 +81,11 @@ def judge_sessions(
             "timing": any(session.header.timing for session in sessions),
         }
     )
-    combined = Session(header=combined_header, runs=_combine_runs(files, sessions))
-    # The header of the combined session also has the settings for throughput, and the judge takes them from there. The
-    # setting ``wire`` has the bandwidths of the links.
-    settings = load_config(config) if config else Config(sharding=first_header.sharding, wire=first_header.wire)
+    settings = Config(sharding=first_header.sharding, wire=first_header.wire)
     if config:
-        combined = combined.model_copy(
-            update={"header": combined_header.model_copy(update={"throughput": settings.throughput})}
-        )
+        settings = load_config(config)
+        combined_header = combined_header.model_copy(update={"throughput": settings.throughput})
+    combined = Session(header=combined_header, runs=_combine_runs(files, sessions))
     if baselines is not None:
         combined = replace_references(combined, Store(baselines))
     declared_changes = expectations or [parse_expectation(text) for text in first_header.expectations]
@@ -160,15 +154,11 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
 def _refuse_copied_run(run: Run, file_index_by_times: dict[tuple[float, ...], int], index: int, file: Path) -> None:
     """Raise RecordError if a run in an earlier file has exactly the same step times and duration.
 
-    The two runs are then copies, because two launches never take equal times in every step. Runs in which all steps
-    take the same time come from a simulator. They are not compared.
-
-    ``file_index_by_times`` maps the times of each earlier run to the index of its file. This function adds the run's
-    times to it. ``index`` is the index of ``file``.
+    Two launches never take equal times in every step. Runs in which all steps take the same time come from a simulator.
+    They are not compared. ``file_index_by_times`` gets the times of this run. ``index`` is the index of ``file``.
     """
     step_times = tuple(run.timing.step_s) if run.timing is not None else ()
     if len(set(step_times)) <= 1:
         return
-    first_index = file_index_by_times.setdefault((*step_times, run.wall_s), index)
-    if first_index != index:
+    if file_index_by_times.setdefault((*step_times, run.wall_s), index) != index:
         raise RecordError(f"{file}: has a run that an earlier file has too, so one is a copy", "give each session once")

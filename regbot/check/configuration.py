@@ -1,6 +1,5 @@
 """Choose the ``regbot.toml`` that a check of two commits uses."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +14,9 @@ from regbot.records.config import (
     load_first,
     with_machine_tables,
 )
-from regbot.records.text.clip import clip, short_commit
-from regbot.workloads import Task
+from regbot.records.text.clip import short_commit
 from regbot.workloads.checkout import target_tip
 from regbot.workloads.checkout.git import file_at
-from regbot.workloads.checkout.sparse import has_folder
 
 
 def find_config(
@@ -49,21 +46,17 @@ def find_config(
     if file is not None:
         return load_file(file)
 
+    # The tip of the target branch may be in ``repo`` only.
+    repositories = [repo] if readable is None else [readable, repo]
+
     def text_at(commit: str) -> str | None:
-        """Return the text of the ``regbot.toml`` of a commit; None if it has none."""
-        # The tip of the target branch may be in ``repo`` only.
-        repositories = [repo] if readable is None else [readable, repo]
         texts = (file_at(repository, FILE_NAME, commit) for repository in repositories)
         return next((text for text in texts if text is not None), None)
 
-    def sources() -> Iterator[ConfigSource]:
-        """Yield the commits to look for a configuration in, in this order."""
-        yield ConfigSource(SourceKind.BASE, base)
-        if not exact and (tip := target_tip(repo, target)) not in (base, head):
-            yield ConfigSource(SourceKind.TARGET, tip)
-        yield ConfigSource(SourceKind.HEAD, head)
-
-    loaded = load_first(text_at, sources())
+    sources = [ConfigSource(SourceKind.BASE, base)]
+    if not exact and (tip := target_tip(repo, target)) not in (base, head):
+        sources.append(ConfigSource(SourceKind.TARGET, tip))
+    loaded = load_first(text_at, [*sources, ConfigSource(SourceKind.HEAD, head)])
     if loaded is None:
         raise ConfigError(
             f"neither {short_commit(base)} nor {short_commit(head)} has a {FILE_NAME}",
@@ -86,14 +79,3 @@ def confine(loaded: LoadedConfig, node_file: Path | None, untrusted: bool, head:
             f"--untrusted: only {head} has a {FILE_NAME}, and it must not choose its own confinement", advice
         )
     return loaded
-
-
-def refuse_unknown_folders(repo: Path, commits: Sequence[str], tasks: Sequence[Task]) -> None:
-    """Raise ConfigError if a workload checks out a folder that none of ``commits`` has."""
-    workload_folders = dict.fromkeys((task.workload_name, folder) for task in tasks for folder in task.workload.sparse)
-    for workload_name, folder in workload_folders:
-        if not any(has_folder(repo, commit, folder) for commit in commits):
-            raise ConfigError(
-                f"workloads.{workload_name}.sparse: neither base nor head has a folder {clip(folder, 200)!r}",
-                "correct or remove it; the files of the parent folders are checked out without being named",
-            )

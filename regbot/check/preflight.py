@@ -1,6 +1,5 @@
 """``regbot preflight``: check a resolved configuration, from a file or from a trace, against the rules."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +40,6 @@ class PreflightResult:
         return any(conflict.rule.severity == "invalid" for conflict in self.conflicts)
 
     def record(self) -> Preflight:
-        """Return the result as a record, with all text printable and clipped."""
         return Preflight(
             workload=clip_label(printable(self.workload)),
             conflicts=[
@@ -72,15 +70,21 @@ class PreflightResult:
 def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> PreflightResult:
     """Return the conflicts and advice for ``target``: a file, or a workload of the ``regbot.toml`` in ``folder``.
 
-    If the configuration names no GPU, the first GPU and the environment variables of this machine are used. Raises
+    If the configuration names no GPU, the first GPU of this machine is used. Raises
     ConfigError, RecordError, ShapeError, EngineError.
     """
     file = folder / target
     # A dump is a resolved configuration with facts about the run, such as its GPU and environment variables.
-    dump = read_dump(file) if file.is_file() else _trace_configuration(target, folder, cache, watch)
+    if file.is_file():
+        dump = read_dump(file)
+    else:
+        run = trace_working_tree(TraceOptions(target), folder, cache, watch)
+        if run.ledger is None:
+            raise ConfigError(f"{target}: its configuration could not be resolved: {run.reason}")
+        dump = Dump(run.ledger.config, facts_of_run(run), run.workload)
     facts, machine_gpus = dump.facts, this_node().gpus
     if facts.gpu is None and machine_gpus:
-        facts = replace(facts, gpu=machine_gpus[0], environment=dict(os.environ))
+        facts = replace(facts, gpu=machine_gpus[0])
     # The advice has commands. WORKLOAD stands in them for a workload that the file does not name.
     return PreflightResult(
         dump.workload or target,
@@ -88,11 +92,3 @@ def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher
         find_advice(facts, dump.config, dump.workload or "WORKLOAD"),
         unknown_hardware(facts),
     )
-
-
-def _trace_configuration(workload: str, folder: Path, cache: Path, watch: Watcher) -> Dump:
-    """Trace a workload, and return the configuration that its training code resolved. Raises ConfigError."""
-    run = trace_working_tree(TraceOptions(workload), folder, cache, watch)
-    if run.ledger is None:
-        raise ConfigError(f"{workload}: its configuration could not be resolved: {run.reason}")
-    return Dump(run.ledger.config, facts_of_run(run), run.workload)

@@ -48,43 +48,31 @@ class SingleRunOptions:
 def run_once(
     options: SingleRunOptions, folder: Path, cache: Path, watch: Watcher = lambda _: None, engine: Engine | None = None
 ) -> Run:
-    """Launch the workload once and time its steps.
+    """Launch the workload once and time its steps. If the commit cannot be built, the run has crashed.
 
     ``folder`` is the working tree with the ``regbot.toml``. Raises ConfigError, ShapeError, CheckoutError, EngineError.
     """
     config = config_of(folder)
-    engine_context = nullcontext(engine) if engine is not None else open_engine(options.engine, config, cache)
-    with engine_context as engine_in_use:
-        return _run_on(engine_in_use, options, folder, cache, config, watch)
-
-
-def _run_on(
-    engine: Engine, options: SingleRunOptions, folder: Path, cache: Path, config: Config, watch: Watcher
-) -> Run:
-    """Time one run on ``engine``. If the commit cannot be built, return a run with the outcome ``crashed``."""
-    task = timed_task(options, folder, engine.gpus)
-    plan = plan_of(task, config.session)
-    checkout = Checkout(WORKING_TREE, folder)
-    first_of_block = Position(block=1, slot=0, order="ABBA")  # ``slot`` counts the runs of a block from 0
-    # ``cut`` is the first step that counts. The steps before it are warm-up.
-    spec = RunSpec(first_of_block, attempt=1, steps=plan.steps, cut=plan.cut)
-    if options.rev is not None:
-        arm = resolve_arm(folder, options.rev)
-        trees = Worktrees(folder, cache, lambda text: watch(Progress(0, 1, text)), engine.sandbox)
-        worktree = trees.worktree(arm, task)
-        if isinstance(worktree, str):  # the reason why it could not be built
-            return bare_run(task, arm, "crashed", worktree, tier="timed")
-        # ``absent`` has the files of the commit that were not checked out.
-        checkout = Checkout(arm, worktree.path, worktree.environment, worktree.absent)
-    watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {plan.steps} steps on {plan.world_size} ranks"))
-    shared_folder = cache if engine.name != "local" else None  # the nodes of a cluster cannot read this machine's /tmp
-    if shared_folder is not None:
-        shared_folder.mkdir(parents=True, exist_ok=True)
-    with (
-        temporary_folder(shared_folder) as scratch,
-        engine.seat(needs_of(task)) as seat,
-    ):
-        return time_run(task, spec, checkout, seat, Scratch(scratch / "run"))
+    own_engine = open_engine(options.engine, config, cache)
+    with own_engine if engine is None else nullcontext(engine) as active_engine:
+        task = timed_task(options, folder, active_engine.gpus)
+        plan = plan_of(task, config.session)
+        checkout = Checkout(WORKING_TREE, folder)
+        spec = RunSpec(Position(block=1, slot=0, order="ABBA"), attempt=1, steps=plan.steps, cut=plan.cut)
+        if options.rev is not None:
+            arm = resolve_arm(folder, options.rev)
+            trees = Worktrees(folder, cache, lambda text: watch(Progress(0, 1, text)), active_engine.sandbox)
+            worktree = trees.worktree(arm, task)
+            if isinstance(worktree, str):  # the reason why it could not be built
+                return bare_run(task, arm, "crashed", worktree, tier="timed")
+            checkout = Checkout(arm, worktree.path, worktree.environment)
+        watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {plan.steps} steps on {plan.world_size} ranks"))
+        # The nodes of a cluster cannot read this machine's /tmp.
+        shared_folder = cache if active_engine.name != "local" else None
+        if shared_folder is not None:
+            shared_folder.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(shared_folder) as scratch, active_engine.seat(needs_of(task)) as seat:
+            return time_run(task, spec, checkout, seat, Scratch(scratch / "run"))
 
 
 def config_of(folder: Path) -> Config:

@@ -3,12 +3,13 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from regbot.check.sessions.trace_devices import TraceDevices
 from regbot.engines import LocalEngine
 from regbot.engines.removal import temporary_folder
 from regbot.ledgers.readers import ReadError, Source, read_file
@@ -20,22 +21,14 @@ from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip_message
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.text.words import plural
-from regbot.workloads import (
-    Checkout,
-    Scratch,
-    Task,
-    digest,
-    interpreter,
-    ledger_of,
-    single_task,
-    smoke_task,
-    trace,
-)
-from regbot.workloads.paper import Libraries, NoPaperGpuError
+from regbot.workloads import Checkout, Scratch, Task, digest, interpreter, ledger_of, single_task, smoke_task, trace
+from regbot.workloads.paper import Libraries
 from regbot.workloads.shapes import Shape, load_shape, shape_names
 
 WORKING_TREE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
 """The arm for traces and runs of the working tree. It has no commit, so its ids are zeros."""
+_RECORD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"regbot/')  # records begin with their schema
+SHAPE_MESHES: dict[str, MeshName] = {"ep": "ep", "ep-dp": "ep-dp"}
 
 
 @dataclass(frozen=True)
@@ -71,41 +64,30 @@ def trace_working_tree(options: TraceOptions, folder: Path, cache: Path, watch: 
         raise ConfigError(f"--gpu {options.gpu}: {task.entry} is not traced on a paper GPU", "leave --gpu out")
     ranks = f"{task.parallelism.world_size} ranks, EP {task.parallelism.ep}"
     watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {ranks}"))
-    with temporary_folder() as scratch:
-        paper_gpu_fault = ""  # why there is no trace on a paper GPU; '' if there is one or none was wanted
-        library: Path | None = None  # of the paper GPU; None traces a CPU program
-        if task.wants_paper_gpu:
-            try:
-                library = _find_library(interpreter(task, folder), folder, cache, scratch / "paper", watch)
-            except NoPaperGpuError as error:
-                if options.device == "cuda" or options.gpu or not task.has_cpu_program:
-                    raise
-                paper_gpu_fault = str(error)
-        checkout, engine = Checkout(WORKING_TREE, folder), LocalEngine()
-        run = trace(task, checkout, engine, Scratch(scratch / "run"), paper=library)
-        may_trace_cpu_program = task.has_cpu_program and not (options.device or options.gpu)
-        if library is not None and run.outcome != "ok" and may_trace_cpu_program:
-            paper_gpu_fault = run.reason
-            run = trace(task, checkout, engine, Scratch(scratch / "run"))
+    private = cache / "working-trees" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
+    with (
+        temporary_folder() as scratch,
+        closing(Libraries(cache, scratch / "paper", lambda text: watch(Progress(0, 1, text)))) as libraries,
+    ):
+        devices = TraceDevices([task], [], libraries)
+        if options.device or options.gpu:
+            devices.keep(task)
+        if task.wants_paper_gpu and (options.device or options.gpu or not task.has_cpu_program):
+            libraries.library(interpreter(task, folder), folder, private)  # raises NoPaperGpuError
+        checkout = Checkout(WORKING_TREE, folder)
+
+        def launch(library: Path | None) -> Run:
+            run_folder = Scratch(scratch / ("run" if library is None else "run-on-paper"))
+            return trace(task, checkout, LocalEngine(), run_folder, paper=library)
+
+        run = devices.trace(task, checkout, private, launch, at_once=True)
+    assert run is not None  # with ``at_once``
     # ``foreign`` has the packages that were imported from outside the working tree, with their paths.
     if run.outcome == "ok" and run.code is not None and run.code.foreign:
         package, path = min(run.code.foreign.items())
         refusal = f"{package} was imported from {path}, which is not in {folder}; uninstall it or fix 'source_roots'"
         run = run.model_copy(update={"outcome": "refused", "reason": clip_message(refusal), "ledger": None})
-    if paper_gpu_fault:
-        warning = clip_message(f"traced as a CPU program, not on a paper GPU: {paper_gpu_fault}")
-        run = run.model_copy(update={"warnings": [*run.warnings, warning]})
     return run
-
-
-def _find_library(python: str, folder: Path, cache: Path, spare: Path, watch: Watcher) -> Path:
-    """Return the library of the paper GPU for ``python``, the interpreter of the working tree ``folder``.
-
-    ``spare`` is a folder to build in if ``cache`` is not writable. Raises NoPaperGpuError.
-    """
-    private = cache / "working-trees" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
-    with closing(Libraries(cache, spare, lambda text: watch(Progress(0, 1, text)))) as libraries:
-        return libraries.library(python, folder, private).path
 
 
 def choose_task(options: TraceOptions, folder: Path) -> Task:
@@ -121,7 +103,7 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
         shape = load_shape(name)
         if options.gpu and options.device == "cpu":
             raise ConfigError(f"--gpu {options.gpu}: a CPU program is not traced on a paper GPU", "leave --gpu out")
-        device, mesh = options.device or "cuda", _shape_mesh(mesh_name or "ep")
+        device, mesh = options.device or "cuda", _select_shape_mesh(mesh_name or "ep")
         return smoke_task(
             shape, options.variant or "full", mesh, options.world, options.ep, options.dispatcher, device=device,
             gpu=options.gpu or DEFAULT_PAPER_GPU,
@@ -136,16 +118,10 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
     if name not in workloads:
         known = ", ".join([*workloads, *shape_names()])
         raise ConfigError(f"there is no workload or shape {name!r}", f"use one of {known}")
-    settings = {
-        "variant": options.variant,
-        "dispatcher": options.dispatcher,
-        "device": options.device,
-        "gpu": options.gpu,
-    }
-    requested_settings = {key: value for key, value in settings.items() if value}
-    workload = workloads[name].model_copy(update=requested_settings)
+    settings = {key: getattr(options, key) for key in ("variant", "dispatcher", "device", "gpu")}
+    workload = workloads[name].model_copy(update={key: value for key, value in settings.items() if value})
     shape = _load_selected_shape(name, shape_name, workload.shapes)
-    workload_mesh = _select_mesh(workload, mesh_name)
+    workload_mesh = _select_mesh(mesh_name, workload)
     if isinstance(workload_mesh, OwnMesh) and (options.world or options.ep):
         raise ConfigError(
             f"{options.workload!r}: the mesh {workload_mesh.name} has its own number of ranks and EP",
@@ -191,7 +167,7 @@ def read_ledger(path: Path, format_name: str = "") -> Ledger:
 
     ``format_name`` is the format of the file; '' to detect it. Raises RecordError, ReadError."""
     source = Source(path)
-    if format_name or not _is_record(source.head):
+    if format_name or not _RECORD.match(source.head):
         return read_file(path, format_name)
     data = read_capped(path)
     document = parse_json(data, str(path))
@@ -208,32 +184,21 @@ def read_ledger(path: Path, format_name: str = "") -> Ledger:
     )
 
 
-def _is_record(head: bytes) -> bool:
-    """Return whether a file whose first bytes are ``head`` is a record of regbot. Records begin with their schema."""
-    return re.match(rb'\s*\{\s*"schema"\s*:\s*"regbot/', head) is not None
-
-
-def _shape_mesh(name: str) -> MeshName:
-    """Return the mesh of a shape with the given name. Raises ConfigError if no shape has such a mesh."""
-    if name == "ep":
-        return "ep"
-    if name == "ep-dp":
-        return "ep-dp"
-    raise ConfigError(f"there is no mesh {name!r}", "use ep or ep-dp")
-
-
-def _select_mesh(workload: Workload, name: str) -> MeshName | OwnMesh:
-    """Return the mesh of ``workload`` with the given name. '' selects ep, or the first mesh if the workload lacks ep.
-
-    Raises ConfigError for an unknown name."""
+def _select_mesh(name: str, workload: Workload) -> MeshName | OwnMesh:
+    """Return the mesh of ``workload`` with the given name; for '' ep, or its first mesh. Raises ConfigError."""
+    if not name:
+        return "ep" if "ep" in workload.meshes else workload.meshes[0]
     own_meshes = {mesh.name: mesh for mesh in workload.meshes if isinstance(mesh, OwnMesh)}
     if name in own_meshes:
         return own_meshes[name]
-    if not name:
-        return "ep" if "ep" in workload.meshes else workload.meshes[0]
-    if name in ("ep", "ep-dp"):
-        return _shape_mesh(name)
-    raise ConfigError(f"there is no mesh {name!r}", f"use {', '.join(['ep', 'ep-dp', *own_meshes])}")
+    return _select_shape_mesh(name, own_meshes)
+
+
+def _select_shape_mesh(name: str, others: Iterable[str] = ()) -> MeshName:
+    mesh = SHAPE_MESHES.get(name)
+    if mesh is None:
+        raise ConfigError(f"there is no mesh {name!r}", f"use {', '.join([*SHAPE_MESHES, *others])}")
+    return mesh
 
 
 def _load_selected_shape(workload: str, requested: str, shapes: list[str]) -> Shape:

@@ -158,7 +158,7 @@ def check(
     ] = 0,
     baselines: Baselines = None,
     untrusted: Annotated[
-        bool, typer.Option("--untrusted", help="Refuse to run the code without a sandbox (docs/sandbox.md).")
+        bool, typer.Option("--untrusted", help="Refuse to run the code without a sandbox (docs/operator.md).")
     ] = False,
     no_sandbox: Annotated[
         bool,

@@ -142,7 +142,7 @@ def baseline_refresh(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the interrupted refresh in DIR.")] = False,
     engine: EngineName = "local",
     no_sandbox: Annotated[
-        bool, typer.Option("--no-sandbox", help="Run without a sandbox (docs/sandbox.md); the proposal says so.")
+        bool, typer.Option("--no-sandbox", help="Run without a sandbox (docs/operator.md); the proposal says so.")
     ] = False,
     out: Annotated[Path, typer.Option("--out", metavar="DIR")] = Path("regbot-refresh"),
     repo: Annotated[Path, typer.Option("--repo", metavar="DIR", help="The git repository.")] = Path(),

@@ -35,25 +35,23 @@ Repo = Annotated[Path, typer.Option("--repo", metavar="DIR", help="A checkout of
 
 @app.command()
 def gate(event: Event, repo: Repo = Path()) -> None:
-    """React to a push, a label, a changed base, a re-requested check run or a merge group.
+    """React to a push, a label, a changed base or a merge group.
 
     Runs no code of a pull request.
     """
     with usage_errors(say=_complain):
         from regbot.github.base_branch import load_github_settings
-        from regbot.github.events import check_event_repository, read_check_event, read_pull_event
-        from regbot.github.gate import handle_pull, handle_rerequest
+        from regbot.github.events import check_event_repository, read_pull_event
+        from regbot.github.gate import handle_pull
         from regbot.github.merge_queue import handle_group
-        from regbot.github.metadata import read_run_id
+        from regbot.github.metadata import read_request
 
         settings, repository = load_github_settings(repo), _variable("GITHUB_REPOSITORY")
         event_name = os.environ.get("GITHUB_EVENT_NAME")
         if event_name == "workflow_run":  # a run of regbot-static for a merge group
             check_event_repository(event, repository)
-            _report(handle_group(_forge(), read_run_id(event), settings))
-            return
-        if event_name == "check_run":
-            _report(handle_rerequest(_forge(), read_check_event(event, repository), settings))
+            run_id = read_request(event).run_id or 0
+            _report(handle_group(_forge(), run_id, settings))
             return
         _expect_event("pull_request_target", "gate")
         _report(handle_pull(_forge(), read_pull_event(event, repository), settings))
@@ -77,24 +75,24 @@ def command(event: Event, repo: Repo = Path()) -> None:
 def post(event: Event, repo: Repo = Path()) -> None:
     """Judge the artifact of a run, and update the comment, the check run, the labels and this job's summary."""
     with usage_errors(say=_complain):
-        from regbot.github.metadata import IgnoredRun, read_run_id
-        from regbot.github.post import post as post_run
+        from regbot.github.metadata import IgnoredRun, read_request
+        from regbot.github.post import PostedResult
+        from regbot.github.post import post as post_change
 
-        run_id = _run_id()
-        result = post_run(_forge(), read_run_id(event, run_id), repo, run_id)
-        if isinstance(result, IgnoredRun):
-            print_safely(f"nothing: {result.reason}")
-            return
         faults = []  # tracebacks of bugs in regbot
-        if isinstance(result, list):  # the results of a check, one for each pull request
-            for posted in result:
+        results = post_change(_forge(), read_request(event, _run_id()), repo)
+        if not results:
+            print_safely("nothing: there is no finished run to judge")
+        for result in results:
+            if isinstance(result, IgnoredRun):
+                print_safely(f"nothing: {result.reason}")
+                continue
+            if isinstance(result, PostedResult):
                 # A result is not published if the pull request already shows a stronger one.
-                suffix = "" if posted.is_published else "; a stronger result stands"
-                print_safely(f"posted: #{posted.number} {short_commit(posted.sha)}: {posted.title}{suffix}")
-                write_job_summary(posted.text)
-                faults += [posted.fault] if posted.fault else []
-        else:  # the reply to a command in a comment
-            print_safely(f"answered: #{result.number}")
+                suffix = "" if result.is_published else "; a stronger result stands"
+                print_safely(f"posted: #{result.number} {short_commit(result.sha)}: {result.title}{suffix}")
+            else:  # the reply to a command in a comment
+                print_safely(f"answered: #{result.number}")
             write_job_summary(result.text)
             faults += [result.fault] if result.fault else []
     for fault in faults:

@@ -29,7 +29,7 @@ NodeConfigFile = Annotated[
     typer.Option(
         "--node-config",
         metavar="FILE",
-        help="Take the machine tables [sandbox], [slurm] and [local] from this regbot.toml (docs/sandbox.md).",
+        help="Take the machine tables [sandbox], [slurm] and [local] from this regbot.toml (docs/operator.md).",
     ),
 ]
 Baselines = Annotated[

@@ -12,29 +12,24 @@ from regbot.ledgers.rows import Row, build_rows
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Kind, Ledger
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
-from regbot.records.text.clip import clip_line, short_commit
+from regbot.records.text.clip import short_commit
 from regbot.records.text.printable import printable
 from regbot.records.text.table import format_table
 from regbot.records.text.units import binary_bytes
 from regbot.records.text.words import count
 from regbot.records.text.wrap import wrapped
-from regbot.records.verdict import (
-    GRAVITY,
-    Finding,
-    Sharding,
-    Status,
-    StoredComparison,
-    Throughput,
-    Verdict,
-    Volume,
-    WorkloadVerdict,
+from regbot.records.verdict import Sharding, Verdict, Volume
+from regbot.report.advice import share_findings
+from regbot.report.markdown import Strong, Words
+from regbot.report.notes import (
+    DIFFERENCE,
+    describe_small_variants,
+    format_difference,
+    list_unmeasured,
+    name_small_variants,
 )
-from regbot.report.baseline_row import describe_stored
-from regbot.report.evidence import DIFFERENCE, format_difference
-from regbot.report.not_measured import list_unmeasured
-from regbot.report.quantities import estimate_and_interval, milliseconds
-from regbot.report.sizes import ADVICE, name_small_variants
-from regbot.report.throughput import describe_expert_shares, explain_mean_only, format_change, select_mean_only_test
+from regbot.report.throughput import explain_times
+from regbot.report.view import list_stored, tabulate_workloads
 from regbot.workloads.shapes import Shape
 
 COMPILING_PACKAGES = ("jax", "jaxlib")
@@ -42,9 +37,6 @@ COMPILING_PACKAGES = ("jax", "jaxlib")
 NAME_CHARACTERS = 72
 """Maximum length of a module's or operator's name in a table."""
 Table = list[tuple[str, ...]]
-
-MAX_REASONS = 3
-"""Maximum number of reasons for the decision about a step time."""
 
 
 def shape_list(shapes: Iterable[Shape]) -> str:
@@ -215,123 +207,40 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
     ``out`` is the folder of the report; None if no report was written. If the session's ``header`` is given, the page
     also says what the options of the check excluded.
     """
+    overview = tabulate_workloads(verdict)
+    table = [overview.columns, *(tuple(map(_plain, row)) for row in overview.rows)]
     lines = [f"{verdict.verdict}  {short_commit(verdict.base.commit)} -> {short_commit(verdict.head.commit)}", ""]
-    table: Table = [("workload", "sharding", "throughput", "validity", "findings or reason")]
-    for entry in verdict.workloads:
-        sharding = entry.sharding.status if entry.sharding else "-"
-        row = (
-            entry.name,
-            sharding,
-            _format_throughput(entry.throughput),
-            entry.validity.status,
-            _summarise_entry(entry),
-        )
-        table.append(tuple(map(printable, row)))
     lines.append(format_table(table))
-    if small_variant := name_small_variants(entry.sharding for entry in verdict.workloads):
-        lines += ["", f"sharding of the {small_variant} variant, a small copy of the shape: {ADVICE}"]
+    if small_variants := name_small_variants(entry.sharding for entry in verdict.workloads):
+        lines += ["", f"sharding of {describe_small_variants(small_variants)}"]
     for entry in verdict.workloads:
         if entry.sharding is None or entry.validity.status != "PASS":
-            lines += ["", f"{entry.validity.status}  {printable(entry.name)}"]
-            lines += [wrapped(reason) for reason in entry.validity.reasons]
+            lines += ["", f"{entry.validity.status}  {printable(entry.name)}", *map(wrapped, entry.validity.reasons)]
     for entry in verdict.workloads:
         if entry.throughput is not None:
-            lines += ["", *_throughput_lines(entry.name, entry.throughput)]
-    stored_comparisons = [(entry.name, entry.stored) for entry in verdict.workloads if entry.stored is not None]
-    if stored_comparisons:
-        lines.append("")
-    for name, comparison in stored_comparisons:
-        lines.append(wrapped(f"not part of the verdict, {name}: {_stored_text(comparison)}"))
-    for (status, pattern, axis), findings in _group_findings(verdict).items():
-        is_everywhere = len(findings) == len(verdict.workloads) > 1
-        names = "all workloads" if is_everywhere else ", ".join(name for name, _ in findings)
-        text = _example_text(findings)
-        lines += ["", printable(f"{status}  {pattern} (axis {axis}) in {names}"), wrapped(text)]
-        declared_reasons = dict.fromkeys(finding.accepted for _, finding in findings if finding.accepted is not None)
-        lines += [wrapped(f"Accepted with the declared reason: {reason}") for reason in declared_reasons]
+            lines += ["", f"{entry.throughput.status}  throughput of {printable(entry.name)}"]
+            lines += [wrapped(_plain(words)) for words in explain_times(entry.name, entry.throughput)]
+    stored = list_stored(verdict)
+    lines += ["", *(wrapped(_plain(words)) for words in stored)] if stored else []
+    for item in share_findings(verdict.workloads):
+        is_everywhere = len(item.workloads) == len(verdict.workloads) > 1
+        names = "all workloads" if is_everywhere else ", ".join(item.workloads)
+        finding = item.finding
+        lines += ["", printable(f"{finding.status}  {finding.pattern} (axis {finding.axis}) in {names}")]
+        lines.append(wrapped(_plain(item.text)))
+        if finding.accepted is not None:
+            lines.append(wrapped(f"Accepted with the declared reason: {finding.accepted}"))
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]
-    # Each sentence is a sequence of parts.
     not_measured = list_unmeasured(verdict, header) if header is not None else []
-    if not_measured:
-        lines += ["", *(printable("".join(sentence_parts)) for sentence_parts in not_measured)]
+    lines += ["", *map(_plain, not_measured)] if not_measured else []
     if out is not None:
         lines += ["", f"{out / 'verdict.json'}", f"{out / 'comment.md'}", f"{out / 'report.html'}"]
     return "\n".join(lines)
 
 
-def _example_text(findings: Sequence[tuple[str, Finding]]) -> str:
-    """Return the text of the first finding. ``findings`` are pairs of a workload's name and its finding.
-
-    If another workload's finding has another text, the returned text names the workload as an example."""
-    name, finding = findings[0]
-    is_same = all(other.text == finding.text for _, other in findings)
-    return finding.text if is_same else f"For example {printable(name)}: {finding.text}"
-
-
-def _group_findings(verdict: Verdict) -> dict[tuple[Status, str, str], list[tuple[str, Finding]]]:
-    """Group the findings of all workloads by status, pattern and axis. The most severe status comes first.
-
-    The groups have pairs of a workload's name and its finding."""
-    findings: dict[tuple[Status, str, str], list[tuple[str, Finding]]] = {}
-    for entry in verdict.workloads:
-        for finding in entry.sharding.findings if entry.sharding else []:
-            findings.setdefault((finding.status, finding.pattern, finding.axis), []).append((entry.name, finding))
-
-    def severity(key: tuple[Status, str, str]) -> int:
-        status, _, _ = key
-        return GRAVITY.index(status)
-
-    return {key: findings[key] for key in sorted(findings, key=severity)}
-
-
-def _format_throughput(section: Throughput | None) -> str:
-    """Return status, change and interval of the step time, such as ``FAIL +46.7% [+38.2, +55.9]``.
-
-    The change is that of the median step, or of the mean step if only the mean decided."""
-    if section is None:
-        return "-"
-    change = _join_change(format_change(section))
-    if mean := select_mean_only_test(section):
-        change = f"mean {_join_change(estimate_and_interval(mean.estimate_pct, mean.low_pct, mean.high_pct))}"
-    return f"{section.status} {change}".rstrip()
-
-
-def _join_change(change: tuple[str, str]) -> str:
-    """Return a change and its interval as one text, with the minus sign that every terminal has."""
-    return " ".join(change).replace("−", "-")
-
-
-def _throughput_lines(name: str, section: Throughput) -> list[str]:
-    """Return lines about the step time of a workload: reasons for the decision, step times, and how these were
-    measured.
-
-    ``section.wall`` says which part of the step explains the change; '' if this is unknown."""
-    lines = [f"{section.status}  throughput of {printable(name)}"]
-    if select_mean_only_test(section):  # only the mean step changed
-        median = _join_change(format_change(section))
-        lines.append(wrapped(f"The mean step decided, {explain_mean_only(section)}. The median step: {median}"))
-    lines += [wrapped(_capitalise(reason)) for reason in (*section.reasons[:MAX_REASONS], section.wall) if reason]
-    if section.base_step_s is not None and section.head_step_s is not None:
-        void_text = f", and {section.void_pairs} void" if section.void_pairs else ""
-        step_times = f"{milliseconds(section.base_step_s)} -> {milliseconds(section.head_step_s)}"
-        cost_text = f", {count(section.cost.runs, 'run')} in {section.cost.minutes:.1f} minutes" if section.cost else ""
-        node_text = f" on {section.node}" if section.node else ""
-        variant_text = f", variant {section.variant}" if section.variant else ""
-        measured = f"{count(section.pairs, 'pair')}{void_text}{cost_text}{node_text}{variant_text}"
-        lines.append(wrapped(f"median step {step_times}: {measured}"))
-        if expert_text := "".join(describe_expert_shares([(name, section)])):
-            lines.append(wrapped(expert_text))
-    return lines
-
-
-def _stored_text(comparison: StoredComparison) -> str:
-    """Return how a workload's step time compares with the stored baseline, as plain text."""
-    return "".join(describe_stored(comparison)).replace("−", "-")
-
-
-def _capitalise(text: str) -> str:
-    """Return ``text`` with its first letter in upper case."""
-    return text[:1].upper() + text[1:]
+def _plain(words: Words) -> str:
+    """Return a sentence as one line of plain text, with the minus sign that every terminal has."""
+    return printable("".join(word for word in words if not isinstance(word, Strong))).replace("−", "-")
 
 
 def diagnosis_page(diagnosis: Diagnosis) -> str:
@@ -370,20 +279,6 @@ def _count_per_layer(row: Row, volume: Volume) -> str:
     if not is_in_layers or volume.count % row.layers:
         return ""
     return str(volume.count // row.layers)
-
-
-def _summarise_entry(entry: WorkloadVerdict) -> str:
-    """Return the patterns of an entry's findings. Without findings, return its first reason, shortened.
-
-    A validity section that is not PASS decides, so its reason comes before that of the sharding section. The full
-    reason stands below the table."""
-    if entry.sharding is not None and entry.sharding.findings:
-        return ", ".join(dict.fromkeys(finding.pattern for finding in entry.sharding.findings))
-    if entry.sharding is not None and entry.validity.status != "PASS" and entry.validity.reasons:
-        before_details, _, _ = entry.validity.reasons[0].partition(": ")
-        return clip_line(before_details, 100)
-    reasons = entry.sharding.reasons if entry.sharding is not None else entry.validity.reasons
-    return clip_line(reasons[0], 100) if reasons else ""
 
 
 def _format_totals(ledger: Ledger) -> str:

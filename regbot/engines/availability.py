@@ -65,7 +65,7 @@ def _try_sandbox(sandbox: Sandbox) -> str:
 
 _KERNEL_SWITCHES = (
     ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
-     "AppArmor restricts user namespaces: give bwrap and regbot's Python a profile with 'userns,' (docs/sandbox.md)"),
+     "AppArmor restricts user namespaces: give bwrap and regbot's Python a profile with 'userns,' (docs/operator.md)"),
     ("/proc/sys/kernel/unprivileged_userns_clone", "0", "run sysctl -w kernel.unprivileged_userns_clone=1"),
     ("/proc/sys/user/max_user_namespaces", "0", "run sysctl -w user.max_user_namespaces=10000"),
 )  # fmt: skip
@@ -78,5 +78,5 @@ def advise_on_namespaces() -> str:
         if Path(file).exists() and Path(file).read_text().strip() == forbidding_value:
             return f"; {advice}"
     if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
-        return "; allow the container user namespaces and an unmasked /proc (docs/sandbox.md)"
+        return "; allow the container user namespaces and an unmasked /proc (docs/operator.md)"
     return ""

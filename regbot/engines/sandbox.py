@@ -1,5 +1,5 @@
 """The sandbox for code under test: the options for bubblewrap and the limits for the supervisor. A guest sees only what
-this module lists; docs/sandbox.md says what is not confined. Paths are looked up on the machine that runs regbot, so
+this module lists; docs/operator.md says what is not confined. Paths are looked up on the machine that runs regbot, so
 all nodes must have the same ones. Devices and control groups differ between nodes, so the supervisor on each node looks
 them up (``regbot.engines.confinement``)."""
 

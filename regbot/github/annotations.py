@@ -15,9 +15,7 @@ from regbot.records.text.words import count
 from regbot.records.verdict import Verdict
 
 MAX_ANNOTATIONS = 50
-"""GitHub accepts at most this many annotations in one request."""
 _SOURCE_PATH = re.compile(r"(?!/)(?!.*(?:^|/)\.{1,2}(?:/|$))[A-Za-z0-9_./+ -]{1,200}\.py")
-"""Relative path of a Python file, without the parts ``.`` and ``..``."""
 
 
 def collect_annotations(verdict: Verdict, session: Session) -> list[Annotation]:
@@ -29,7 +27,6 @@ def collect_annotations(verdict: Verdict, session: Session) -> list[Annotation]:
     own_head_runs = [run for run in session.runs if run.arm.name == "head" and not run.is_from_earlier_session]
     hangs = [run.hang for run in own_head_runs if run.hang is not None and run.workload in judged_names]
     stopped_ranks: Counter[tuple[str, int, str]] = Counter()
-    """Number of ranks that stopped, by file, line and function."""
     for hang in hangs:
         for rank in hang.ranks:
             frame = rank.code_frame  # innermost frame of the code under test; None if there is none

@@ -17,7 +17,6 @@ from regbot.records.config.globs import matches_glob
 from regbot.report.markdown import Name, Words
 
 MAX_NAMED_FILES = 5
-"""Largest number of protected files that a reply names."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class CommandRefusal:
     """Why a command was not executed."""
 
     reason: Words
-    """Text of the reply, in which untrusted text is marked."""
     line: str = ""
     """A command line that the person can type instead; '' if no command line would be accepted."""
     fault: RefusedError | None = None

@@ -13,20 +13,15 @@ from regbot.records.files import RecordError, estimate_memory
 from regbot.records.text.words import count
 
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Accepted compression methods."""
 _ENCRYPTED_FLAG = 0x1
-"""Bit of a zip entry's flags that marks the entry as encrypted."""
 _CHUNK_BYTES = 1024 * 1024
-"""Bytes to unpack before the size limit is checked again."""
 MAX_SIGNATURES = 100
 """Each file of an archive has one signature in its directory. A few more can occur by chance in a large archive."""
 SMALL_ARCHIVE_BYTES = 128 * 1024
 SMALL_ARCHIVE_MEMORY = 112 * 1024 * 1024
-"""Memory that the records of an archive of up to ``SMALL_ARCHIVE_BYTES`` may take."""
 MEMORY_PER_BYTE = 2048
 """Memory that the records of a larger archive may take for each further byte. Real ledgers take about 350."""
 MAX_MEMORY = 12 * 1024**3
-"""Memory that the records of any archive may take. A hosted machine of GitHub has 16 GB."""
 
 
 def read_single_file(

@@ -9,11 +9,9 @@ from regbot.records.files import RecordError, split_lines
 from regbot.records.session import Session, parse_session
 
 ARTIFACT = "regbot-session"
-"""Name of the uploaded artifact."""
 MEMBER = "session.jsonl"
 """Name of the only file in the artifact."""
 MAX_ARCHIVE_BYTES = 128 * 1024 * 1024
-"""Size limit of the zip archive."""
 MAX_SESSION_BYTES = 1024**3
 """Size limit of the unpacked session. A session of 20 workloads, each with 48 pairs and a full ledger in every run, has
 about 250 MB."""

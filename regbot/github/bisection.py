@@ -31,19 +31,15 @@ from regbot.report.bisection import bisection_page, list_named_points
 from regbot.report.markdown import UntrustedText, Words, code, sentence
 
 ARTIFACT = "regbot-bisection"
-"""Name of the uploaded artifact."""
 MEMBER = "bisection.json"
 """Name of the only file in the artifact."""
 MARKER = "<!-- regbot:bisect "
 """Start of the invisible first line of a reply. The id of the workflow run follows."""
 _TITLE = re.compile(r"regbot-bisect ([1-9]\d{0,8}) ([0-9a-f]{40}) ([0-9a-f]{40}) ([0-9a-f]{16})")
-"""Title of a workflow run: pull request, good commit, bad commit, nonce."""
 
 
 @dataclass(frozen=True)
 class BisectionReply:
-    """The reply in the pull request ``number``."""
-
     number: int
     text: str
     is_new: bool
@@ -58,13 +54,9 @@ class BisectionRequest:
 
     run: WorkflowRun
     number: int
-    """Number of the pull request."""
     good: str
-    """Hash of the commit where the search begins."""
     bad: str
-    """Hash of the commit where the search ends."""
     nonce: str
-    """Identifier of the comment that requested the bisection."""
 
 
 def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply | IgnoredRun:
@@ -96,7 +88,6 @@ def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply |
 
 
 def _read_request(forge: Forge, run: WorkflowRun) -> BisectionRequest | None:
-    """Return the request in the title of a run; None if regbot-gate cannot have started the run."""
     title_match = _TITLE.fullmatch(run.title)
     is_of_this_repository = {run.repository.casefold(), run.head_repository.casefold()} == {forge.repository.casefold()}
     is_bisection = run.path == BISECT and run.event == "workflow_dispatch"
@@ -112,10 +103,7 @@ def _read_request(forge: Forge, run: WorkflowRun) -> BisectionRequest | None:
 
 
 def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> str:
-    """Return why nobody requested the run; '' if a comment requested the run and regbot-gate did not refuse it.
-
-    ``bot`` is the login of regbot's app.
-    """
+    """Return why nobody requested the run; '' if a comment requested the run and regbot-gate did not refuse it."""
     try:
         forge.pull(request.number)  # raises RefusedError if the number is no pull request
         comments = forge.comments(request.number)
@@ -142,7 +130,6 @@ def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> s
 
 
 def _find_comment(forge: Forge, request: BisectionRequest, comments: Sequence[Comment]) -> Comment | None:
-    """Return the comment that requested the bisection; None if no comment has the nonce of ``request``."""
     for comment in comments:
         # regbot-gate computes the nonce of a command in the same way.
         if compute_nonce(forge.repository, request.number, "comment", comment.id) == request.nonce:
@@ -179,6 +166,5 @@ def _is_in_range(forge: Forge, commit: str, request: BisectionRequest) -> bool:
 
 
 def _write_failure(request: BisectionRequest, reason: Words) -> str:
-    """Return the reply to a request whose run has no usable result."""
     endpoints = f"{code(short_commit(request.good))} to {code(short_commit(request.bad))}"
     return f"### ⛔ NO ANSWER: {sentence(reason)}\n\nThe requested range was {endpoints}.\n"

@@ -27,7 +27,6 @@ from regbot.github.types import (
     ROLES,
     Artifact,
     CheckRun,
-    ClosedPull,
     Comment,
     CommitComparison,
     NewCheck,
@@ -49,7 +48,6 @@ the end of its own run would wait forever."""
 UNKNOWN_OBJECT, DELETED_OBJECT = 404, 410
 """HTTP statuses of an object that does not exist, or that was deleted."""
 MAX_CLOCK_SKEW = timedelta(minutes=10)
-"""Largest expected difference between GitHub's clock and the clock of this machine."""
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?")
 
@@ -81,35 +79,15 @@ class Forge:
     # Pull requests
 
     def pull(self, number: int) -> Pull:
-        """Return one pull request."""
         return _parse(Pull.from_json, self._api.get(f"{self._root}/pulls/{number}"))
 
-    def pulls_with_head(self, repository: str, ref: str) -> list[Pull]:
-        """Return the open pull requests whose head is the branch ``ref`` of ``repository`` ("owner/name"). The
-        repository may be a fork."""
-        owner = repository.partition("/")[0]
-        pulls = self._pulls(head=f"{owner}:{ref}")
-        return [pull for pull in pulls if (pull.head_repository, pull.head_ref) == (repository, ref)]
-
-    def pulls_from(self, ref: str) -> list[Pull]:
-        """Return the open pull requests whose head is the branch ``ref`` of this repository."""
-        return self.pulls_with_head(self.repository, ref)
-
-    def closed_pulls_from(self, ref: str) -> list[ClosedPull]:
-        """Return the merged and closed pull requests whose head is the branch ``ref`` of this repository, newest
-        first."""
+    def pulls_from(self, ref: str, state: str = "open") -> list[Pull]:
+        """Return the pull requests whose head is the branch ``ref`` of this repository, newest first. ``state`` is
+        "open", or "closed" also for merged ones."""
         owner = self.repository.partition("/")[0]
-        parameters = {"state": "closed", "head": f"{owner}:{ref}", "sort": "created", "direction": "desc"}
-        closed_pulls = []
-        for item in self._api.pages(f"{self._root}/pulls", parameters):
-            pull, closed_pull = _parse(Pull.from_json, item), _parse(ClosedPull.from_json, item)
-            if (pull.head_repository, pull.head_ref) == (self.repository, ref):
-                closed_pulls.append(closed_pull)
-        return closed_pulls
-
-    def _pulls(self, **parameters: str) -> list[Pull]:
-        """Return the open pull requests that GitHub selects by ``parameters`` of the request."""
-        return _parse_all(Pull.from_json, self._api.pages(f"{self._root}/pulls", {"state": "open", **parameters}))
+        parameters = {"state": state, "head": f"{owner}:{ref}", "sort": "created", "direction": "desc"}
+        pulls = _parse_all(Pull.from_json, self._api.pages(f"{self._root}/pulls", parameters))
+        return [pull for pull in pulls if (pull.head_repository, pull.head_ref) == (self.repository, ref)]
 
     def create_pull(self, title: str, body: str, head: str, base: str) -> Pull:
         """Open a pull request from the branch ``head`` of this repository into the branch ``base``. If GitHub's reply
@@ -122,13 +100,11 @@ class Forge:
         return self._api.create(f"{self._root}/pulls", content, lambda data: _parse(Pull.from_json, data), find_created)
 
     def edit_pull(self, number: int, title: str, body: str) -> None:
-        """Change the title and the text of a pull request."""
         self._api.change("PATCH", f"{self._root}/pulls/{number}", {"title": title, "body": body})
 
     # Commits and branches
 
     def merge_base(self, base: str, head: str) -> str:
-        """Return the merge base of ``base`` and ``head``."""
         return self.compare(base, head).merge_base
 
     def compare(self, base: str, head: str) -> CommitComparison:
@@ -138,16 +114,13 @@ class Forge:
         return _parse(CommitComparison.from_json, compared)
 
     def git_remote(self, repo: Path) -> Remote:
-        """Return this repository as a remote of the git repository ``repo``."""
         return Remote(repo, _parse(lambda data: str(data["clone_url"]), self._repository), self._token, self._sleep)
 
     def default_branch(self) -> str:
-        """Return the name of the default branch."""
         return _parse(lambda data: str(data["default_branch"]), self._repository)
 
     @cached_property
     def _repository(self) -> Any:
-        """GitHub's JSON of this repository, requested once."""
         return self._api.get(self._root)
 
     def tip(self, branch: str) -> str:
@@ -156,7 +129,6 @@ class Forge:
         return _parse(lambda data: str(data["commit"]["sha"]), branch_data)
 
     def parents(self, sha: str) -> list[str]:
-        """Return the parents of a commit."""
         commit = self._api.get(f"{self._root}/commits/{_quote_part(sha)}", {"per_page": 1})
         return _parse(lambda data: [str(parent["sha"]) for parent in data["parents"]], commit)
 
@@ -196,11 +168,6 @@ class Forge:
         is_complete = resume_number == 2  # no page after the first one is left out
         return _sort_comments(items), is_complete
 
-    def changed_comments(self, number: int, since: datetime) -> list[Comment]:
-        """Return the comments of a pull request that were written or edited at or after ``since``, oldest first."""
-        parameters = {"since": f"{since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"}
-        return _sort_comments(self._api.pages(f"{self._root}/issues/{number}/comments", parameters))
-
     def comment(self, id: int) -> Comment | None:
         """Return one comment; None if the comment was deleted."""
         try:
@@ -229,10 +196,6 @@ class Forge:
         """Change the text of a comment. Raises RefusedError with status 404 if the comment was deleted."""
         self._api.change("PATCH", f"{self._root}/issues/comments/{id}", {"body": body})
 
-    def delete_comment(self, id: int) -> None:
-        """Delete a comment. A missing comment is no error."""
-        self._delete(f"{self._root}/issues/comments/{id}")
-
     def react(self, id: int, content: str) -> None:
         """Add a reaction ("+1", "eyes", "confused", ...) to a comment. Adding the same reaction again changes
         nothing."""
@@ -260,7 +223,6 @@ class Forge:
         return sorted(listed, key=lambda check: check.id), is_complete
 
     def check(self, id: int) -> CheckRun:
-        """Return one check run."""
         return _parse(CheckRun.from_json, self._api.get(f"{self._root}/check-runs/{id}"))
 
     def create_check(self, check: NewCheck) -> CheckRun:
@@ -298,7 +260,6 @@ class Forge:
     # Labels
 
     def labels(self, number: int) -> list[str]:
-        """Return the labels of a pull request."""
         return _parse_all(lambda data: str(data["name"]), self._api.pages(f"{self._root}/issues/{number}/labels"))
 
     def add_label(self, number: int, name: str) -> None:
@@ -343,14 +304,14 @@ class Forge:
         listed = _parse_all(WorkflowRun.from_json, self._api.pages(path, parameters, key="workflow_runs"))
         return sorted(listed, key=lambda run: -run.id)
 
-    def group_runs(self, workflow: str, sha: str) -> list[WorkflowRun]:
-        """Return the runs of a workflow on the merge group ``sha``, newest first."""
+    def head_runs(self, workflow: str, event: str, sha: str) -> list[WorkflowRun]:
+        """Return the newest runs of a workflow for an event of the commit ``sha``, at most 100, newest first."""
         path = f"{self._root}/actions/workflows/{_quote_part(workflow)}/runs"
-        listed = self._api.pages(path, {"event": "merge_group", "head_sha": sha}, key="workflow_runs")
-        return sorted(_parse_all(WorkflowRun.from_json, listed), key=lambda run: -run.id)
+        listed = self._api.page(path, number=1, parameters={"event": event, "head_sha": sha}).data
+        runs = _parse(lambda data: [WorkflowRun.from_json(item) for item in data["workflow_runs"]], listed)
+        return sorted(runs, key=lambda run: -run.id)
 
     def run(self, id: int) -> WorkflowRun:
-        """Return one workflow run."""
         return _parse(WorkflowRun.from_json, self._api.get(f"{self._root}/actions/runs/{id}"))
 
     def ended_run(self, run: WorkflowRun) -> WorkflowRun:
@@ -382,7 +343,6 @@ class Forge:
         return self._api.download(f"{self._root}/actions/artifacts/{artifact_id}/zip", limit)
 
     def _delete(self, path: str) -> None:
-        """Delete the object at ``path``. A missing object is no error."""
         try:
             self._api.change("DELETE", path)
         except RefusedError as error:
@@ -407,7 +367,6 @@ def _parse_role(data: Mapping[str, Any]) -> Role:
 
 
 def _quote_part(text: str) -> str:
-    """Quote one part of a URL's path. A slash is quoted too, so that the text stays one part."""
     return quote(text, safe="")
 
 

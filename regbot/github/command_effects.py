@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
+from regbot.github import checks
 from regbot.github.approval import CommandRefusal, find_obstacle, find_protected
 from regbot.github.artifact import ARTIFACT
 from regbot.github.changed_files import list_changed_files
@@ -35,7 +36,6 @@ from regbot.github.replies import (
 )
 from regbot.github.run_artifact import can_judge_again
 from regbot.github.shared_history import is_ancestor
-from regbot.github.sticky_comment import find_posted_run
 from regbot.github.types import Pull, Role
 from regbot.github.workflow_start import (
     BISECT,
@@ -65,16 +65,12 @@ class GateOutcome:
 
 @dataclass(frozen=True)
 class CommandRequest:
-    """Who requested something, where and when: by a command, a label, or a click on *Re-run*."""
+    """Who requested something, where and when: by a command or a label."""
 
     number: int
-    """Number of the pull request."""
     login: str
-    """Account of the person."""
     role: Role
-    """Present role of the person in the repository."""
     nonce: str
-    """Identifier of the request."""
     since: datetime
     """Time of the request. Runs that the request has started cannot be older."""
 
@@ -184,24 +180,24 @@ def _start_bisection(
 def _apply_declaration(
     forge: Forge, request: CommandRequest, pull: Pull, command: ExpectCommand | AcceptCommand, settings: GitHub
 ) -> GateOutcome | CommandRefusal:
-    """Start regbot-post again for the workflow run that the present verdict came from.
+    """Start regbot-post, which judges the present verdict again and reads the new declaration from the comments.
 
-    regbot-post reads the new declaration from the comments. The gate passes only the id of the workflow run to
-    regbot-post. If there is no verdict yet, nothing is started: the declaration counts as soon as a verdict is posted.
+    If there is no verdict yet, nothing is started: the declaration counts as soon as a verdict is posted.
     """
     sha = command.sha if isinstance(command, AcceptCommand) else pull.head_sha
     if obstacle := find_obstacle(pull, sha):
         return refuse_moved_head(obstacle, pull, command)
-    run_id = find_posted_run(forge, pull.number, settings.bot, pull.head_sha)
-    if run_id is None:
+    stamped_text = checks.find(forge, pull.head_sha, pull.number, settings.bot).completed_text
+    if stamped_text is None:
         return GateOutcome("noted", f"the declaration of {request.login} counts when a verdict is posted")
-    if is_judged_since(forge, run_id, request.since):
+    run_id = stamped_text.stamp.run
+    if is_judged_since(forge, pull.number, request.since):
         return GateOutcome("nothing", f"{POST} was started after this comment, and reads this comment too")
     if not can_judge_again(forge, run_id, ARTIFACT):
         return refuse_expired(sha)
-    forge.dispatch(POST, forge.default_branch(), {"run": str(run_id)})
+    forge.dispatch(POST, forge.default_branch(), {"change": str(pull.number)})
     return GateOutcome(
-        "noted", f"{POST} was started to judge run {run_id} again: {request.login} declared or accepted a change"
+        "noted", f"{POST} was started to judge the head again: {request.login} declared or accepted a change"
     )
 
 

@@ -27,16 +27,11 @@ FORMS: dict[Verb, str] = {
     "expect": "/regbot expect pattern@axis@workload: reason",
     "accept": "/regbot accept SHA: reason",
 }
-"""Syntax of each command. SHA, GOOD and BAD have 40 hexadecimal digits."""
 
 MAX_BODY_CHARACTERS = 65_536
-"""GitHub's limit for a comment."""
 MAX_LINE_CHARACTERS = 1000
-"""Largest length of a command line."""
 MAX_REASON_CHARACTERS = 500
-"""Largest length of the reason in a command."""
 MAX_PAIRS = 64
-"""Largest number of additional pairs that one command may request."""
 DEFAULT_PAIRS = 4
 """Number of additional pairs if the command does not give PAIRS. It is the number of pairs between two looks."""
 
@@ -45,7 +40,6 @@ _PROTECTED_OPTION = "with-protected-files"
 _ADDRESSED = re.compile(r"/regbot(?![\w./-])", re.IGNORECASE | re.ASCII)
 """Start of a comment that addresses regbot. ``/regbotics`` and ``/regbot/forge`` do not match."""
 _LATER_COMMAND = re.compile(r"^[ \t]*/regbot(?![\w./-])", re.IGNORECASE | re.ASCII | re.MULTILINE)
-"""A line that addresses regbot, in the text below the command."""
 _SHA = "[0-9a-f]{40}"
 # The patterns below match the part of the command line after the verb.
 _RUN = re.compile(rf"({_SHA})( {_PROTECTED_OPTION})?")
@@ -91,8 +85,6 @@ class ExpectCommand:
 
 @dataclass(frozen=True)
 class AcceptCommand:
-    """Accept the findings of a REVIEW verdict on a commit."""
-
     sha: str
     reason: str
 
@@ -155,7 +147,6 @@ def format_command(command: Command) -> str:
 
 
 def _parse_run(rest: str) -> RunCommand | InvalidCommand:
-    """Parse ``SHA [with-protected-files]``."""
     if match := _RUN.fullmatch(rest):
         sha, option = match.groups()
         return RunCommand(sha, protected=option is not None)
@@ -166,7 +157,6 @@ def _parse_run(rest: str) -> RunCommand | InvalidCommand:
 
 
 def _parse_more(rest: str) -> MoreCommand | InvalidCommand:
-    """Parse ``SHA [PAIRS]``."""
     match = _MORE.fullmatch(rest)
     if match is None:
         has_commit = re.match(rf"{_SHA} ", rest)
@@ -180,7 +170,6 @@ def _parse_more(rest: str) -> MoreCommand | InvalidCommand:
 
 
 def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
-    """Parse ``GOOD..BAD [WORKLOAD]``."""
     match = _BISECT.fullmatch(rest)
     if match is None:
         has_range = re.match(rf"{_SHA}\.\.{_SHA} ", rest)
@@ -198,7 +187,6 @@ def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
 
 
 def _parse_expect(rest: str) -> ExpectCommand | InvalidCommand:
-    """Parse ``pattern@axis@workload: reason``."""
     try:
         rule = parse_expectation(rest)
     except ExpectationError as error:
@@ -207,7 +195,6 @@ def _parse_expect(rest: str) -> ExpectCommand | InvalidCommand:
 
 
 def _parse_accept(rest: str) -> AcceptCommand | InvalidCommand:
-    """Parse ``SHA: reason``."""
     if match := _ACCEPT.fullmatch(rest):
         sha, reason = match.groups()
         return _refuse_long_reason("accept", reason) or AcceptCommand(sha, reason)
@@ -225,14 +212,12 @@ _PARSERS = {
 
 
 def _refuse_long_reason(verb: Verb, reason: str) -> InvalidCommand | None:
-    """Return the fault of a command whose reason is too long; None if it is short enough."""
     if len(reason) <= MAX_REASON_CHARACTERS:
         return None
     return InvalidCommand(verb, f"the reason has more than {MAX_REASON_CHARACTERS} characters")
 
 
 def _explain_missing_commit(rest: str) -> str:
-    """Return why ``rest``, the line after the verb, does not begin with a commit."""
     if not rest:
         return "the commit is missing"
     return "the commit is not written as 40 lower-case hexadecimal digits after one space"

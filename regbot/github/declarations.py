@@ -19,7 +19,6 @@ from regbot.github.types import Comment
 from regbot.judge import Expectation, parse_expectation
 
 MEMBERS = ("OWNER", "MEMBER", "COLLABORATOR")
-"""Values of ``Comment.association`` for authors who probably have a role in the repository."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +26,6 @@ class ReviewAcceptance:
     """Acceptance of a REVIEW verdict on a commit, and on a merge group that contains only this pull request."""
 
     login: str
-    """Account of the person who accepted. The role of this person has been checked."""
     reason: str
 
 
@@ -41,13 +39,12 @@ class Declarations:
     acceptance: ReviewAcceptance | None = None
     """The latest acceptance of the judged commit; None if nobody accepted it."""
     warnings: Sequence[str] = ()
-    """Which comments or authors were left out."""
 
 
 def read_declarations(thread: CommentThread, sha: str) -> Declarations:
     """Read the declarations of a pull request, and the acceptance of the commit ``sha``. Raises ForgeError."""
     candidates: list[tuple[Comment, ExpectCommand | AcceptCommand]] = []
-    for comment in thread.read_once():
+    for comment in thread.read():
         is_edited = comment.updated != comment.created
         if comment.bot or is_edited:
             continue
@@ -74,10 +71,7 @@ def read_declarations(thread: CommentThread, sha: str) -> Declarations:
 
 
 def _list_left_out(thread: CommentThread, comments: Sequence[Comment]) -> list[str]:
-    """Return a warning if comments were not read, and a warning if the role of an author was not requested.
-
-    ``comments`` are the comments with a declaration.
-    """
+    """Return a warning if comments were not read, and a warning if the role of an author was not requested."""
     warnings = []
     if not thread.is_complete:
         warnings.append(

@@ -1,5 +1,5 @@
-"""The gate decides who may start a measurement of which commit. It reacts to comments, labels, pushes, base changes and
-re-requested check runs.
+"""The gate decides who may start a measurement of which commit. It reacts to comments, labels, pushes and base
+changes.
 
 The gate neither checks out nor runs code of a pull request. Roles, commits and other facts come from GitHub at the time
 of the decision.
@@ -14,23 +14,21 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from regbot.github import checks
-from regbot.github.approval import CommandRefusal, find_obstacle
+from regbot.github.approval import CommandRefusal
 from regbot.github.client import Forge, ForgeError, RefusedError
 from regbot.github.command_effects import (
     CommandRequest,
     GateOutcome,
     execute_command,
     has_command_started,
-    start_measurement,
 )
 from regbot.github.commands import AcceptCommand, Command, ExpectCommand, InvalidCommand, RunCommand, parse_command
-from regbot.github.events import CheckEvent, CommentEvent, PullEvent
-from regbot.github.permission import LABEL_ROLE, REPLY_ROLE, get_required_role, has_role
-from regbot.github.replies import format_line, refuse_moved_head, refuse_role, reply_once, write_refusal
+from regbot.github.events import CommentEvent, PullEvent
+from regbot.github.permission import REPLY_ROLE, has_role
+from regbot.github.replies import format_line, reply_once, write_refusal
 from regbot.github.shared_history import MISSING_STATUSES
-from regbot.github.sticky_comment import mark_stale
-from regbot.github.types import Comment, Pull
-from regbot.github.workflow_start import POST, compute_nonce, has_measurement_started
+from regbot.github.types import Comment
+from regbot.github.workflow_start import POST, compute_nonce
 from regbot.records.config import GitHub
 from regbot.report.markdown import UntrustedText
 
@@ -70,23 +68,14 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     # error if GitHub refused what regbot accepted; None if regbot refused the command.
     if result.fault is None and has_command_started(forge, request, command):
         return _react(forge, comment, GateOutcome("nothing", "this comment was handled before"), reaction)
-    command_name = _name_command(command)
-    if not has_role(request.role, REPLY_ROLE):
-        outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused")
-        return _react(forge, comment, outcome, CONFUSED)
-    body = write_refusal(request.login, command_name, result)
-    is_new_reply = reply_once(forge, request.number, f"comment:{comment.id}", body, settings.bot)
-    if result.fault is not None:
-        raise result.fault
-    if is_new_reply:
-        outcome = GateOutcome("refused", f"{command_name} of {request.login} was refused and answered")
+    if _answer(forge, request, f"comment:{comment.id}", _name_command(command), result, settings):
+        outcome = GateOutcome("refused", f"{_name_command(command)} of {request.login} was refused")
     else:
         outcome = GateOutcome("nothing", "this comment was answered before")
     return _react(forge, comment, outcome, CONFUSED)
 
 
 def _name_command(command: Command | InvalidCommand) -> str:
-    """Return the name of a command, such as ``/regbot run``; ``/regbot`` if the verb is unknown."""
     if isinstance(command, InvalidCommand):
         return f"/regbot {command.verb}" if command.verb is not None else "/regbot"
     verb = type(command).__name__.removesuffix("Command").lower()  # "run" for RunCommand
@@ -96,9 +85,9 @@ def _name_command(command: Command | InvalidCommand) -> str:
 def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
     """Handle a push, a label, a change of the base branch, or a reopened pull request. Raises ForgeError.
 
-    A push ends an approval. After a push or a reopening, results of other heads are marked stale. The run label
-    approves the head if the person who set the label has the required role. After a change of the base branch, the
-    result is judged again.
+    A push ends an approval. After a push, a reopening or a change of the base branch, regbot-post marks results of
+    other heads as stale and judges those against another base again. The run label approves the head if the person who
+    set the label has the required role.
     """
     if event.action == "labeled":
         if not _is_same_label(event.label, settings.run_label):
@@ -116,116 +105,63 @@ def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome
         for label in pull.labels:
             if _is_same_label(label, settings.run_label):
                 forge.remove_label(event.number, label)
-    mark_stale(forge, event.number, settings.bot, pull.head_sha)
-    return GateOutcome(
-        "stale", f"#{event.number} has the head {pull.head_sha}; results of other heads are marked stale"
-    )
+    _start_post(forge, event.number)
+    return GateOutcome("stale", f"#{event.number} has the head {pull.head_sha}; {POST} was started")
 
 
 def _handle_base_change(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
-    """Mark the verdict against the old base as stale, and start regbot-post to judge the measurement again."""
     pull = forge.pull(event.number)
     stamped_text = checks.find(forge, pull.head_sha, event.number, settings.bot).completed_text
     if stamped_text is not None and stamped_text.stamp.target == pull.base_ref:
         return GateOutcome("nothing", "the verdict was judged against this base branch")
-    is_marked = mark_stale(forge, event.number, settings.bot, pull.head_sha, pull.base_ref)
-    if stamped_text is None:  # a measurement in progress is judged against the new base when it ends
-        if is_marked:
-            return GateOutcome("stale", "the comment shows a result against the old base; the head has no verdict yet")
-        return GateOutcome("nothing", "there is no verdict on the head")
-    run_id = stamped_text.stamp.run
-    forge.dispatch(POST, forge.default_branch(), {"run": str(run_id)})
-    return GateOutcome(
-        "stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started to judge run {run_id} again"
-    )
+    _start_post(forge, event.number)
+    return GateOutcome("stale", f"#{event.number} has the base {pull.base_ref}; {POST} was started")
+
+
+def _start_post(forge: Forge, number: int) -> None:
+    forge.dispatch(POST, forge.default_branch(), {"change": str(number)})
 
 
 def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
-    """Start the measurement that the run label requests. If the request is refused, remove the label and reply with
-    the reason."""
+    """Start the measurement of the commit that was the head when the label was set, or remove the label and reply."""
     nonce = compute_nonce(forge.repository, event.number, "label", event.head_sha, event.sender, event.updated)
     request = CommandRequest(
         number=event.number, login=event.sender, role=forge.role(event.sender), nonce=nonce, since=event.updated
     )
-    pull = forge.pull(event.number)
-    # GitHub's spelling of the run label; None if somebody has removed the label meanwhile.
-    label = next((label for label in pull.labels if _is_same_label(label, settings.run_label)), None)
-    result = _catch_refusal(lambda: _start_for_label(forge, request, pull, label, event.head_sha, settings))
+    labels = forge.pull(event.number).labels  # in GitHub's spelling
+    label = next((label for label in labels if _is_same_label(label, settings.run_label)), None)
+    command = RunCommand(event.head_sha)
+    result: GateOutcome | CommandRefusal
+    if label is None:
+        reason = "Somebody has removed the label. Set the label again, or type this line:"
+        result = CommandRefusal((reason,), format_line(command))
+    else:
+        result = _catch_refusal(lambda: execute_command(forge, request, command, settings))
     if not isinstance(result, CommandRefusal):
         return result
-    # ``fault`` is GitHub's error if GitHub refused the start; None if regbot refused it.
-    if result.fault is None and has_measurement_started(forge, nonce, event.updated):
+    if result.fault is None and has_command_started(forge, request, command):
         return GateOutcome("nothing", "this label was handled before")
     if label is not None:
         forge.remove_label(event.number, label)
-    body = write_refusal(event.sender, settings.run_label, result)
-    is_new_reply = reply_once(forge, event.number, f"label:{nonce}", body, settings.bot)
-    if result.fault is not None:
-        raise result.fault
-    if not is_new_reply:
+    if not _answer(forge, request, f"label:{nonce}", settings.run_label, result, settings):
         return GateOutcome("nothing", "this label was answered before")
-    return GateOutcome("refused", f"the label of {event.sender} was removed and answered")
+    return GateOutcome("refused", f"the label of {event.sender} was removed")
 
 
-def handle_rerequest(forge: Forge, event: CheckEvent, settings: GitHub) -> GateOutcome:
-    """Measure a commit again, because somebody has clicked *Re-run* at its check run on GitHub. Raises ForgeError.
+def _answer(
+    forge: Forge, request: CommandRequest, subject: str, name: str, refusal: CommandRefusal, settings: GitHub
+) -> bool:
+    """Reply to a refused request, unless its author has too weak a role. Return False if it was answered before.
 
-    The click counts as ``/regbot run`` of the person who clicked. A second click at the same check run has no effect:
-    the new measurement has a new check run.
+    Raises GitHub's own refusal of what regbot had accepted.
     """
-    check = forge.check(event.check)
-    number = checks.find_owner(check, settings.bot)
-    if event.action != "rerequested" or number is None or check.completed is None:
-        return GateOutcome("nothing", "this is no request to run a completed check run of regbot again")
-    if not number:  # 0 stands for a merge group
-        return GateOutcome("nothing", "a merge group is measured again when its pull request is queued again")
-    nonce = compute_nonce(forge.repository, number, "rerequest", check.id)
-    request = CommandRequest(
-        number=number, login=event.sender, role=forge.role(event.sender), nonce=nonce, since=check.completed
-    )
-    command, pull = RunCommand(check.sha), forge.pull(number)
-    result = _catch_refusal(lambda: _start_again(forge, request, pull, command, settings))
-    if not isinstance(result, CommandRefusal):
-        return result
-    # ``fault`` is GitHub's error if GitHub refused the start; None if regbot refused it.
-    if result.fault is None and has_measurement_started(forge, nonce, check.completed):
-        return GateOutcome("nothing", "this request was handled before")
+    is_new = True
     if has_role(request.role, REPLY_ROLE):
-        body = write_refusal(event.sender, "Re-run", result)
-        reply_once(forge, number, f"rerequest:{nonce}", body, settings.bot)
-    if result.fault is not None:
-        raise result.fault
-    return GateOutcome("refused", f"the request of {event.sender} was refused")
-
-
-def _start_again(
-    forge: Forge, request: CommandRequest, pull: Pull, command: RunCommand, settings: GitHub
-) -> GateOutcome | CommandRefusal:
-    """Start the measurement for a re-requested check run, or return the reason for the refusal."""
-    if not has_role(request.role, get_required_role(command)):
-        return refuse_role(command, request.role, get_required_role(command))
-    if obstacle := find_obstacle(pull, command.sha):
-        return refuse_moved_head(obstacle, pull, command)
-    return start_measurement(forge, request, pull, command, settings)
-
-
-def _start_for_label(
-    forge: Forge, request: CommandRequest, pull: Pull, label: str | None, sha: str, settings: GitHub
-) -> GateOutcome | CommandRefusal:
-    """Start the measurement that a label approves, or return the reason for the refusal.
-
-    ``label`` is the run label; None if it was removed. ``sha`` is the head when the label was set. Only this commit is
-    approved.
-    """
-    command = RunCommand(pull.head_sha)
-    if not has_role(request.role, LABEL_ROLE):
-        return refuse_role(command, request.role, LABEL_ROLE)
-    if label is None:
-        reason = "Somebody has removed the label. Set the label again, or type this line:"
-        return CommandRefusal((reason,), format_line(command))
-    if obstacle := find_obstacle(pull, sha):
-        return refuse_moved_head(obstacle, pull, command)
-    return start_measurement(forge, request, pull, RunCommand(sha), settings)
+        body = write_refusal(request.login, name, refusal)
+        is_new = reply_once(forge, request.number, subject, body, settings.bot)
+    if refusal.fault is not None:
+        raise refusal.fault
+    return is_new
 
 
 def _catch_refusal(execute: Callable[[], GateOutcome | CommandRefusal]) -> GateOutcome | CommandRefusal:
@@ -266,10 +202,7 @@ def _has_reacted(forge: Forge, comment: Comment, settings: GitHub) -> bool:
 
 
 def _react(forge: Forge, comment: Comment, outcome: GateOutcome, reaction: str) -> GateOutcome:
-    """Add a reaction to a comment and return ``outcome``. If the reaction fails, the message of the outcome says so.
-
-    ``reaction`` is EYES, THUMB or CONFUSED.
-    """
+    """Add a reaction to a comment and return ``outcome``. If the reaction fails, the message of the outcome says so."""
     try:
         forge.react(comment.id, reaction)
     except ForgeError as error:
@@ -278,5 +211,4 @@ def _react(forge: Forge, comment: Comment, outcome: GateOutcome, reaction: str) 
 
 
 def _is_same_label(label: str, other_label: str) -> bool:
-    """Return whether two names are the same label. GitHub ignores the case of label names."""
     return label.casefold() == other_label.casefold()

@@ -17,7 +17,6 @@ from regbot.github.transport import AwayError, ForgeError
 from regbot.workloads.checkout.git import TRANSFER_TIMEOUT_S, CheckoutError, GitResult, try_git
 
 DELAYS_S = (2.0, 8.0, 30.0, 60.0)
-"""Seconds to wait before each repeated attempt, after a missing answer or a server error."""
 _DELAYS_AFTER_ATTEMPT_S = (*DELAYS_S, None)
 """Seconds to wait after each failed attempt; None after the last attempt."""
 
@@ -26,7 +25,6 @@ _REFUSED = re.compile(
 )
 """Messages of git that mean a refusal. A refused command is not repeated."""
 _REJECTED = re.compile(r"^!\t[^\t]*\t\[(?:remote )?rejected\] \(([^)]*)\)", re.MULTILINE)
-"""Line of ``git push --porcelain`` for a rejected push. The group is the reason."""
 _MOVED_REASONS = ("stale info", "fetch first", "non-fast-forward")
 """Reasons that git gives for a rejected push if the branch has moved."""
 _SETTINGS = {
@@ -159,14 +157,12 @@ class Remote:
         return _REFUSED.search(answer.error) is not None
 
     def _describe_refusal(self, command: str, answer: GitResult) -> str:
-        """Return the error message for a git command that GitHub refused."""
         return (
             f"git {command}: GitHub refused: {self._hide_token(answer.error_line)}; the app's token needs the "
             "permission 'contents: write' for this repository"
         )
 
     def _describe_failure(self, command: str, answer: GitResult) -> str:
-        """Return the error message for a git command that failed at every attempt."""
         return (
             f"git {command}: {len(DELAYS_S) + 1} attempts failed: {self._hide_token(answer.error_line)}; "
             "run the job again when GitHub answers: it continues after the last commit that was pushed"

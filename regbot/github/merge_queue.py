@@ -6,8 +6,6 @@ event, GitHub reads the gate's workflow file from the default branch.
 
 Nobody approves a merge group: queueing a pull request already requires the role write. If the merge group changes
 protected files, its pull request must have been measured first, which requires the approval of these files.
-
-A parameter ``settings`` has the settings of the table ``[github]``.
 """
 
 from regbot.github import checks
@@ -18,24 +16,16 @@ from regbot.github.command_effects import GateOutcome
 from regbot.github.commands import RunCommand, format_command
 from regbot.github.metadata import MergeGroup, find_group, has_other_pulls
 from regbot.github.shared_history import MISSING_STATUSES
-from regbot.github.types import Conclusion, NewCheck
+from regbot.github.types import CommitComparison
 from regbot.github.workflow_start import MEASURE, Measurement, compute_nonce, request_measurement
 from regbot.records.config import GitHub
-from regbot.report.markdown import Words, code, sentence
-
-GROUP_NUMBER = 0
-"""Stands for the number of a pull request where a merge group is meant."""
-LOGIN = "merge queue"
-"""Stands in the check run instead of the account that requested the measurement."""
+from regbot.report.markdown import Name, Words, sentence
 
 
 def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
-    """Start the measurement of the merge group that the run of regbot-static traces. Raises ForgeError, CheckoutError.
+    """Start the measurement of the merge group that the run ``run_id`` of regbot-static traces.
 
-    A merge group that changes protected files is measured only under two conditions: it contains a single pull request,
-    and this pull request was measured before. Otherwise the check run of the merge group blocks it and says why.
-
-    ``run_id`` is the id of that run.
+    Raises ForgeError, CheckoutError.
     """
     run = forge.run(run_id)
     group = find_group(forge, run)
@@ -44,78 +34,50 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
     if settings.queue != "timed":
         return GateOutcome("nothing", "merge groups are not timed here: see queue in the table [github]")
     change = forge.compare(group.base, group.sha)
-    nonce = compute_nonce(forge.repository, "merge group", group.sha)
-    protected_files = find_protected(list_changed_files(forge, change, group.sha), settings.protected)
-    if protected_files and not _is_measured_single_pull(forge, group, settings.bot):
-        reason: Words = (f"The merge group of #{group.last_pull} changes ", *protected_files.describe(), ".")
-        return _block_group(forge, group, nonce, reason, settings)
     measurement = Measurement(
-        number=GROUP_NUMBER,
+        number=0,
         sha=group.sha,
         base=change.merge_base,
         branch=forge.default_branch(),
-        request_nonce=nonce,
-        login=LOGIN,
+        request_nonce=compute_nonce(forge.repository, "merge group", group.sha),
+        login="merge queue",
         since=run.started,
         bot=settings.bot,
     )
-    result = request_measurement(forge, measurement, lambda: _find_obstacle(forge, group))
+    result = request_measurement(forge, measurement, lambda: _find_obstacle(forge, group, change, settings))
     if isinstance(result, CommandRefusal):
         return GateOutcome("refused", str(sentence(result.reason)))
-    is_started_now = result
-    if not is_started_now:
+    if not result:
         return GateOutcome("nothing", "this measurement was started before")
     return GateOutcome("started", f"{MEASURE} was started on the merge group {group.sha} of #{group.last_pull}")
 
 
-def _find_obstacle(forge: Forge, group: MergeGroup) -> Words | None:
-    """Return why a merge group may no longer be measured: the queue has dropped it, for example after a push. Return
-    None if it may be measured."""
+def _find_obstacle(forge: Forge, group: MergeGroup, change: CommitComparison, settings: GitHub) -> Words | None:
+    """Return why a merge group may not be measured; None if it may be measured.
+
+    The queue may have dropped it. If it changes protected files, it must contain a single pull request, whose head was
+    measured before: that measurement required the approval of these files.
+    """
     try:
         is_present = forge.tip(group.branch) == group.sha
     except RefusedError as error:
         if error.status not in MISSING_STATUSES:
             raise
         is_present = False
-    return None if is_present else ("The merge queue has dropped this group.",)
-
-
-def _is_measured_single_pull(forge: Forge, group: MergeGroup, bot: str) -> bool:
-    """Return whether the merge group contains a single pull request, and the head of this pull request was measured.
-    That measurement required the approval of the protected files.
-
-    ``bot`` is the login of regbot's app.
-    """
-    if has_other_pulls(forge, group):
-        return False
+    if not is_present:
+        return ("The merge queue has dropped this group.",)
+    protected_files = find_protected(list_changed_files(forge, change, group.sha), settings.protected)
+    if not protected_files:
+        return None
     head = forge.pull(group.last_pull).head_sha
-    result = checks.find(forge, head, group.last_pull, bot).completed_text
-    return result is not None and result.stamp.tier == "measured"
-
-
-def _block_group(forge: Forge, group: MergeGroup, nonce: str, reason: Words, settings: GitHub) -> GateOutcome:
-    """Create the completed check run of a merge group that is not measured, unless the check run exists.
-
-    ``reason`` says why the merge group is not measured. In shadow mode, the check run does not block.
-    """
-    outcome = GateOutcome("refused", str(sentence(reason)))
-    if checks.find(forge, group.sha, GROUP_NUMBER, settings.bot).runs:
-        return GateOutcome("nothing", "the check run of this merge group exists")
-    line = format_command(RunCommand(forge.pull(group.last_pull).head_sha, protected=True))
-    advice = (
-        f" Somebody with the role `maintain` has to look at these files, and to type {code(line)} in "
-        f"#{group.last_pull}. After that measurement, queue the pull request again, as the only pull request of its "
-        "group."
+    if not has_other_pulls(forge, group):
+        text = checks.find(forge, head, group.last_pull, settings.bot).completed_text
+        if text is not None and text.stamp.tier == "measured":
+            return None
+    return (
+        f"The merge group of #{group.last_pull} changes ",
+        *protected_files.describe(),
+        ". Somebody with the role `maintain` has to look at these files, and to type ",
+        Name(format_command(RunCommand(head, protected=True))),
+        f" in #{group.last_pull}. After that measurement, queue it again, as the only pull request of its group.",
     )
-    conclusion: Conclusion = "neutral" if settings.shadow else "action_required"
-    check = NewCheck(
-        name=checks.NAME,
-        sha=group.sha,
-        external_id=checks.format_external_id(GROUP_NUMBER, group.sha, nonce),
-        status="completed",
-        conclusion=conclusion,
-        title="Not measured: the merge group changes protected files",
-        summary=f"{outcome.message}{advice}",
-    )
-    forge.create_check(check)
-    return outcome

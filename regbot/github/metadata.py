@@ -8,6 +8,7 @@ either.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from regbot.errors import UserError
@@ -17,6 +18,7 @@ from regbot.github.events import MAX_EVENT_BYTES
 from regbot.github.stamped_text import Tier
 from regbot.github.types import Pull, WorkflowJob, WorkflowRun
 from regbot.github.workflow_start import MEASURE_TITLE
+from regbot.records.config import GitHub
 from regbot.records.files import RecordError, parse_json, read_capped
 from regbot.records.text.clip import short_commit
 from regbot.workloads.checkout.git import try_git
@@ -25,28 +27,24 @@ FOLDER = ".github/workflows/"
 STATIC = FOLDER + "regbot-static.yml"
 MEASURE = FOLDER + "regbot-measure.yml"
 BISECT = FOLDER + "regbot-bisect.yml"
-STATIC_TITLE = re.compile(r"regbot-static (?P<pr>[1-9][0-9]{0,8})")
-"""Title of a run of ``STATIC`` on a pull request. The pull request may have changed the title. The title is therefore
-only used to choose among the pull requests from the branch of the run."""
+STATIC_TITLE = re.compile(r"regbot-static (?P<change>[1-9][0-9]{0,8}|[0-9a-f]{40})")
+"""Title of a run of ``STATIC``: the pull request, or the commit of the merge group. The pull request may have changed
+the title, so it counts only if the pull request comes from the branch of the run."""
+_CHANGE = re.compile(r"[1-9][0-9]{0,8}|[0-9a-f]{40}")
+MAX_MEASUREMENT_AGE = timedelta(days=2)
+"""Unposted measurements that are older are not looked for."""
 _QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<target>.+)/pr-(?P<last>[1-9][0-9]{0,8})-(?P<base>[0-9a-f]{40})")
-"""Name of a merge group's branch: target branch, last pull request and base commit."""
 
 
 @dataclass(frozen=True)
 class MergeGroup:
-    """A merge group of GitHub's merge queue."""
-
     branch: str
-    """Name of the merge group's own branch."""
     sha: str
-    """Newest commit of ``branch``."""
     target: str
-    """Branch that the queue merges into."""
     base: str
     """Commit that the merge group is based on: the newest commit of ``target`` or of the previous merge group in the
     queue."""
     last_pull: int
-    """Number of the last pull request in the merge group."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +54,13 @@ class Subject:
     run: WorkflowRun
     tier: Tier
     sha: str
-    """The measured commit."""
     number: int
     """Number of the pull request; 0 for a merge group."""
     comment_number: int
     """Pull request whose comments may declare changes. For a merge group, it is the last pull request of the group."""
     target_branch: str
-    """Branch that the change merges into."""
     base_tips: Sequence[str]
-    """Commits or branches. The base commit is the merge base of ``sha`` and one of these."""
     nonce: str = checks.STATIC_NONCE
-    """Nonce of the measurement; ``checks.STATIC_NONCE`` for a static result."""
     measured_base: str = ""
     """Base commit in the title of a measurement; '' for a static result, and for a title without a base commit."""
     group_head: str = ""
@@ -74,7 +68,6 @@ class Subject:
     has_other_pulls: bool = False
     """Whether a merge group contains, or may contain, more than its last pull request."""
     jobs: Sequence[WorkflowJob] = ()
-    """Jobs of all attempts of a measurement; empty for a static result."""
 
     @property
     def acceptance_sha(self) -> str:
@@ -95,11 +88,6 @@ class Subject:
         return max((job.seconds for job in newest_jobs.values()), default=run_s)
 
 
-def is_traced_group(subject: Subject) -> bool:
-    """Return whether ``subject`` is a merge group that regbot-static has traced."""
-    return subject.number == 0 and subject.tier == "static"
-
-
 @dataclass(frozen=True)
 class IgnoredRun:
     """A workflow run whose result is not posted, and the reason."""
@@ -107,12 +95,19 @@ class IgnoredRun:
     reason: str
 
 
-def read_run_id(file: Path, own_id: int = 0) -> int:
-    """Return the id of the workflow run whose result is posted, from the event in ``file``.
+@dataclass(frozen=True)
+class PostRequest:
+    """What a job of regbot-post has to do: post the result of one run, and bring one change up to date."""
 
-    A ``workflow_run`` or ``workflow_dispatch`` event names the run. The last job of regbot-bisect has no such event. It
-    posts the result of its own run, ``own_id``. Raises UserError.
-    """
+    change: str
+    """Number of the pull request, or commit of the merge group. '' for no change."""
+    run_id: int | None
+    """A workflow run to judge, which may be of an older head or about to end; None for none."""
+
+
+def read_request(file: Path, own_id: int = 0) -> PostRequest:
+    """Read the event that started regbot-post, or the last job of the run ``own_id`` of regbot-bisect, which posts the
+    result of its own run. Raises UserError."""
     try:
         event = parse_json(read_capped(file, MAX_EVENT_BYTES), str(file))
     except RecordError as error:
@@ -120,23 +115,50 @@ def read_run_id(file: Path, own_id: int = 0) -> int:
     if not isinstance(event, dict):
         event = {}
     run, inputs = event.get("workflow_run"), event.get("inputs")
-    run_id = None
     if isinstance(run, dict):
-        run_id = run.get("id")
-    elif isinstance(inputs, dict):
-        run_id = inputs.get("run")
-    if run_id is None and event.get("workflow") == BISECT and own_id:
-        return own_id
+        title = STATIC_TITLE.fullmatch(str(run.get("display_title")))
+        return PostRequest(title["change"] if title is not None else "", _read_id(run.get("id"), file))
+    if event.get("workflow") == BISECT and own_id:
+        return PostRequest("", own_id)
+    if not isinstance(inputs, dict) or _CHANGE.fullmatch(str(inputs.get("change"))) is None:
+        raise UserError(f"{file}: names no change", "start regbot-post with the number of a pull request")
+    return PostRequest(str(inputs["change"]), _read_id(inputs["run"], file) if inputs.get("run") else None)
+
+
+def _read_id(run_id: object, file: Path) -> int:
     if isinstance(run_id, bool) or not re.fullmatch(r"[1-9]\d{0,17}", str(run_id), re.ASCII):
         raise UserError(f"{file}: names no workflow run", "start regbot-post with the id in a run's URL")
     return int(str(run_id))
 
 
-def identify_subjects(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> list[Subject] | IgnoredRun:
+def find_runs(forge: Forge, change: str, bot: str) -> list[WorkflowRun]:
+    """Return the finished runs to judge for the present head of a pull request, or for a merge group: the run whose
+    result its check run shows, and those whose results it lacks. Raises ForgeError.
+
+    The shown run is judged again because declarations or the base branch may have changed. GitHub cancels all but the
+    newest waiting job of a concurrency group, so each job of regbot-post also does the work of cancelled ones.
+    """
+    pull = forge.pull(int(change)) if len(change) < 40 else None
+    number, sha, event = (pull.number, pull.head_sha, "pull_request") if pull else (0, change, "merge_group")
+    head_checks = checks.find(forge, sha, number, bot)
+    stamp = head_checks.text.stamp if head_checks.text is not None else None
+    runs = [forge.run(stamp.run)] if stamp is not None else []
+    if head_checks.pending_nonce:
+        for run in forge.runs(MEASURE.removeprefix(FOLDER), datetime.now(UTC) - MAX_MEASUREMENT_AGE):
+            title = MEASURE_TITLE.fullmatch(run.title)
+            if title is not None and (title["sha"], title["nonce"]) == (sha, head_checks.pending_nonce):
+                runs.append(run)
+    if stamp is None or stamp.tier == "static" or stamp.is_void:
+        traces = forge.head_runs(STATIC.removeprefix(FOLDER), event, sha)
+        own_traces = [run for run in traces if run.title == f"regbot-static {change}" and run.conclusion != "skipped"]
+        runs += own_traces[:1]
+    return [run for run in runs if run.status == "completed"]
+
+
+def identify_subject(forge: Forge, run: WorkflowRun, github: GitHub, repo: Path) -> Subject | IgnoredRun:
     """Return what a run measured, or why its result is not posted.
 
-    ``bot`` is the login of regbot's app. ``repo`` is a checkout of the default branch with its history. Raises
-    ForgeError, CheckoutError.
+    Raises ForgeError, CheckoutError.
     """
     if run.repository.casefold() != forge.repository.casefold():
         return IgnoredRun(f"run {run.id} is of another repository")
@@ -148,52 +170,39 @@ def identify_subjects(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> l
         group = find_group(forge, run)
         if group is None:
             return IgnoredRun(f"run {run.id} is of a merge group, but not of a branch of the merge queue")
-        return [_build_group_subject(forge, run, "static", group)]
+        if github.queue == "timed":
+            return IgnoredRun(f"run {run.id} traces a merge group, which gets its verdict from a measurement")
+        return _build_group_subject(forge, run, "static", group)
     if run.path == MEASURE and run.event == "workflow_dispatch":
-        return _identify_measured(forge, run, bot, repo)
+        return _identify_measured(forge, run, github.bot, repo)
     return IgnoredRun(f"run {run.id} ({run.event}) is of no workflow whose results are posted")
 
 
-def _identify_static(forge: Forge, run: WorkflowRun) -> list[Subject] | IgnoredRun:
-    """Return the pull requests that a run of regbot-static traced, or why its result is not posted."""
+def _identify_static(forge: Forge, run: WorkflowRun) -> Subject | IgnoredRun:
     if run.conclusion == "action_required":
         return IgnoredRun(f"run {run.id} waits for an approval and has not started")
     if run.conclusion == "skipped":
         return IgnoredRun(f"run {run.id} had nothing to trace: only the title or text was changed")
-    pulls = _find_pulls(forge, run)
-    if len(pulls) > 1:
-        return IgnoredRun(
-            f"{len(pulls)} open pull requests come from the branch of run {run.id}, and its title names none of them: "
-            "update regbot-static.yml on that branch"
-        )
-    is_of_old_head = all(pull.head_sha != run.head_sha for pull in pulls)  # also without an open pull request
-    if run.conclusion == "cancelled" and is_of_old_head:
+    pull = _find_pull(forge, run)
+    if run.conclusion == "cancelled" and (pull is None or pull.head_sha != run.head_sha):
         return IgnoredRun(f"run {run.id} was cancelled for a newer head and has no result")
-    if not pulls:
-        return IgnoredRun(f"no open pull request comes from the branch of run {run.id} any more")
-    return [_build_subject(run, "static", pull, run.head_sha, checks.STATIC_NONCE) for pull in pulls]
+    if pull is None:
+        return IgnoredRun(f"the title of run {run.id} names no open pull request from its branch")
+    return _build_subject(run, "static", pull, run.head_sha, checks.STATIC_NONCE)
 
 
-def _find_pulls(forge: Forge, run: WorkflowRun) -> list[Pull]:
-    """Return the open pull requests that the run may have traced.
-
-    The title of a run names the pull request. It counts only if the head of that pull request is the branch of the run.
-    The titles of older workflows name no pull request. For their runs, all open pull requests from the branch are
-    returned.
-    """
-    if not run.head_repository:
-        return []
+def _find_pull(forge: Forge, run: WorkflowRun) -> Pull | None:
     match = STATIC_TITLE.fullmatch(run.title)
-    if match is None:
-        return forge.pulls_with_head(run.head_repository, run.head_branch)
+    if match is None or len(match["change"]) == 40 or not run.head_repository:
+        return None
     try:
-        pull = forge.pull(int(match["pr"]))
+        pull = forge.pull(int(match["change"]))
     except RefusedError as error:
         if error.status != UNKNOWN_OBJECT:
             raise
-        return []
+        return None
     comes_from_branch = (pull.head_repository, pull.head_ref) == (run.head_repository, run.head_branch)
-    return [pull] if pull.open and comes_from_branch else []
+    return pull if pull.open and comes_from_branch else None
 
 
 def find_group(forge: Forge, run: WorkflowRun) -> MergeGroup | None:
@@ -227,13 +236,11 @@ def has_other_pulls(forge: Forge, group: MergeGroup) -> bool:
     return first_parent != group.base
 
 
-def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> list[Subject] | IgnoredRun:
+def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> Subject | IgnoredRun:
     """Return the pull request or merge group that a run of regbot-measure measured, or why its result is not posted.
 
     The title of the run names the pull request. The title can be trusted only if regbot-gate started the run on the
     default branch, and if the nonce belongs to the last requested measurement.
-
-    ``bot`` is the login of regbot's app. ``repo`` is a checkout of the default branch with its history.
     """
     match = MEASURE_TITLE.fullmatch(run.title)
     is_of_this_repository = run.head_repository.casefold() == forge.repository.casefold()
@@ -249,15 +256,15 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
         return IgnoredRun(f"run {run.id} is not the last requested measurement of {short_commit(sha)}")
     if number:  # 0 stands for a merge group
         subject = _build_subject(run, "measured", forge.pull(number), sha, nonce)
-        return [replace(subject, measured_base=base, jobs=forge.jobs(run.id))]
+        return replace(subject, measured_base=base, jobs=forge.jobs(run.id))
     # The branch of a merge group is known only from the run of regbot-static that traced it.
-    tracing_runs = forge.group_runs(STATIC.removeprefix(FOLDER), sha)
+    tracing_runs = forge.head_runs(STATIC.removeprefix(FOLDER), "merge_group", sha)
     groups = (find_group(forge, tracing_run) for tracing_run in tracing_runs)
     group = next((group for group in groups if group is not None), None)
     if group is None:
         return IgnoredRun(f"run {run.id} measured {short_commit(sha)}, which is no merge group of the merge queue")
     subject = _build_group_subject(forge, run, "measured", group)
-    return [replace(subject, nonce=nonce, measured_base=base, jobs=forge.jobs(run.id))]
+    return replace(subject, nonce=nonce, measured_base=base, jobs=forge.jobs(run.id))
 
 
 def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: str) -> Subject:
@@ -279,7 +286,6 @@ def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: st
 
 
 def _build_group_subject(forge: Forge, run: WorkflowRun, tier: Tier, group: MergeGroup) -> Subject:
-    """Return the subject for a merge group. People comment on its last pull request."""
     return Subject(
         run=run,
         tier=tier,

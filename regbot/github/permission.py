@@ -4,9 +4,7 @@ from regbot.github.commands import AcceptCommand, BisectCommand, Command, Expect
 from regbot.github.types import ROLES, Role
 
 LABEL_ROLE: Role = "write"
-"""Role required to set the label that starts a measurement."""
 PROTECTED_ROLE: Role = "maintain"
-"""Role required to measure a commit that changes protected files."""
 
 OTHER_BASE_ROLE: Role = "maintain"
 """Role required for a measurement against a base commit outside the default branch. The base commit can have its own

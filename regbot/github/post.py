@@ -9,7 +9,7 @@ A parameter ``github`` has the settings of the table ``[github]``.
 
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, has_paths, list_evidence
@@ -21,15 +21,16 @@ from regbot.github.artifact import ARTIFACT, MAX_ARCHIVE_BYTES, read_artifact
 from regbot.github.base_branch import load_base_config, load_github_settings
 from regbot.github.bisection import BisectionReply, post_bisection
 from regbot.github.changed_files import fetched_trees
-from regbot.github.client import Forge, RefusedError
+from regbot.github.client import Forge
 from regbot.github.comment_thread import CommentThread
 from regbot.github.declarations import Declarations, read_declarations
 from regbot.github.labels import set_label
-from regbot.github.metadata import BISECT, MEASURE, IgnoredRun, Subject, identify_subjects, is_traced_group
+from regbot.github.metadata import BISECT, MEASURE, IgnoredRun, PostRequest, Subject, find_runs, identify_subject
 from regbot.github.publication import Result, publish
 from regbot.github.run_artifact import ExpiredArtifact, UnusableArtifact, read_newest_artifact
-from regbot.github.shared_history import MISSING_STATUSES, find_merge_bases
+from regbot.github.shared_history import find_merge_bases
 from regbot.github.stamped_text import Stamp, StampedText
+from regbot.github.sticky_comment import mark_stale
 from regbot.github.transport import ForgeError
 from regbot.github.trusted_runs import build_trusted_session
 from regbot.github.types import Annotation, WorkflowRun
@@ -42,40 +43,41 @@ from regbot.report.markdown import UntrustedText, Words
 from regbot.workloads import plan
 from regbot.workloads.checkout.git import CheckoutError
 
-MAX_RUN_ID = 2**63
-"""Upper limit for the id of a workflow run. A stamp with a larger id is ignored."""
-MAX_RETARGETS = 4
-"""How often one result is judged, if somebody changes the pull request's base branch again and again."""
-EXPIRED_NOTE = "The artifact of this run has expired, so the run was not judged again. The earlier result is kept:"
-"""Line above the earlier result on the page of the job."""
-
 
 @dataclass(frozen=True)
 class PostedResult:
-    """The result of one run for one commit."""
-
     number: int
     """Number of the pull request; 0 for a merge group."""
     sha: str
-    """The judged commit."""
     status: Status
     title: str
     text: str
-    """The report, as markdown."""
     is_published: bool
     """Whether the pull request shows this result; False if a stronger result exists."""
     fault: str = ""
     """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
 
 
-def post(
-    forge: Forge, run_id: int, repo: Path, post_run_id: int = 0
-) -> list[PostedResult] | BisectionReply | IgnoredRun:
-    """Judge and post the result of a run. A second call changes nothing.
+def post(forge: Forge, request: PostRequest, repo: Path) -> Sequence[PostedResult | BisectionReply | IgnoredRun]:
+    """Judge and post the result of the requested run, and all results that the change lacks. A second call changes
+    nothing.
 
-    ``repo`` is a checkout of the default branch with its history. ``post_run_id`` is the id of the current run of
-    regbot-post. Raises ForgeError, ConfigError, CheckoutError.
+    ``repo`` is a checkout of the default branch with its history. Raises ForgeError, ConfigError, CheckoutError.
     """
+    bot = load_github_settings(repo).bot
+    results = [post_run(forge, request.run_id, repo)] if request.run_id is not None else []
+    if request.change:
+        run_ids = dict.fromkeys(run.id for run in find_runs(forge, request.change, bot))
+        results += [post_run(forge, run_id, repo) for run_id in run_ids if run_id != request.run_id]
+        is_pull = len(request.change) < 40
+        if is_pull and not any(isinstance(result, PostedResult) for result in results):
+            pull = forge.pull(int(request.change))
+            mark_stale(CommentThread(forge, pull.number), bot, pull.head_sha)
+    return results
+
+
+def post_run(forge: Forge, run_id: int, repo: Path) -> PostedResult | BisectionReply | IgnoredRun:
+    """Judge and post the result of one run. Raises ForgeError, ConfigError, CheckoutError."""
     github = load_github_settings(repo)
     run = forge.run(run_id)
     # ``run.path`` is the workflow file: BISECT searches for a commit, and MEASURE measures one on a node.
@@ -83,208 +85,67 @@ def post(
         return post_bisection(forge, run, github.bot)
     if run.path == MEASURE:
         run = forge.ended_run(run)  # the last job of the run starts regbot-post, shortly before the run ends
-    poster = _Poster(forge, repo, github, post_run_id)
-    cases = poster.find_cases(run)
-    if isinstance(cases, IgnoredRun):
-        return cases
-    return [_post_case(poster, case) for case in cases]
-
-
-@dataclass(frozen=True)
-class _Case:
-    """One result to judge."""
-
-    subject: Subject
-    """The measured commit, and its pull request or merge group."""
-    artifact: Session | UnusableArtifact
-    """The session in the run's artifact, or why there is none."""
-    bases: Sequence[str]
-    """Allowed base commits of the session: the merge bases of the measured commit with the base branch. There can be
-    several, because the base branch may have moved since the measurement."""
-
-    @property
-    def base(self) -> str:
-        """The session's base commit if it is one of ``bases``. Otherwise the first commit of ``bases``; '' if ``bases``
-        is empty."""
-        if isinstance(self.artifact, Session) and self.artifact.header.base.commit in self.bases:
-            return self.artifact.header.base.commit
-        return next(iter(self.bases), "")
-
-
-@dataclass(frozen=True)
-class _Poster:
-    """Finds and judges the results of workflow runs."""
-
-    forge: Forge
-    repo: Path
-    """A checkout of the default branch with its history."""
-    github: GitHub
-    """The ``[github]`` settings of the default branch."""
-    post_run_id: int
-    """Id of the current run of regbot-post."""
-    threads: dict[int, CommentThread] = field(default_factory=dict)
-    """Cache of ``get_thread``: comments of pull requests, by number."""
-    merge_bases: dict[tuple[tuple[str, ...], str], list[str]] = field(default_factory=dict)
-    """Cache of ``find_bases``: merge bases, by the tips of the base branch and the measured commit."""
-
-    def get_thread(self, number: int) -> CommentThread:
-        """Return the comment thread of a pull request. Each pull request has one thread, which caches its comments."""
-        return self.threads.setdefault(number, CommentThread(self.forge, number))
-
-    def find_bases(self, subject: Subject) -> list[str]:
-        """Return the merge bases of the measured commit with the base branch. Each is requested from GitHub only
-        once."""
-        key = (tuple(subject.base_tips), subject.sha)
-        if key not in self.merge_bases:
-            self.merge_bases[key] = find_merge_bases(self.forge, subject.base_tips, subject.sha)
-        return self.merge_bases[key]
-
-    def find_cases(self, run: WorkflowRun) -> list[_Case] | IgnoredRun:
-        """Return the cases of a run, or why the result of the run is not posted.
-
-        A run can have several cases only if its title names no pull request. Then the cases whose allowed base commits
-        include that of the session are returned, or all cases if there are none.
-        """
-        subjects = identify_subjects(self.forge, run, self.github.bot, self.repo)
-        if isinstance(subjects, IgnoredRun):
-            return subjects
-        # With the setting "timed", the gate starts a measurement of each merge group.
-        if self.github.queue == "timed" and any(is_traced_group(subject) for subject in subjects):
-            return IgnoredRun(f"run {run.id} traces a merge group, which gets its verdict from a measurement")
-        artifact = _read_session(self.forge, run)
-        cases = [_Case(subject, artifact, self.find_bases(subject)) for subject in subjects]
-        if not isinstance(artifact, Session):
-            return cases
-        with_same_base = [case for case in cases if case.base == artifact.header.base.commit]
-        return with_same_base or cases
-
-    def judge_case(self, case: _Case) -> Result:
-        """Return the result of a case, judged with the declarations that are in the comments now. If the artifact has
-        expired, return the verdict that the check run contains, if it is still valid."""
-        subject, run = case.subject, case.subject.run
-        if isinstance(case.artifact, ExpiredArtifact):
-            known_result = self.find_known_result(case)
-            if known_result is not None:
-                return known_result
-        if isinstance(case.artifact, UnusableArtifact):
-            verdict = _write_invalid(case.artifact.reason, subject, self.github)
-        else:
-            declarations = Declarations()  # with several pull requests in a merge group, no declaration counts
-            if not subject.has_other_pulls:
-                declarations = read_declarations(self.get_thread(subject.comment_number), subject.acceptance_sha)
-            verdict = _judge(
-                self.forge, subject, case.artifact, case.base, self.repo, self.github, declarations=declarations
-            )
-        # A stamp without a base commit belongs to a result that was not judged.
-        base = "" if isinstance(case.artifact, UnusableArtifact) else case.base
-        stamp = Stamp(
-            pr=subject.number,
-            head=subject.sha,
-            tier=subject.tier,
-            run=run.id,
-            attempt=run.attempt,
-            status=verdict.status,
-            post=self.post_run_id,
-            base=base,
-            target=subject.target_branch,
-        )
-        stamped_text = StampedText(stamp, verdict.text)
-        return Result(
-            stamped_text=stamped_text,
-            nonce=subject.nonce,
-            title=verdict.title,
-            annotations=verdict.annotations,
-            url=run.url,
-            bases=case.bases,
-            fault=verdict.fault,
-        )
-
-    def find_known_result(self, case: _Case) -> Result | None:
-        """Return the verdict on the run of ``case`` from regbot's check run.
-
-        The result is None if the check run contains no verdict on this run, or if the verdict was judged against a base
-        commit or base branch that is no longer allowed. INVALID is no verdict.
-        """
-        subject, run = case.subject, case.subject.run
-        head_checks = checks.find(self.forge, subject.sha, subject.number, self.github.bot)
-        for stamped_text in (head_checks.completed_text, head_checks.previous_text):
-            if stamped_text is None:
-                continue
-            stamp = stamped_text.stamp
-            is_of_run = (stamp.tier, stamp.run, stamp.attempt) == (subject.tier, run.id, run.attempt)
-            has_valid_base = stamp.base in case.bases and stamp.target == subject.target_branch
-            if is_of_run and has_valid_base and stamp.status != "INVALID":
-                title = head_checks.title or f"{stamp.status}: see the summary"
-                return Result(
-                    stamped_text=replace(stamped_text, void=None),  # without the banner of an INVALID measurement
-                    nonce=subject.nonce,
-                    title=title,
-                    url=run.url,
-                    bases=case.bases,
-                )
-        return None
-
-    def judge_again(self, claim: Stamp) -> Result | None:
-        """Judge the run that the stamp ``claim`` in a comment names. The comment's own text is not trusted, because
-        somebody may have edited the comment.
-
-        Return None if the run does not exist, or has no result for the commit and pull request in the stamp.
-        """
-        if not 0 < claim.run < MAX_RUN_ID:
-            return None
-        try:
-            run = self.forge.run(claim.run)
-        except RefusedError as error:
-            if error.status in MISSING_STATUSES:
-                return None
-            raise
-        case = self.find_case(run, claim.pr, claim.head)
-        return self.judge_case(case) if case is not None else None
-
-    def find_case(self, run: WorkflowRun, number: int, sha: str) -> _Case | None:
-        """Return the case of a run for one pull request and commit; None if the run has no such case."""
-        cases = self.find_cases(run)
-        if isinstance(cases, IgnoredRun):
-            return None
-        for case in cases:
-            if case.subject.number == number and case.subject.sha == sha:
-                return case
-        return None
-
-
-def _post_case(poster: _Poster, case: _Case) -> PostedResult:
-    """Judge a case and publish the result. If the pull request's base branch changes meanwhile, judge again."""
-    forge, github, subject = poster.forge, poster.github, case.subject
-    for _ in range(MAX_RETARGETS):
-        result = poster.judge_case(case)
-        thread = poster.get_thread(subject.number) if subject.number else None
-        publication = publish(forge, result, github, poster.judge_again, thread)
-        if not publication.is_retargeted:
-            break
-        case = poster.find_case(subject.run, subject.number, subject.sha) or case
-    stamp, text = result.stamped_text.stamp, result.stamped_text.text
-    comment_text = publication.comment
-    if comment_text is not None:
-        # A result of an old head gets no label.
-        status = comment_text.stamp.status if comment_text.stamp.head == publication.current_head else None
-        set_label(forge, subject.number, status, github.labels)
-    # A merge group has no comment, so its check run decides.
-    is_published = comment_text.stamp == stamp if comment_text is not None else publication.is_concluded
-    if isinstance(case.artifact, ExpiredArtifact) and stamp.status != "INVALID":
-        text = f"{EXPIRED_NOTE}\n\n{text}"
+    subject = identify_subject(forge, run, github, repo)
+    if isinstance(subject, IgnoredRun):
+        return subject
+    artifact = _read_session(forge, run)
+    bases = find_merge_bases(forge, subject.base_tips, subject.sha)
+    # The base branch may have moved since the measurement, so the session's base may be any of its merge bases.
+    base = next(iter(bases), "")
+    if isinstance(artifact, Session) and artifact.header.base.commit in bases:
+        base = artifact.header.base.commit
+    if isinstance(artifact, ExpiredArtifact) and _is_shown(forge, subject, bases, github):
+        return IgnoredRun(f"the artifact of run {run.id} has expired; the earlier result is kept")
+    thread = CommentThread(forge, subject.comment_number)
+    if isinstance(artifact, UnusableArtifact):
+        verdict = _write_invalid(artifact.reason, subject, github)
+    else:
+        # With several pull requests in a merge group, no declaration counts.
+        declarations = Declarations() if subject.has_other_pulls else read_declarations(thread, subject.acceptance_sha)
+        verdict = _judge(forge, subject, artifact, base, repo, github, declarations=declarations)
+    stamp = Stamp(
+        pr=subject.number,
+        head=subject.sha,
+        tier=subject.tier,
+        run=run.id,
+        attempt=run.attempt,
+        status=verdict.status,
+        base="" if isinstance(artifact, UnusableArtifact) else base,
+        target=subject.target_branch,
+    )
+    result = Result(
+        stamped_text=StampedText(stamp, verdict.text),
+        nonce=subject.nonce,
+        title=verdict.title,
+        annotations=verdict.annotations,
+        url=run.url,
+        bases=bases,
+        fault=verdict.fault,
+    )
+    publication = publish(forge, result, github, thread)
+    if subject.number and publication.is_head:  # a result of an old head gets no label
+        set_label(forge, subject.number, publication.text.stamp.status, github.labels)
     return PostedResult(
         number=subject.number,
         sha=subject.sha,
         status=stamp.status,
         title=result.title,
-        text=text,
-        is_published=is_published,
+        text=verdict.text,
+        is_published=publication.text.stamp == stamp,
         fault=result.fault,
     )
 
 
+def _is_shown(forge: Forge, subject: Subject, bases: Sequence[str], github: GitHub) -> bool:
+    text = checks.find(forge, subject.sha, subject.number, github.bot).text
+    if text is None or text.stamp.status == "INVALID":
+        return False
+    run, stamp = subject.run, text.stamp
+    is_of_run = (stamp.tier, stamp.run, stamp.attempt) == (subject.tier, run.id, run.attempt)
+    return is_of_run and stamp.base in bases and stamp.target == subject.target_branch
+
+
 def _read_session(forge: Forge, run: WorkflowRun) -> Session | UnusableArtifact:
-    """Return the session in a run's artifact, or the reason why no session can be used."""
     if run.conclusion != "success":
         return UnusableArtifact(*verdict_text.explain_failed_run(run))
     try:
@@ -297,13 +158,9 @@ def _read_session(forge: Forge, run: WorkflowRun) -> Session | UnusableArtifact:
 
 @dataclass(frozen=True)
 class _JudgedText:
-    """The verdict on a commit as texts to post."""
-
     status: Status
     title: str
-    """Title of the check run, as plain text."""
     text: str
-    """The report, as markdown."""
     annotations: Sequence[Annotation] = ()
     fault: str = ""
     """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
@@ -409,7 +266,6 @@ def _find_unconcerned(
 
 
 def _write_invalid(reason: Words, subject: Subject, github: GitHub) -> _JudgedText:
-    """Return the texts to post if a result could not be judged."""
     return _JudgedText(
         status="INVALID",
         title=verdict_text.write_invalid_title(reason, subject, github),

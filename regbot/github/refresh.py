@@ -31,13 +31,12 @@ from regbot.github.refresh_commit import (
     check_night,
     is_reachable,
     list_commits,
-    load_sessions,
     make_commit,
     read_last_night,
 )
-from regbot.github.refresh_text import list_unmeasured, write_pull_body, write_unmeasured_comment
-from regbot.github.types import ClosedPull, Pull
-from regbot.records.baseline import Baseline, parse_time
+from regbot.github.refresh_text import list_unmeasured, write_pull_body
+from regbot.github.types import Pull
+from regbot.records.baseline import parse_time
 from regbot.records.config import FILE_NAME, Config, load_commit
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.proposal import Proposal
@@ -49,59 +48,44 @@ from regbot.workloads.checkout import CheckoutError
 from regbot.workloads.checkout.git import DEEPEN_ADVICE, file_at, is_shallow
 
 BRANCH = "regbot/check/refresh"
-"""Name of the refresh branch, from which the pull request comes."""
 ATTEMPTS = 4
 """Largest number of attempts to push a night. An attempt fails if somebody else moves the branch before the push."""
 MAX_NIGHTS = 30
-"""Largest number of commits that the text of the pull request lists."""
 
 
 class ReceivedProposal(NamedTuple):
     """The proposal of one node, not yet checked."""
 
     origin: str
-    """Name of the file or artifact, for messages."""
     data: bytes
-    """Content of the file, which should be JSON."""
 
 
 @dataclass(frozen=True)
 class RefreshPost:
-    """What the job did."""
-
     number: int | None
     """Number of the open pull request; None if no pull request is open."""
     message: str
-    """One sentence that says what was done, as markdown."""
     summary: str
-    """Text for the page of the job, as markdown."""
     unmeasured: tuple[str, ...] = ()
     """One line of plain text for each workload of which no session was stored tonight, with the reason."""
 
 
 @dataclass(frozen=True)
 class _RefreshNight:
-    """Tonight's proposals, and the repository that stores them."""
-
     forge: Forge
     remote: Remote
-    """The same repository, for git. Its field ``repo`` is the local checkout."""
     proposals: Sequence[Proposal]
-    """One proposal of each node, at least one."""
     now: datetime
     run_url: str
     """URL of the workflow run that measured; '' if unknown."""
     main_name: str
-    """Name of the default branch."""
 
     @property
     def measured_commit(self) -> str:
-        """The measured commit, which is the same in all proposals."""
         return self.proposals[0].commit
 
     @property
     def report(self) -> RefreshReport:
-        """The reports of all nodes, combined into one report."""
         reports = [proposal.refreshed for proposal in self.proposals]
         return reports[0].model_copy(
             update={
@@ -125,10 +109,7 @@ class _RefreshNight:
 
 def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
     """Return the proposals that the nodes of a run uploaded. If several artifacts have the same name, the newest is
-    used. Raises ForgeError, UserError.
-
-    ``run`` is the id of the workflow run.
-    """
+    used. Raises ForgeError, UserError."""
     newest_artifacts = {}
     for artifact in forge.artifacts(run):  # oldest first
         is_proposal = artifact.name == ARTIFACT or artifact.name.startswith(f"{ARTIFACT}-")
@@ -167,11 +148,8 @@ def post_refresh(
     )
     unmeasured = list_unmeasured(proposals)
     if all(proposal.empty for proposal in proposals):  # a proposal without records to store
-        pull = _find_open_pull(night)
-        if pull is not None and unmeasured:
-            _comment_once(night, pull, unmeasured)
-        message = "Tonight there is nothing to store."
-        return replace(_report_unchanged(night, pull, message), unmeasured=unmeasured)
+        unchanged = _report_unchanged(night, _find_open_pull(night), "Tonight there is nothing to store.")
+        return replace(unchanged, unmeasured=unmeasured)
     for _ in range(ATTEMPTS):
         outcome = _store_night(night)
         if outcome is not None:
@@ -200,18 +178,12 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     config, measured_config = _load_configs(night, main)
     folder = config.baselines.folder
     pull = _find_open_pull(night)
-    closed_pulls = [
-        closed_pull for closed_pull in night.forge.closed_pulls_from(BRANCH) if closed_pull.base_ref == night.main_name
-    ]
-    newest_closed_pull = closed_pulls[0] if closed_pulls else None
+    closed_pulls = [other for other in night.forge.pulls_from(BRANCH, "closed") if other.base_ref == night.main_name]
     # The last pull request, if a person closed it without merging and no other pull request is open.
-    rejected_pull = (
-        newest_closed_pull
-        if pull is None and newest_closed_pull is not None and not newest_closed_pull.merged
-        else None
-    )
-    if rejected_pull is not None and not _has_new_session(night, rejected_pull, folder):
-        reason = f"#{rejected_pull.number} was closed without merging, and this night has no new session."
+    is_rejected = pull is None and bool(closed_pulls) and not closed_pulls[0].merged
+    rejected_pull = closed_pulls[0] if is_rejected else None
+    if rejected_pull is not None and _has_commit(night, rejected_pull.head_sha, measured_commit):
+        reason = f"#{rejected_pull.number} was closed without merging, and main has not changed since."
         return _report_unchanged(night, None, reason)
     # After its pull request was merged or closed, the branch starts again from the measured commit.
     is_finished = pull is None and tip in {closed_pull.head_sha for closed_pull in closed_pulls}
@@ -244,7 +216,6 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
 
 
 def _write_pull(night: _RefreshNight, title: str, body: str, pull: Pull | None, config: Config) -> RefreshPost:
-    """Open the pull request, or update its title, text and label."""
     if pull is None:
         pull = night.forge.create_pull(title, body, BRANCH, night.main_name)
         message = f"Opened #{pull.number}."
@@ -265,54 +236,24 @@ def _report_unchanged(night: _RefreshNight, pull: Pull | None, reason: str) -> R
 
 
 def _find_open_pull(night: _RefreshNight) -> Pull | None:
-    """Return the open pull request from the refresh branch into main. Pull requests into other branches are ignored."""
     return next((pull for pull in night.forge.pulls_from(BRANCH) if pull.base_ref == night.main_name), None)
 
 
-def _comment_once(night: _RefreshNight, pull: Pull, unmeasured: Sequence[str]) -> None:
-    """Comment that the pull request does not contain tonight's measurement. An existing comment with the same text is
-    not repeated."""
-    text = write_unmeasured_comment(night.measured_commit, unmeasured)
-    existing_texts = {comment.body.strip() for comment in night.forge.comments(pull.number)}
-    if text.strip() not in existing_texts:
-        night.forge.create_comment(pull.number, text)
-
-
-def _has_new_session(night: _RefreshNight, closed_pull: ClosedPull, folder: str) -> bool:
-    """Return whether tonight has a session that the closed pull request ``closed_pull`` lacks.
-
-    Two sessions of the measured commit count as the same if workload, variant, node class and series are equal. If
-    GitHub does not have the head of ``closed_pull`` any more, the result is True.
-
-    ``folder`` is the folder of references in the repository.
-    """
+def _has_commit(night: _RefreshNight, tip: str, commit: str) -> bool:
+    """Return whether ``commit`` is in the history of ``tip``; False if GitHub does not have ``tip`` any more."""
     try:
-        night.remote.fetch(closed_pull.head_sha)
+        night.remote.fetch(tip)
     except AwayError:
         raise
     except ForgeError:
-        return True
-    stored_sessions = load_sessions(night.remote.repo, closed_pull.head_sha, folder, night.measured_commit)
-    proposed_sessions = [session for proposal in night.proposals for session in proposal.sessions]
-    tonight_sessions = [
-        session for session in proposed_sessions if session.commit == night.measured_commit and session.tier == "timed"
-    ]
-    new_keys = {_session_key(session) for session in tonight_sessions} - {
-        _session_key(session) for session in stored_sessions
-    }
-    return bool(new_keys)
-
-
-def _session_key(session: Baseline) -> tuple[str, ...]:
-    return session.workload, session.variant, session.node_class, session.series
+        return False
+    return is_reachable(night.remote.repo, commit, tip)
 
 
 def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:
     """Load the configurations of main and of the measured commit.
 
     Raises ConfigError. Raises UserError if main has moved the folder of references since the measured commit.
-
-    ``main`` is the newest commit of main.
     """
     text_at = partial(file_at, night.remote.repo, FILE_NAME)
     main_config, measured_config = (load_commit(text_at, commit).config for commit in (main, night.measured_commit))

@@ -12,12 +12,11 @@ from datetime import datetime
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from regbot.baselines import BaselineError, Store, verify
+from regbot.baselines import Store, verify
 from regbot.baselines.names import ANCHOR
 from regbot.check.refresh.store_changes import store_files
 from regbot.errors import UserError
 from regbot.github.proposal import check_proposal, store_proposal
-from regbot.records.baseline import Baseline
 from regbot.records.config import Config
 from regbot.records.proposal import Proposal
 from regbot.records.text.clip import short_commit
@@ -32,14 +31,9 @@ TRAILER = "regbot-proposal"
 
 @dataclass(frozen=True)
 class RefreshBranch:
-    """The refresh branch before a night's commit."""
-
     repo: Path
-    """Local checkout that has all commits of the branch and of main."""
     main: str
-    """Newest commit of main."""
     folder: str
-    """Folder of references, relative to the root of the repository."""
     parent: str
     """Newest commit of the branch, which becomes the parent of the night's commit. For a new branch, it is the measured
     commit."""
@@ -47,18 +41,14 @@ class RefreshBranch:
 
 @dataclass(frozen=True)
 class NightCommit:
-    """The commit of a night."""
-
     commit: str
     """Hash of the commit. If the branch already contains the whole night, it is the branch's newest commit."""
     files: tuple[str, ...]
-    """Files below the folder of references that the merge into main changes."""
     conflicts: tuple[str, ...]
     """Files that main and the branch changed differently, so that git cannot merge them."""
     is_already_in_main: bool
     """Whether main already contains everything that is on the branch."""
     earlier_problems: tuple[str, ...]
-    """Problems that the store had before this commit."""
 
 
 def is_reachable(repo: Path, commit: str, tip: str) -> bool:
@@ -86,10 +76,7 @@ def make_commit(
 ) -> NightCommit:
     """Commit ``proposals`` on top of ``branch.parent``.
 
-    ``at`` is the time of the commit, and ``now`` is the present time for the check of the store. Raises UserError if
-    the commit would cause a new problem in the store. Raises CheckoutError.
-
-    ``message`` is the commit message.
+    Raises UserError if the commit would cause a new problem in the store. Raises CheckoutError.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         store = _export_store(branch, branch.parent, Path(scratch))
@@ -145,26 +132,7 @@ def list_commits(branch: RefreshBranch, max_count: int) -> list[tuple[str, str, 
     return [(commit, author, subject) for commit, author, subject in rows]
 
 
-def load_sessions(repo: Path, commit: str, folder: str, measured: str) -> list[Baseline]:
-    """Return the stored timed sessions of the commit ``measured``, read from the store in the commit ``commit``.
-
-    The list is empty if the store cannot be read. Raises CheckoutError.
-
-    ``folder`` is the folder of references in the repository.
-    """
-    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
-        # ``_export_store`` uses only the fields ``repo`` and ``folder``.
-        branch = RefreshBranch(repo, main=commit, folder=folder, parent=commit)
-        store = _export_store(branch, commit, Path(scratch))
-        try:
-            sessions = [session for folder in store.class_folders() for session in store.read_sessions(folder).values()]
-        except BaselineError:
-            return []
-    return [session for session in sessions if session.tier == "timed" and session.commit == measured]
-
-
 def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
-    """Write the store at ``commit`` to the folder ``scratch``, and open it."""
     export(branch.repo, commit, [branch.folder], scratch)
     return Store(scratch / branch.folder)
 
@@ -200,7 +168,6 @@ def _check_unread_files(branch: RefreshBranch, added: Sequence[PurePosixPath]) -
 
 
 def _merge(repo: Path, main: str, commit: str) -> tuple[str, list[str]]:
-    """Return the tree that results from merging ``commit`` into main, and the files in conflict."""
     answer = try_git(repo, "merge-tree", "--write-tree", "--name-only", "--no-messages", main, commit)
     has_merged, has_conflicts = answer.code == 0, answer.code == 1
     if not has_merged and not has_conflicts:
@@ -210,7 +177,6 @@ def _merge(repo: Path, main: str, commit: str) -> tuple[str, list[str]]:
 
 
 def _find_problems(branch: RefreshBranch, commit: str, now: datetime) -> list[str]:
-    """Return the problems of the store at ``commit``, a commit or tree."""
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         store = _export_store(branch, commit, Path(scratch))
         return list(verify(store, now).problems) if store.root.is_dir() else []

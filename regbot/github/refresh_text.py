@@ -11,11 +11,8 @@ from regbot.records.text.printable import printable
 from regbot.report.markdown import code, prose
 
 MAX_NOTES = 5
-"""Largest number of conflicts, problems or workloads that a text lists."""
 REASON_CHARACTERS = 300
-"""Largest length of the line about a workload without a session."""
 MAX_CHARACTERS = 60_000
-"""Largest length of the text. GitHub limits the text of a pull request to 65,536 characters."""
 
 
 def write_pull_body(
@@ -28,10 +25,9 @@ def write_pull_body(
 ) -> str:
     """Return the text of the pull request as markdown: obstacles to merging, tonight's evidence, earlier nights.
 
-    ``report`` combines the reports of all ``proposals`` and has the files of ``night_commit``. ``commits`` are those of
-    the branch, as (hash, author, subject), the newest first. ``rejected`` is the number of the previous pull
-    request if a person closed it without merging; otherwise None. ``run_url`` is the URL of the run that measured; ''
-    if unknown.
+    ``report`` combines the reports of all ``proposals`` and has the files of ``night_commit``. ``rejected`` is the
+    number of the previous pull request if a person closed it without merging; otherwise None. ``run_url`` is the URL of
+    the run that measured; '' if unknown.
     """
     lines = []
     if night_commit.conflicts:
@@ -68,21 +64,7 @@ def list_unmeasured(proposals: Sequence[Proposal]) -> tuple[str, ...]:
     return tuple(line for proposal in proposals for line in _find_unmeasured(proposal))
 
 
-def write_unmeasured_comment(commit: str, unmeasured: Sequence[str]) -> str:
-    """Return the comment on a night that stored nothing, as markdown. ``commit`` is the measured commit of main.
-    ``unmeasured`` has the lines of ``list_unmeasured``."""
-    lines = [f"- {prose(line, REASON_CHARACTERS)}" for line in unmeasured[:MAX_NOTES]]
-    if len(unmeasured) > MAX_NOTES:
-        lines.append(f"- …and {len(unmeasured) - MAX_NOTES} more")
-    listing = "\n".join(lines)
-    commit_name = code(short_commit(commit))
-    return (
-        f"This pull request does not contain main at {commit_name}: nothing of that night can be stored.\n\n{listing}"
-    )
-
-
 def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
-    """Yield one line for each workload of a proposal without a timed session."""
     stored_keys = {(session.workload, session.variant) for session in proposal.sessions if session.tier == "timed"}
     for night in proposal.refreshed.workloads:
         # A night without a valid measurement has no series.
@@ -92,7 +74,6 @@ def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
 
 
 def _explain_missing_session(night: WorkloadRefresh) -> list[str]:
-    """Return the reasons why no session of a night is stored; [] if the report names none."""
     if night.series is None:  # there is no valid measurement
         return [describe_outcome(night), *night.reasons]
     # ``not_stored`` says why a valid session was not stored; '' if there is no such reason.
@@ -100,11 +81,9 @@ def _explain_missing_session(night: WorkloadRefresh) -> list[str]:
 
 
 def _write_single_body(proposal: Proposal) -> str:
-    """Return the evidence of one node, without the list of files, which is written once for all nodes."""
     return proposal_body(proposal.refreshed.model_copy(update={"files": []}))
 
 
 def _list_node_classes(proposal: Proposal) -> str:
-    """Return the node classes of the timed sessions, as a heading for the evidence of one node."""
     classes = dict.fromkeys(session.node_class for session in proposal.sessions if session.tier == "timed")
     return ", ".join(classes) or "no node"

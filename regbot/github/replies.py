@@ -29,7 +29,6 @@ from regbot.github.types import Comment, Pull, Role
 from regbot.report.markdown import LOG_LINE_CHARACTERS, Name, UntrustedText, Words, fence, sentence
 
 MARKER = "<!-- regbot:answer "
-"""Start of the marker line of a reply."""
 FAULT = "<!-- regbot:fault -->"
 """Second line of a reply to a command that GitHub refused, although regbot accepted it. If the job runs again, it
 executes the command."""
@@ -101,7 +100,6 @@ def format_line(command: Command) -> str:
 
 
 def refuse_role(command: Command | InvalidCommand, role: Role, required: Role) -> CommandRefusal:
-    """Refuse a command for which the role is too weak."""
     line = "" if isinstance(command, InvalidCommand) else format_line(command)
     advice = " Somebody with that role can type this line:" if line else " Ask somebody with that role."
     reason = f"It needs the role {required} in this repository, and yours is {role}.{advice}"

@@ -25,10 +25,7 @@ class ExpiredArtifact(UnusableArtifact):
 def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read: Callable[[bytes], T]) -> T:
     """Download the newest artifact called ``name`` of a run and return ``read(archive)``.
 
-    ``max_bytes`` is the size limit of the zip archive. Raises ForgeError. Raises UnusableArtifact if the run has no
-    usable artifact, or if ``read`` raises RecordError.
-
-    ``run`` is the id of the workflow run.
+    Raises ForgeError. Raises UnusableArtifact if the run has no usable artifact, or if ``read`` raises RecordError.
     """
     artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
     if not artifacts:

@@ -29,7 +29,6 @@ def find_merge_bases(forge: Forge, tips: Iterable[str], sha: str) -> list[str]:
 
 
 def _find_merge_base(forge: Forge, tip: str, sha: str) -> str | None:
-    """Return the merge base of two commits; None if they have none, or if one of them does not exist."""
     try:
         return forge.merge_base(tip, sha)
     except RefusedError as error:

@@ -29,10 +29,7 @@ _PATH = re.compile(r"\.(?:/[A-Za-z0-9_][A-Za-z0-9_.+-]*)*")
 
 
 def is_bare_name(source: str) -> bool:
-    """Return whether ``source`` is only a name, which pip would look up in a package index.
-
-    ``source`` is a value in a workflow, possibly with quotes and a comment.
-    """
+    """Return whether ``source`` is only a name, which pip would look up in a package index."""
     try:
         return Requirement(_strip_quotes_and_comment(source)).url is None
     except InvalidRequirement:
@@ -40,7 +37,6 @@ def is_bare_name(source: str) -> bool:
 
 
 def _strip_quotes_and_comment(source: str) -> str:
-    """Return ``source``, which is a value in a workflow, without its quotes and its comment."""
     word = re.sub(r"\s+#.*", "", source).strip()
     is_quoted = word[:1] == word[-1:] and word[:1] in ("'", '"')
     return word[1:-1].strip() if is_quoted else word

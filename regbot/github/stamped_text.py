@@ -39,54 +39,36 @@ NOTE = "<!-- regbot:note -->"
 """Invisible first line of any other note above the text."""
 _BANNERS = (STALE, NOTE)
 _STAMP = re.compile(r"<!-- regbot:(?:verdict|void) (\{[^\n]*\}) -->")
-"""The line of a stamp. The group is JSON."""
 VOID_BANNER = "> ⛔ **A measurement of this commit gave no result:** "
-"""Start of the banner for an INVALID measurement. The reason follows."""
 VOID_BANNER_END = " The verdict below is on the same commit, but from another job."
 INVALID_HEADING = "### ⛔ INVALID: "
-"""Start of the text of an INVALID result. The reason follows."""
 _LOG = re.compile(r"The log is in \[the run\]\([^()\s]{1,220}\)\.")
-"""Sentence with the link to the log, in the text of an INVALID result."""
 _MAX_VOID_CHARACTERS = 2_000
-"""Largest length of the reason in the banner for an INVALID measurement."""
 _SHA = re.compile(r"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """Origin of a result."""
-
     pr: int
     """Number of the pull request; 0 for a merge group."""
     head: str
-    """The judged commit."""
     tier: Tier
     run: int
-    """Id of the workflow run that traced or measured."""
     attempt: int
     """Attempt of ``run``. GitHub counts the attempts if somebody runs the workflow run again."""
     status: Status
-    post: int = 0
-    """Id of the regbot-post run that posted the result."""
     base: str = ""
     """Commit that head was compared with; '' if the result was not judged."""
     target: str = ""
-    """Base branch of the pull request when the result was judged."""
 
     @property
     def is_void(self) -> bool:
-        """Whether the result is an INVALID measurement."""
         return self.tier == "measured" and self.status == "INVALID"
 
     @property
-    def strength(self) -> int:
-        """Rank in ``STRENGTH``."""
-        return STRENGTH[self.tier][self.status]
-
-    @property
-    def recency(self) -> tuple[int, int, int]:
+    def recency(self) -> tuple[int, int]:
         """Sort key. Newer results have higher values, because GitHub's ids grow with time."""
-        return self.run, self.attempt, self.post
+        return self.run, self.attempt
 
     def line(self, kind: str = "verdict") -> str:
         """Return the stamp as an invisible line. ``kind`` is "verdict", or "void" for the INVALID measurement in a
@@ -106,7 +88,7 @@ class Stamp:
         except (ValueError, TypeError, RecursionError):
             return None
         # The JSON may come from an edited comment, so check the type of every field.
-        numbers = (stamp.pr, stamp.run, stamp.attempt, stamp.post)
+        numbers = (stamp.pr, stamp.run, stamp.attempt)
         has_numbers = all(type(number) is int for number in numbers)
         has_known_words = stamp.tier in get_args(Tier) and stamp.status in get_args(Status)
         has_texts = all(isinstance(text, str) for text in (stamp.head, stamp.base, stamp.target))
@@ -119,27 +101,19 @@ class Stamp:
 
 @dataclass(frozen=True)
 class StampedText:
-    """A result as it is posted."""
-
     stamp: Stamp
     text: str
-    """regbot's markdown without the stamp."""
     void: "StampedText | None" = None
-    """An INVALID measurement of the same commit. It is shown as a banner of one line above ``text``."""
 
-    def body(self, current_head: str | None = None, new_target: str = "", note: Markdown | None = None) -> str:
+    def body(self, current_head: str | None = None, note: Markdown | None = None) -> str:
         """Return the posted body: stamp, banners and text.
 
-        ``current_head`` is the present head of the pull request. If it is not the stamp's commit, a banner says that
-        the text is stale. ``new_target`` is the present base branch of the pull request; '' if it has not changed since
-        the verdict. If it is given, a banner says that the text is stale. ``note`` is an additional line above the
-        text. It is left out if there is a banner about a stale text.
+        If it is not the stamp's commit, a banner says that the text is stale. It is left out if there is a banner about
+        a stale text.
         """
         banner = f"{NOTE}\n> {note}\n\n" if note else ""
         if current_head is not None and current_head != self.stamp.head:
             banner = _write_stale_banner(self.stamp.head, current_head)
-        elif new_target:
-            banner = _write_target_banner(self.stamp, new_target)
         void_banner = ""
         if self.void is not None:
             reason = self.void.text.removeprefix(INVALID_HEADING)
@@ -165,50 +139,26 @@ class StampedText:
         return cls(stamp, text, cls(void_stamp, f"{INVALID_HEADING}{reason}"))
 
 
-def select_strongest(results: Sequence[StampedText], current_head: str) -> StampedText:
-    """Return the strongest of one or more results (``STRENGTH``). If several results are equally new and strong, the
-    first is chosen.
+def select_strongest(results: Sequence[StampedText]) -> StampedText:
+    """Return the strongest of one or more results on one commit (``STRENGTH``). Of two judgements of one run, the last
+    of ``results`` counts.
 
-    Results on the current head are preferred. If the current head has no result, the head of the newest result is used
-    instead; a measurement counts as newer than a static result. A newer INVALID measurement of the chosen head becomes
-    a banner above the text.
+    A newer INVALID measurement becomes a banner above the text.
     """
-    texts = [replace(result, void=None) for result in results]
-    # ``void`` is the INVALID measurement in the banner of a result.
-    texts += [result.void for result in results if result.void is not None]
-    head = max(texts, key=lambda text: _head_preference(text.stamp, current_head)).stamp.head
-    # If a run was judged several times, only its latest judgement counts.
-    latest_by_run: dict[tuple[Tier, int, int], StampedText] = {}
-    for text in texts:
-        stamp = text.stamp
-        if stamp.head != head:
-            continue
-        run_key = (stamp.tier, stamp.run, stamp.attempt)
-        known_text = latest_by_run.setdefault(run_key, text)
-        if known_text.stamp.post < stamp.post:
-            latest_by_run[run_key] = text
+    texts = [text for result in results for text in (replace(result, void=None), result.void) if text is not None]
+    latest_by_run = {(text.stamp.tier, *text.stamp.recency): text for text in texts}
     newest_of_kind: dict[tuple[Tier, bool], StampedText] = {}
-    """The newest result by tier, and by whether it is an INVALID measurement (``is_void``)."""
     for text in sorted(latest_by_run.values(), key=lambda text: text.stamp.recency):
         newest_of_kind[text.stamp.tier, text.stamp.is_void] = text
-    strongest = max(newest_of_kind.values(), key=lambda text: text.stamp.strength)
-    void_kind: tuple[Tier, bool] = ("measured", True)
-    void_text = newest_of_kind.get(void_kind)
+    strongest = max(newest_of_kind.values(), key=lambda text: STRENGTH[text.stamp.tier][text.stamp.status])
+    void_text = newest_of_kind.get(("measured", True))
     if void_text is None or void_text is strongest:
         return strongest
     is_void_outdated = strongest.stamp.tier == "measured" and void_text.stamp.recency < strongest.stamp.recency
-    if is_void_outdated:
-        return strongest
-    return replace(strongest, void=_shorten(void_text))
-
-
-def _head_preference(stamp: Stamp, current_head: str) -> tuple[bool, bool, tuple[int, int, int]]:
-    """Return a sort key of results. The head of the result with the highest value is chosen."""
-    return stamp.head == current_head, stamp.tier == "measured", stamp.recency
+    return strongest if is_void_outdated else replace(strongest, void=_shorten(void_text))
 
 
 def _shorten(stamped_text: StampedText) -> StampedText:
-    """Shorten the text of an INVALID measurement to one line for the banner: the reason and the link to the log."""
     first_line, _, rest = stamped_text.text.strip().partition("\n")
     if not rest:
         return replace(stamped_text, text=first_line)
@@ -220,7 +170,6 @@ def _shorten(stamped_text: StampedText) -> StampedText:
 
 
 def _write_stale_banner(head: str, current_head: str) -> str:
-    """Return the banner for a result on an old head."""
     old_name, new_name = Name(short_commit(head)), Name(short_commit(current_head))
     message = sentence(
         (
@@ -231,25 +180,6 @@ def _write_stale_banner(head: str, current_head: str) -> str:
             ", which has no verdict yet. Commands below that name ",
             old_name,
             " are refused.",
-        )
-    )
-    return f"{STALE}\n> {message}\n\n"
-
-
-def _write_target_banner(stamp: Stamp, target: str) -> str:
-    """Return the banner for a verdict on the current head against an old base branch. ``target`` is the present base
-    branch of the pull request."""
-    old_branch = (" against ", Name(stamp.target)) if stamp.target else (" against another base branch",)
-    old_commit = (" at ", Name(short_commit(stamp.base))) if stamp.base else ()
-    message = sentence(
-        (
-            "⏳ **Stale:** the result below belongs to ",
-            Name(short_commit(stamp.head)),
-            *old_branch,
-            *old_commit,
-            ". The base branch is now ",
-            Name(target),
-            ". There is no verdict against it yet.",
         )
     )
     return f"{STALE}\n> {message}\n\n"

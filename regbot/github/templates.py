@@ -20,7 +20,6 @@ from regbot.github.source import is_same_repository, is_usable, source_for
 
 FOLDER = ".github/workflows"
 STATIC = "regbot-static"
-"""The workflow that runs the code under test on a hosted runner."""
 HOSTED_WORKFLOWS = (STATIC, "regbot-post", "regbot-gate")
 NODE_WORKFLOWS = ("regbot-measure", "regbot-bisect", "regbot-refresh")
 """Workflows that have a job on a node. ``--only-static`` leaves these workflows out."""
@@ -44,7 +43,6 @@ _FIELDS: Mapping[str, re.Pattern[str]] = {
     "artifacts": re.compile(r"^ +uses: (?P<value>[\w./-]+/upload-artifact@\S+(?: +# [^\n]*)?)$", re.MULTILINE),
 }
 NODE_LABELS = "[self-hosted, regbot]"
-"""Labels of a job on a node in a template."""
 _KEPT_ACTION = re.compile(r"(?!actions/)|\S+ +# v3\b")
 """Matches upload actions that a newer version does not replace: those of other owners, and v3, the newest one that runs
 on a GitHub Enterprise Server."""
@@ -55,14 +53,9 @@ _STAMP = re.compile(r"\A# Written by 'regbot init' \((?P<version>[^,()\n]{1,40})
 
 @dataclass(frozen=True)
 class WorkflowSettings:
-    """Values for the fields of the workflows."""
-
     version: str
-    """Version of regbot."""
     labels: Sequence[str] = ()
-    """Labels of the runners for jobs on a node; () keeps the installed ones."""
     packages: Sequence[str] = ()
-    """Additional arguments of pip for the job that traces pull requests."""
     python: str | None = None
     """Version of Python for the job that traces pull requests; None for the template's."""
     torch: str | None = None
@@ -108,7 +101,6 @@ def install_sources(installed: str) -> list[str]:
 
 
 def _field_value(name: str, field: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
-    """Return the value for one field. ``installed`` is the value in the installed file; None if there is none."""
     if field == "source":
         return _source_value(name, template_value, installed, settings)
     if field == "artifacts":
@@ -127,7 +119,6 @@ def _field_value(name: str, field: str, template_value: str, installed: str | No
 
 
 def _source_value(name: str, template_value: str, installed: str | None, settings: WorkflowSettings) -> str:
-    """Return the source of regbot: the requested one, the installed one, this regbot's, or that of another workflow."""
     if settings.source is not None:
         return source_for(name, settings.source)
     is_replaceable = settings.own_source is not None and is_same_repository(installed or "", settings.own_source)
@@ -153,10 +144,7 @@ def _values_by_job(field: str, text: str) -> dict[tuple[str, int], str]:
 
 
 def _fill_fields(field: str, text: str, values: Iterator[str]) -> str:
-    """Return ``text`` with all fields of the kind ``field`` filled with ``values``, in order."""
-
     def fill(match: re.Match[str]) -> str:
-        """Return the matched text with the next value in place of its own."""
         start, end = (position - match.start() for position in match.span("value"))
         return match[0][:start] + next(values) + match[0][end:]
 
@@ -164,17 +152,14 @@ def _fill_fields(field: str, text: str, values: Iterator[str]) -> str:
 
 
 def _hash(body: str) -> str:
-    """Return a hash of a workflow without its stamp. The hash does not depend on the values of fields."""
     for field in _FIELDS:
         body = _fill_fields(field, body, repeat(""))
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 
 def _body(text: str) -> str:
-    """Return a workflow without its stamp."""
     return _STAMP.sub("", _lines(text), count=1)
 
 
 def _lines(text: str) -> str:
-    """Return ``text`` with Unix line ends. git may have changed them in a checkout."""
     return text.replace("\r\n", "\n")

@@ -28,9 +28,7 @@ from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 
 API_VERSION = "2022-11-28"
-"""Version of the REST API that regbot requests."""
 TIMEOUT_S = 30
-"""Seconds to wait for one response."""
 FIRST_DELAY_S = 1.0
 """Seconds to wait after the first failed attempt. The delay doubles with every further failure."""
 MAX_DELAY_S = 60.0
@@ -41,14 +39,11 @@ example because the request quota is used up, the job ends and says when to run 
 RATE_LIMIT_DELAY_S = 60.0
 """Seconds to wait after a rate limit if GitHub names no time."""
 WRITE_INTERVAL_S = 1.0
-"""Seconds between two writes, as GitHub recommends."""
 MAX_LOOKUPS = 2
 """Number of lookups for a created object after a lost reply, before the object is requested again. Several lookups are
 needed because GitHub may list a new object some seconds late."""
 PER_PAGE = 100
-"""Items per page of a list. It is GitHub's maximum."""
 MESSAGE_CHARACTERS = 500
-"""Largest length of a message from GitHub that regbot shows."""
 
 T = TypeVar("T")
 
@@ -77,12 +72,9 @@ class AwayError(ForgeError):
 
 @dataclass(frozen=True)
 class ApiResponse:
-    """A successful response."""
-
     data: Any
     """The JSON of the response; None if it is empty."""
     more: bool = False
-    """For a list: whether another page follows."""
     last_page: int = 1
     """For a list: number of the last page; 1 if GitHub names none."""
     location: str = ""
@@ -94,7 +86,6 @@ class FailedAttempt:
     """A request without a usable response, which may be repeated."""
 
     reason: str
-    """What happened, as the predicate of a sentence about GitHub."""
     wait_s: float | None = None
     """Seconds that GitHub asks the client to wait; None if GitHub names no time."""
 
@@ -107,7 +98,6 @@ class Transport:
         self._token = token
         self._sleep = sleep
         self._remaining_s = patience_s
-        """The part of ``patience_s`` that is left."""
         self._patience_s = patience_s
         self._last_write_s: float | None = None
         """Time of the last write, on the monotonic clock; None before the first write."""
@@ -199,10 +189,7 @@ class Transport:
         body: Mapping[str, Any] | None = None,
     ) -> ApiResponse:
         """Send a request until GitHub answers it. A GET with the status 404 is repeated once, because GitHub may not
-        know a new object yet. Raises ForgeError.
-
-        ``verb`` is the HTTP method, and ``path`` is the path below the address of the API.
-        """
+        know a new object yet. Raises ForgeError."""
         failures = 0
         may_be_new = verb == "GET"  # whether a 404 may mean that GitHub does not know the object yet
         while True:
@@ -225,8 +212,6 @@ class Transport:
         another attempt may succeed. Raises RefusedError if GitHub refuses the request.
 
         A redirect of a GET is a response with a ``location``. A redirect of another request is refused.
-
-        ``verb`` is the HTTP method, and ``path`` is the path below the address of the API.
         """
         self._pace(verb)
         query = {key: str(value) for key, value in (parameters or {}).items()}
@@ -298,7 +283,6 @@ class Transport:
         self._sleep(delay_s)
 
     def _pace(self, verb: str) -> None:
-        """Wait before a write, so that two writes are at least ``WRITE_INTERVAL_S`` apart."""
         if verb == "GET":
             return
         if self._last_write_s is not None:
@@ -318,23 +302,19 @@ class Transport:
         return f": {self._clean('; '.join(message for message in messages if message))}"
 
     def _clean(self, text: str) -> str:
-        """Return ``text`` as one short printable line without the token."""
         text = text.replace(self._token, "***") if self._token else text
         return clip(printable(" ".join(text.split())), MESSAGE_CHARACTERS)
 
 
 def _describe_error(error: Any) -> str:
-    """Return the text of one of GitHub's errors, which is an object or a string."""
     return str(error.get("message") or error.get("code") or "") if isinstance(error, dict) else str(error)
 
 
 def _format_time(unix_s: float) -> str:
-    """Return a time in whole minutes, rounded up."""
     return f"{datetime.fromtimestamp(unix_s + 59, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _read_last_page(links: str) -> int:
-    """Return the number of the last page that a Link header names; 1 if it names none."""
     match = re.search(r'[?&]page=([0-9]{1,9})[^<>]*>; rel="last"', links)
     return int(match[1]) if match else 1
 
@@ -342,7 +322,6 @@ def _read_last_page(links: str) -> int:
 _MOVED_REASON = (
     "nothing was written, because GitHub redirects the request; the repository may have been renamed or moved"
 )
-"""Reason for a refusal with a redirect."""
 _REFUSALS = {
     401: "GitHub does not accept the token: it has expired or was revoked. Run the job again to get a new one. For "
     "the token of an app, check that the app is still installed and its key still valid",
@@ -350,7 +329,6 @@ _REFUSALS = {
     404: "this object does not exist, or the token may not read it",
     422: "GitHub cannot process the request",
 }
-"""Reasons for a refusal, by HTTP status."""
 
 
 def read_rate_limit_wait(headers: Mapping[str, str], message: str) -> float | None:

@@ -60,9 +60,7 @@ HEADER_SUPPLIERS: Mapping[str, Supplier] = {
 """Supplier of each field of a posted session's header, by its name in the record. docs/security.md has this table."""
 
 MAX_GPUS = 2**20
-"""A number of GPUs that is larger than any variant needs."""
 MAX_WARNINGS = 100
-"""Largest number of warnings that are taken from the artifact's header."""
 _UNCOMPARED_FIELDS = {"references", "no_reference", "more_pairs", "max_pairs", "even_if_identical", "fresh_caches"}
 """Fields of a ``TimedPlan`` that are not compared with the configuration. Stored references are looked up again when
 the session is judged. The other fields decide how many pairs are timed, and with which caches. They may differ between
@@ -80,9 +78,7 @@ def build_trusted_session(
     """Return the runs of ``session`` with a header from the suppliers in ``HEADER_SUPPLIERS``. Raises UnusableArtifact,
     ConfigError, CheckoutError.
 
-    ``subject`` is the measured commit, and ``base`` is the base commit of it. The repository ``trees`` has both.
-    ``unconcerned`` has the entries that the change cannot affect, from ``regbot.check.concern``. The artifact needs no
-    runs of these entries.
+    The repository ``trees`` has both. The artifact needs no runs of these entries.
     """
     header = session.header
     _check_commits(header, base, subject.sha)
@@ -215,5 +211,4 @@ def _plan_timed(config: Config, tasks: Sequence[Task], gpus: int) -> dict[str, T
 
 
 def _strip_plan(plan: TimedPlan) -> TimedPlan:
-    """Return the plan with ``_UNCOMPARED_FIELDS`` at their defaults, so that only the other fields are compared."""
     return TimedPlan.model_validate(plan.model_dump(exclude=_UNCOMPARED_FIELDS))

@@ -26,15 +26,12 @@ from regbot.report.markdown import LOG_LINE_CHARACTERS, Markdown, Words, code, f
 from regbot.report.state import prepare_check
 
 HEADLINE_CHARACTERS = 160
-"""Largest length of the title of a check run."""
 MAX_RULES = 3
-"""Largest number of suggested ``/regbot expect`` lines."""
 RESERVED_CHARACTERS = 4_000
 """Characters that are reserved for the stamp, the banners and the line about an INVALID measurement."""
 _URL = re.compile(r"https?://[A-Za-z0-9.:/_-]{1,200}")
 
 SuggestedCommand = tuple[str, str]
-"""A sentence for the reader, and the command line that the sentence introduces."""
 
 
 def write_title(verdict: Verdict, session: Session, status: Status, subject: Subject, github: GitHub) -> str:
@@ -171,7 +168,6 @@ def _can_be_copied(line: str) -> bool:
 
 
 def _has_undecided_times(verdict: Verdict) -> bool:
-    """Return whether the throughput section of a workload is INCONCLUSIVE."""
     sections = [entry.throughput for entry in verdict.workloads]
     return any(section is not None and section.status == "INCONCLUSIVE" for section in sections)
 
@@ -180,7 +176,6 @@ def _list_expect_lines(verdict: Verdict) -> list[str]:
     """Return the ``/regbot expect`` lines that declare the findings with FAIL or REVIEW. A finding of all workloads
     gets one line with ``*`` instead of the workload."""
     names_by_finding: dict[tuple[str, str], list[str]] = {}
-    """Names of the workloads that have a finding, by pattern and axis of the finding."""
     for entry in verdict.workloads:
         findings = entry.sharding.findings if entry.sharding is not None else []
         for finding in findings:
@@ -196,7 +191,6 @@ def _list_expect_lines(verdict: Verdict) -> list[str]:
 
 
 def _write_suggestions(suggestions: Sequence[SuggestedCommand], subject: Subject) -> list[str]:
-    """Return the section with the commands that people can give; [] without suggestions."""
     if not suggestions:
         return []
     # The number is 0 for a merge group, whose last pull request takes the comments.
@@ -208,8 +202,7 @@ def _write_suggestions(suggestions: Sequence[SuggestedCommand], subject: Subject
 def _join_within_limit(parts: Sequence[str], optional_parts: Sequence[str], sections: str) -> str:
     """Return all parts as one text: ``parts``, then ``optional_parts``, then ``sections``.
 
-    ``sections`` is the text of the last parts of the report. If the text is too long, the ``optional_parts`` are left
-    out, and the end is cut off if the rest is still too long.
+    If the text is too long, the ``optional_parts`` are left out, and the end is cut off if the rest is still too long.
     """
     max_characters = MAX_CHARACTERS - RESERVED_CHARACTERS
     full_text = _join_parts([*parts, *optional_parts, sections])
@@ -232,13 +225,11 @@ def _locate_report(verdict: Verdict) -> str:
 
 
 def _link_log(subject: Subject) -> str:
-    """Return a sentence with the link to the run's log; '' if GitHub's URL is not safe to link."""
     url = subject.run.url
     return f" The log is in [the run]({url})." if _URL.fullmatch(url) else ""
 
 
 def explain_failed_run(run: WorkflowRun) -> Words:
-    """Return how the job that should have traced or measured the commit failed."""
     return (f"the job for this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}",)
 
 

@@ -32,24 +32,15 @@ MAX_MEASUREMENT_AGE = timedelta(days=1)
 
 @dataclass(frozen=True)
 class Measurement:
-    """A requested measurement of a pull request or merge group."""
-
     number: int
     """Number of the pull request; 0 for a merge group."""
     sha: str
-    """The commit to measure."""
     base: str
-    """The commit to compare with."""
     branch: str
-    """The default branch, whose workflow file is used."""
     request_nonce: str
-    """Nonce of the comment, label or merge group that requested the measurement."""
     login: str
-    """Account that requested the measurement."""
     since: datetime
-    """Time of the request."""
     bot: str
-    """Login of regbot's app."""
     more: int = 0
     """Number of pairs to add to an earlier measurement; 0 for a new one."""
 
@@ -61,16 +52,13 @@ class Measurement:
 
     @property
     def title(self) -> str:
-        """Title of the regbot-measure run for this request."""
         return f"{self._title_prefix}{self.base} {self.nonce}"
 
     @property
     def _title_prefix(self) -> str:
-        """Start of the titles of all measurements of this commit for this pull request."""
         return f"regbot {self.number} {self.sha} "
 
     def has_begun(self, runs: Sequence[WorkflowRun]) -> bool:
-        """Return whether one of ``runs`` is this measurement."""
         return any(run.title == self.title for run in runs)
 
     def find_unfinished(self, runs: Sequence[WorkflowRun]) -> WorkflowRun | None:
@@ -89,15 +77,11 @@ def compute_nonce(repository: str, *request: object) -> str:
 
 
 def _bind_nonce(request_nonce: str, base: str) -> str:
-    """Return the nonce of a measurement against the commit ``base``."""
     return hashlib.sha256(f"{request_nonce}\n{base}".encode()).hexdigest()[:16]
 
 
 def has_measurement_started(forge: Forge, request_nonce: str, since: datetime) -> bool:
-    """Return whether a measurement against any base was started for a request since the time ``since``.
-
-    ``request_nonce`` is the nonce of the request, from which the nonce of a measurement is computed.
-    """
+    """Return whether a measurement against any base was started for a request since the time ``since``."""
     for run in forge.runs(MEASURE, since):
         title = MEASURE_TITLE.fullmatch(run.title)
         if title is None:
@@ -112,15 +96,14 @@ def has_run_started(forge: Forge, workflow: str, nonce: str, since: datetime) ->
     return any(nonce in run.title.split() for run in forge.runs(workflow, since))
 
 
-def is_judged_since(forge: Forge, run: int, since: datetime) -> bool:
-    """Return whether regbot-post was started for the workflow run ``run`` after ``since``, and has not failed.
+def is_judged_since(forge: Forge, number: int, since: datetime) -> bool:
+    """Return whether regbot-post was started for the pull request ``number`` after ``since``, and has not failed.
 
-    Such a run of regbot-post reads all comments that exist at its start. So it knows a comment that was written at
-    ``since``.
+    It reads all comments that exist at its start.
     """
     # The conclusion is None while the run is in progress.
     posts = (post for post in forge.runs(POST, since) if post.conclusion in (None, "success"))
-    return any(post.title == f"regbot-post {run}" for post in posts)
+    return any(post.title == f"regbot-post {number}" for post in posts)
 
 
 def request_measurement(
@@ -181,17 +164,16 @@ def _mark_in_progress(forge: Forge, measurement: Measurement, head_checks: HeadC
         title=title,
         summary=_prepend_note(head_checks, note),
     )
-    waiting_run = head_checks.waiting_run
-    if waiting_run is None or head_checks.is_hidden:
+    if head_checks.run is None or not head_checks.is_waiting or head_checks.is_hidden():
         return forge.create_check(check).id
-    forge.update_check(waiting_run.id, check)
-    return waiting_run.id
+    forge.update_check(head_checks.run.id, check)
+    return head_checks.run.id
 
 
 def _restore_check(forge: Forge, id: int, measurement: Measurement, head_checks: HeadChecks, reason: Words) -> None:
     """Restore the earlier result in the check run ``id``. Without an earlier result, complete the check run as
     cancelled, because no measurement will complete it. ``reason`` says why the measurement did not start."""
-    earlier_run = head_checks.runs[0] if head_checks.runs else None  # as it was before this measurement was requested
+    earlier_run = head_checks.run  # as it was before this measurement was requested
     conclusion = _conclusion_of(earlier_run) if earlier_run is not None else None
     if earlier_run is not None and conclusion is not None:
         check = NewCheck(
@@ -217,14 +199,11 @@ def _restore_check(forge: Forge, id: int, measurement: Measurement, head_checks:
 
 
 def _conclusion_of(run: CheckRun) -> Conclusion | None:
-    """Return the conclusion of a check run; None if it is not completed, or if regbot does not know its conclusion."""
     return next((conclusion for conclusion in get_args(Conclusion) if conclusion == run.conclusion), None)
 
 
 def _prepend_note(head_checks: HeadChecks, note: Markdown) -> str:
-    """Return ``note``, followed by the earlier result of the check run if it has one."""
-    text = head_checks.completed_text or head_checks.previous_text
-    return text.body(note=note) if text is not None else note
+    return head_checks.text.body(note=note) if head_checks.text is not None else note
 
 
 def _build_external_id(measurement: Measurement) -> str:

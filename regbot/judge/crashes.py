@@ -16,8 +16,6 @@ INVALID, and both block the pull request.
 from collections.abc import Sequence
 
 from regbot.records.crash import Crash, CrashFrame
-from regbot.records.run import Run
-from regbot.records.text.clip import clip
 
 UNKNOWN_REVISION = "regbot does not support this revision"
 TRACE_LIMIT = (
@@ -57,30 +55,6 @@ def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
 def involves_regbot(crash: Crash) -> bool:
     """Return whether the error passed through code of regbot, or names a configuration key that regbot sets."""
     return bool(crash.keys) or any(frame.owner == "regbot" for frame in crash.frames)
-
-
-def explain_doubt_of_sparse_checkout(runs: Sequence[Run]) -> str:
-    """Return why failed runs of a sparse checkout do not show a fault of the code; '' if all files were there."""
-    sparse_folders = next((run.sparse for run in runs if run.sparse), None)
-    if sparse_folders is None:
-        return ""
-    if missing := next((run.code.missing for run in runs if run.code is not None and run.code.missing), None):
-        return describe_missing(missing)
-    return (
-        f"The checkout has only {clip(', '.join(sparse_folders), 200)} and the files of parent folders, so a missing "
-        "file may be the cause. Add the folder that the error names to 'sparse' of the workload, or remove 'sparse' to "
-        "see whether it fails there too"
-    )
-
-
-def describe_missing(missing: Sequence[str]) -> str:
-    """Return that a run looked for files that its sparse checkout lacks, and what to add."""
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    folder = missing[0].rpartition("/")[0]
-    return (
-        f"It looked for {clip(missing[0], 200)}{more}, which the commit has and the sparse checkout lacks. Add "
-        f"{clip(folder, 200)!r} to 'sparse' of the workload"
-    )
 
 
 def _describe(frame: CrashFrame) -> str:

@@ -7,9 +7,8 @@ the machine is shared and noisy, the interval over pairs includes the noise, and
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
-from regbot.records.health import ClockReason, GpuUsage, SampleRange
+from regbot.records.health import ClockReason, GpuUsage
 from regbot.records.run import Run
 from regbot.records.text.clip import clip
 from regbot.records.text.words import count
@@ -48,23 +47,17 @@ SLOW_CORES = 0.9
 
 
 def describe_outside_cause(run: Run) -> str:
-    """Return the causes in a run's record that make the run void, '' if there are none. These causes lie outside the
-    code under test.
-
-    A hardware slowdown during the run is not among them, because the arm itself may cause it. ``find_slowed_blocks``
-    compares the runs of both arms for this purpose.
-    """
+    """Return the causes in a run's record that make the run void, '' if there are none. They lie outside the code under
+    test. A hardware slowdown during the run is not among them, because the arm itself may cause it
+    (``find_slowed_blocks``)."""
     if run.health is None:
         return ""
     return clip("; ".join(cause.text for cause in run.health.causes if cause.outside), 2000)
 
 
 def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
-    """Return the blocks in which the hardware slowed down a GPU in runs of both arms.
-
-    A key is the number and the attempt of a block. Its value is the reason why the runs of the block are void; it names
-    a GPU of head's run. A slowdown in one arm only may be caused by that arm, so it makes no run void.
-    """
+    """Return the blocks in which the hardware slowed down a GPU in runs of both arms, by number and attempt, with the
+    reason why their runs are void. A slowdown in one arm only may be caused by that arm, so it makes no run void."""
     causes_by_block: dict[tuple[int, int], dict[str, str]] = {}
     for run in runs:
         is_in_block = run.position is not None and run.position.block > 0  # block 0 has the warm launches
@@ -90,24 +83,16 @@ def describe_node_effects(runs: Sequence[Run]) -> list[str]:
 
 
 def _is_warm(run: Run) -> bool:
-    """Whether the run is a warm launch, which fills compiler caches and is discarded.
-
-    The first of the runs of head alone is a warm launch. Records call the order of these runs ``head``, and the first
-    has slot 0. In a session with pairs, the warm launches are block 0.
-    """
+    """As ``pairs.is_warm``, which cannot be imported here."""
     if run.position is None:
         return False
     return run.position.slot == 0 if run.position.order == "head" else run.position.block == 0
 
 
 def _hardware_slowdown(run: Run) -> str:
-    """Return which GPU of the run its hardware slowed down, and why; '' if none."""
-    if run.health is None:
-        return ""
-    during = run.health.during
-    for gpu in during.gpus:
-        # Older records do not give the number of samples of each GPU.
-        samples = during.samples if gpu.samples is None else gpu.samples
+    for gpu in _gpus(run):
+        assert run.health is not None
+        samples = run.health.during.samples if gpu.samples is None else gpu.samples
         for reason in HARDWARE_REASONS:
             slowed_share = gpu.reasons.get(reason, 0.0)
             if slowed_share >= SLOWED_SHARE and round(slowed_share * samples) >= SLOWED_SAMPLES:
@@ -115,18 +100,20 @@ def _hardware_slowdown(run: Run) -> str:
     return ""
 
 
+def _causes_by_run(runs: Sequence[Run], kind: str) -> list[list[str]]:
+    """For each run, the causes of this kind that do not make the run void."""
+    return [
+        [cause.text for cause in run.health.causes if cause.kind == kind and not cause.outside]
+        for run in runs
+        if run.health
+    ]
+
+
 def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the driver errors (Xid) that the code under test itself causes, by arm. An error with another cause
-    (``outside``) makes its run void, and is in the reason for that."""
     for arm in ("base", "head"):
-        arm_runs = [run for run in runs if run.arm.name == arm]
-        texts_by_run = [
-            {cause.text for cause in run.health.causes if cause.kind == "xid" and not cause.outside}
-            for run in arm_runs
-            if run.health
-        ]
+        texts_by_run = _causes_by_run([run for run in runs if run.arm.name == arm], "xid")
         for text in sorted(set().union(*texts_by_run)):
-            yield f"{arm}: {text} ({_run_count(sum(text in texts for texts in texts_by_run), len(arm_runs))})"
+            yield f"{arm}: {text} ({_run_count(sum(text in texts for texts in texts_by_run), len(texts_by_run))})"
 
 
 def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
@@ -136,56 +123,39 @@ def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
     if not all(runs_by_arm.values()):
         return
     for cause, reasons in THROTTLE_REASONS.items():
-        # For each run, the most throttled GPU; None if no GPU of the run was throttled.
-        worst_by_arm = {
-            arm: [_worst_throttling(run, reasons) for run in arm_runs] for arm, arm_runs in runs_by_arm.items()
+        # For each throttled run, the share of its samples and its most throttled GPU.
+        throttled_by_arm = {
+            arm: [
+                (share, gpu)
+                for share, gpu in (_most_throttled(run, reasons) for run in arm_runs)
+                if share >= THROTTLED_SHARE
+            ]
+            for arm, arm_runs in runs_by_arm.items()
         }
         for arm, other_arm in (("head", "base"), ("base", "head")):
-            # Numbers of throttled runs and of all runs, of this arm and of the other.
-            throttled, total = _count_throttled(worst_by_arm[arm]), len(worst_by_arm[arm])
-            other_throttled, other_total = _count_throttled(worst_by_arm[other_arm]), len(worst_by_arm[other_arm])
+            throttled, total = len(throttled_by_arm[arm]), len(runs_by_arm[arm])
+            other_throttled, other_total = len(throttled_by_arm[other_arm]), len(runs_by_arm[other_arm])
             only_this_arm = throttled >= LIMITED_ARM_SHARE * total and other_throttled <= OTHER_ARM_SHARE * other_total
-            if only_this_arm and fisher(throttled, total, other_throttled, other_total) <= ALPHA:
-                worst = max((gpu for gpu in worst_by_arm[arm] if gpu is not None), key=lambda gpu: gpu.share)
-                other_mhz = _median_clock(runs_by_arm[other_arm], worst.gpu)
-                other_clock_text = f" against {other_mhz:.0f} of {other_arm}" if other_mhz is not None else ""
-                clock_text = f", at {worst.sm_mhz.median:.0f} MHz{other_clock_text}" if worst.sm_mhz is not None else ""
-                yield (
-                    f"{arm} is throttled by {cause} on its GPUs in {_run_count(throttled, total)}, {other_arm} in "
-                    f"{_run_count(other_throttled, other_total)} (GPU {worst.gpu}: {100 * worst.share:.0f}% of the "
-                    f"time{clock_text}): {arm} causes this, so it is part of its cost"
-                )
+            if not only_this_arm or fisher(throttled, total, other_throttled, other_total) > ALPHA:
+                continue
+            share, gpu = max(throttled_by_arm[arm], key=lambda pair: pair[0])
+            other_mhz = _median_clock(runs_by_arm[other_arm], gpu.index)
+            other_clock_text = f" against {other_mhz:.0f} of {other_arm}" if other_mhz is not None else ""
+            clock_text = f", at {gpu.sm_mhz.median:.0f} MHz{other_clock_text}" if gpu.sm_mhz is not None else ""
+            yield (
+                f"{arm} is throttled by {cause} on its GPUs in {_run_count(throttled, total)}, {other_arm} in "
+                f"{_run_count(other_throttled, other_total)} (GPU {gpu.index}: {100 * share:.0f}% of the "
+                f"time{clock_text}): {arm} causes this, so it is part of its cost"
+            )
 
 
-@dataclass(frozen=True)
-class _Throttling:
-    """Throttling of one GPU in one run."""
-
-    gpu: int
-    """Index of the GPU on its node."""
-    share: float
-    """Share of the run's samples that show the most frequent clock reason, in [0, 1]."""
-    sm_mhz: SampleRange | None
-    """Clock of the streaming multiprocessors during the run."""
-
-
-def _count_throttled(worst_by_run: Sequence[_Throttling | None]) -> int:
-    return sum(worst is not None for worst in worst_by_run)
-
-
-def _worst_throttling(run: Run, reasons: Sequence[ClockReason]) -> _Throttling | None:
-    """Return the most throttled GPU of a run, None if no GPU was throttled in ``THROTTLED_SHARE`` of the samples.
-    ``reasons`` are the clock reasons of one cause."""
-    by_gpu = [
-        _Throttling(gpu.index, max(gpu.reasons.get(reason, 0.0) for reason in reasons), gpu.sm_mhz)
-        for gpu in _gpus(run)
-    ]
-    worst = max(by_gpu, key=lambda throttling: throttling.share)
-    return worst if worst.share >= THROTTLED_SHARE else None
+def _most_throttled(run: Run, reasons: Sequence[ClockReason]) -> tuple[float, GpuUsage]:
+    """Return the share of samples, in [0, 1], that show the most frequent of ``reasons``, with the GPU."""
+    shares = [(max(gpu.reasons.get(reason, 0.0) for reason in reasons), gpu) for gpu in _gpus(run)]
+    return max(shares, key=lambda pair: pair[0])
 
 
 def _median_clock(runs: Sequence[Run], index: int) -> float | None:
-    """Return the median clock, in MHz and over ``runs``, of the GPU with this index; None if no run has its clock."""
     clocks_mhz = [
         gpu.sm_mhz.median for run in runs for gpu in _gpus(run) if gpu.index == index and gpu.sm_mhz is not None
     ]
@@ -193,39 +163,28 @@ def _median_clock(runs: Sequence[Run], index: int) -> float | None:
 
 
 def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a warning if the settings of the node keep the clocks low.
-
-    These settings slow down both arms alike, so the ratio of the arms stays right and no run is void. That is why
-    ``Cause.outside`` is false for this cause: a cause with ``outside`` makes its run void.
-    """
-    causes_by_run = [
-        [cause for cause in run.health.causes if cause.kind == "low_clock" and not cause.outside]
-        for run in runs
-        if run.health
-    ]
-    if causes_of_slow_runs := [causes for causes in causes_by_run if causes]:
-        first_cause, slow_runs = causes_of_slow_runs[0][0], _run_count(len(causes_of_slow_runs), len(runs))
+    """Yield a warning if the settings of the node keep the clocks low. They slow down both arms alike, so the ratio of
+    the arms stays right and no run is void."""
+    if slow_runs := [texts for texts in _causes_by_run(runs, "low_clock") if texts]:
         yield (
-            f"{first_cause.text}, in {slow_runs}: this slows down both arms, and their times cannot be compared with "
-            "nodes that have other settings"
+            f"{slow_runs[0][0]}, in {_run_count(len(slow_runs), len(runs))}: this slows down both arms, and their "
+            "times cannot be compared with nodes that have other settings"
         )
 
 
 def _processor_load(runs: Sequence[Run]) -> Iterator[str]:
     """Yield one sentence for each kind of load on the processors: other work, stolen time, low clocks."""
     cpu_by_run = [run.health.during.cpu for run in runs if run.health is not None]
-    other_shares = [cpu.other_share or 0.0 for cpu in cpu_by_run]
-    if high_shares := [share for share in other_shares if share >= BUSY_SHARE]:
-        yield (
-            f"other work used up to {100 * max(high_shares):.0f}% of the cores during "
-            f"{_run_count(len(high_shares), len(runs))}"
-        )
-    steal_shares = [cpu.steal_share or 0.0 for cpu in cpu_by_run]
-    if high_shares := [share for share in steal_shares if share >= STEAL_SHARE]:
-        yield (
-            f"the hypervisor gave up to {100 * max(high_shares):.0f}% of the cores' time to other machines during "
-            f"{_run_count(len(high_shares), len(runs))}"
-        )
+    for shares, limit, sentence in (
+        ([cpu.other_share for cpu in cpu_by_run], BUSY_SHARE, "other work used up to {:.0f}% of the cores during {}"),
+        (
+            [cpu.steal_share for cpu in cpu_by_run],
+            STEAL_SHARE,
+            "the hypervisor gave up to {:.0f}% of the cores' time to other machines during {}",
+        ),
+    ):
+        if high_shares := [share for share in shares if share is not None and share >= limit]:
+            yield sentence.format(100 * max(high_shares), _run_count(len(high_shares), len(runs)))
     clocks_mhz = [cpu.mhz.median for cpu in cpu_by_run if cpu.mhz is not None]
     if slow_mhz := [mhz for mhz in clocks_mhz if mhz < SLOW_CORES * max(clocks_mhz)]:
         slowest, fastest = f"{min(slow_mhz):.0f}", f"{max(slow_mhz):.0f}"

@@ -7,7 +7,7 @@ often one looks.
 """
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 from regbot.judge.pairs import PairSet, pair_up
@@ -22,7 +22,7 @@ from regbot.stats.anytime import decide_anytime
 from regbot.stats.arm_luck import SharedLuck
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.look0 import LOOK0_PAIRS, look0
-from regbot.stats.paired import Interval, Thresholds, sequential_test
+from regbot.stats.paired import Interval, SequentialTest, Thresholds, sequential_test
 from regbot.stats.slow_launches import PairOutlier
 
 
@@ -117,41 +117,51 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
     """Decide on the first ``pairs`` pairs by the planned looks. These pairs must belong to one session."""
     ratios = {name: values[:pairs] for name, values in pair_set.log_ratios().items()}
     luck = _find_luck(pair_set, plan)
-    assumed_luck = _assumed_sd(luck)
     # If there are more pairs than those of the first block, look 0 was taken earlier and did not pass the change.
     if pairs == LOOK0_PAIRS and (noise := _find_class_noise(pair_set, header, plan)):
         first_look = look0(ratios, noise, count_primary_tests(header), thresholds(header), luck)
-        return InterimDecision(
-            pair_set,
-            first_look.decision,
-            pairs=pairs,
-            final=first_look.final,
-            alpha=first_look.alpha,
-            tests=first_look.tests,
-            class_noise=noise,
-            assumed_luck=assumed_luck,
-        )
-    result = sequential_test(ratios, count_primary_tests(header), thresholds(header), luck=luck)
+        return _conclude(pair_set, first_look, luck, final=first_look.final, class_noise=noise)
+
+    def test(luck: SharedLuck | None) -> SequentialTest | None:
+        return sequential_test(ratios, count_primary_tests(header), thresholds(header), luck=luck)
+
+    result = test(luck)
     if result is None:
         return InterimDecision(pair_set)
-    # If only the assumed luck prevents a decision, record what the pairs would decide without it. A pass that is
-    # ``withheld`` because of slow launches has another cause.
-    without_luck: Decision = "undecided"
-    if assumed_luck and result.decision == "undecided" and not result.withheld:
-        result_without_luck = sequential_test(ratios, count_primary_tests(header), thresholds(header))
-        without_luck = result_without_luck.decision if result_without_luck is not None else "undecided"
+    return _conclude(pair_set, result, luck, final=result.final, retest=test)
+
+
+def _conclude(
+    pair_set: PairSet,
+    test: SequentialTest,
+    luck: SharedLuck | None,
+    *,
+    final: bool,
+    retest: Callable[[None], SequentialTest | None] = lambda _: None,
+    class_noise: PairNoise | None = None,
+    continued: bool = False,
+) -> InterimDecision:
+    """``retest`` repeats ``test`` without luck. If only the assumed luck prevents a decision, its decision is recorded.
+    A pass that is withheld because of slow launches has another cause."""
+    assumed_luck = luck.sd if luck is not None and luck.is_assumed else 0.0
+    is_undecided = bool(assumed_luck) and test.decision == "undecided" and not test.withheld
+    without_luck = retest(None) if is_undecided else None
     return InterimDecision(
         pair_set,
-        result.decision,
-        pairs=result.pairs,
-        unused=result.unused,
-        final=result.final,
-        alpha=result.alpha,
-        tests=result.tests,
-        outliers=result.outliers,
-        withheld=result.withheld,
+        test.decision,
+        pairs=test.pairs,
+        unused=test.unused,
+        final=final,
+        continued=continued,
+        alpha=test.alpha,
+        tests=test.tests,
+        class_noise=class_noise,
+        outliers=test.outliers,
+        withheld=test.withheld,
         assumed_luck=assumed_luck,
-        decision_without_luck=None if without_luck == "undecided" else without_luck,
+        decision_without_luck=(
+            without_luck.decision if without_luck is not None and without_luck.decision != "undecided" else None
+        ),
     )
 
 
@@ -188,11 +198,6 @@ def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
     return luck_in_draws(calibrated, [pair.draw for pair in pair_set.valid])
 
 
-def _assumed_sd(luck: SharedLuck | None) -> float:
-    """Return the standard deviation of the luck if it is assumed; 0 if it was measured, or if there is no luck."""
-    return luck.sd if luck is not None and luck.is_assumed else 0.0
-
-
 def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashable]) -> SharedLuck | None:
     """Return the luck of the arms in pairs, None if it is 0. If the calibration has not measured the luck, return the
     assumed luck.
@@ -221,32 +226,17 @@ def _decide_joined(
     - A decision of look 0 does not stay. It rests on stored noise, and with more pairs the noise can be estimated from
       the pairs.
     """
-    pairs = len(pair_set.valid)
     luck = _find_luck(pair_set, plan)
-    test = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header), luck)
-    is_finite = all(math.isfinite(interval.low) and math.isfinite(interval.high) for _, interval in test.tests.values())
+
+    def test_all(luck: SharedLuck | None) -> SequentialTest:
+        return decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header), luck)
+
+    test = test_all(luck)
     first_decision = _decide_at_looks(pair_set, first_session_pairs, header, plan)
     is_look0 = first_decision.class_noise is not None
     first_session_decided = first_decision.decision != "undecided" and not is_look0
     if test.decision == "undecided" and first_session_decided and not test.withheld:
-        return replace(first_decision, unused=pairs - first_decision.pairs, final=False)
-    if not is_finite:  # too few pairs for an always-valid interval
-        return InterimDecision(pair_set, continued=True)
-    assumed_luck = _assumed_sd(luck)
-    # As in ``_decide_at_looks``: what the pairs would decide without the assumed luck.
-    without_luck: Decision = "undecided"
-    if assumed_luck and test.decision == "undecided" and not test.withheld:
-        without_luck = decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header)).decision
-    return InterimDecision(
-        pair_set,
-        test.decision,
-        pairs=pairs,
-        final=test.decision != "undecided",
-        continued=True,
-        alpha=test.alpha,
-        tests=test.tests,
-        outliers=test.outliers,
-        withheld=test.withheld,
-        assumed_luck=assumed_luck,
-        decision_without_luck=None if without_luck == "undecided" else without_luck,
-    )
+        return replace(first_decision, unused=len(pair_set.valid) - first_decision.pairs, final=False)
+    if not all(math.isfinite(bounds.low) and math.isfinite(bounds.high) for _, bounds in test.tests.values()):
+        return InterimDecision(pair_set, continued=True)  # too few pairs for an always-valid interval
+    return _conclude(pair_set, test, luck, final=test.decision != "undecided", retest=test_all, continued=True)

@@ -7,13 +7,12 @@ from regbot.errors import UserError
 from regbot.judge.expectations import Expectation, accept
 from regbot.judge.validity import changed_config, not_comparable
 from regbot.ledgers.patterns import DispatcherChange, compare_ledgers
-from regbot.ledgers.rows import sum_by_kind
 from regbot.ledgers.wire import wire_s
 from regbot.records.config import Config
 from regbot.records.ledger import GuessKind, Kind, Ledger
 from regbot.records.text.clip import clip, clip_label, clip_message
 from regbot.records.text.words import count, listed
-from regbot.records.verdict import Finding, RoleCounts, Sharding, Status, WireTime
+from regbot.records.verdict import RoleCounts, Sharding, Status, WireTime
 
 ALWAYS_COUNTED: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter")
 """Kinds whose counts are always shown, even if they are 0."""
@@ -67,8 +66,7 @@ def judge_sharding(
         findings = [
             finding if finding.accepted else finding.model_copy(update={"status": "REVIEW"}) for finding in findings
         ]
-    # ``program`` is the fingerprint of all operators; None if it is unknown.
-    is_identical = not findings and base.program is not None and base.program == head.program
+    is_identical = not findings and _runs_same_program(base, head)
     finding_statuses = {finding.status for finding in findings}
     worst_status: Status = next((severity for severity in SEVERITY if severity in finding_statuses), "PASS")
     guess_reasons, guesses_need_review = _describe_guesses(base, head)
@@ -80,20 +78,28 @@ def judge_sharding(
         elif worst_status == "PASS" and (guesses_need_review or unclassified_reasons):
             status = "REVIEW"
     changes = changed_config(base, head)
-    configurations_note = ["comparison of two configurations: differences are shown, not judged"]
-    reasons = [
-        *unclassified_reasons,
-        *(guess_reasons if status != worst_status else []),  # first, because they may be why the status is REVIEW
-        *([_describe_no_findings(base, head, is_identical)] if not findings else []),
-        *(configurations_note if configurations_only and findings else []),
-        *(_describe_finding(finding) for finding in findings if finding.status == worst_status),
-        *(guess_reasons if status == worst_status else []),
-        *_incomparable_measures(base, head),
-        *(
-            f"configuration differs: {key} is {base_value!r} in base, {head_value!r} in head"
-            for key, (base_value, head_value) in changes.items()
-        ),
-    ]
+    reasons = [*unclassified_reasons]
+    if status != worst_status:  # first, because they may be why the status is REVIEW
+        reasons += guess_reasons
+    if not findings:
+        reasons.append(_describe_no_findings(base, head, is_identical))
+    elif configurations_only:
+        reasons.append("comparison of two configurations: differences are shown, not judged")
+    for finding in findings:
+        if finding.status == worst_status:
+            is_accepted = finding.accepted is not None
+            reasons.append(
+                f"{finding.pattern}, accepted: {finding.accepted}"
+                if is_accepted
+                else f"{finding.pattern}: {finding.text}"
+            )
+    if status == worst_status:
+        reasons += guess_reasons
+    reasons += _incomparable_measures(base, head)
+    reasons += (
+        f"configuration differs: {key} is {base_value!r} in base, {head_value!r} in head"
+        for key, (base_value, head_value) in changes.items()
+    )
     return Sharding(
         status=status,
         reasons=[clip_message(reason) for reason in reasons],
@@ -107,8 +113,12 @@ def judge_sharding(
     )
 
 
+def _runs_same_program(base: Ledger, head: Ledger) -> bool:
+    """Whether both arms have the same fingerprint of all operators. It is None if it is unknown."""
+    return base.program is not None and base.program == head.program
+
+
 def _describe_no_findings(base: Ledger, head: Ledger, is_identical: bool) -> str:
-    """Return the reason for a section without findings. ``is_identical``: both device programs are identical."""
     if is_identical:
         return "device program identical: both arms run the same operators and collectives"
     if base.program is None or head.program is None:
@@ -126,22 +136,18 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
     run instead of one step (``scope``), a reviewer has to look at any guess.
     """
     base_guesses, head_guesses = sorted(base.guesses), sorted(head.guesses)
-    same_program = base.program is not None and base.program == head.program
-    has_guesses = bool(base_guesses or head_guesses)
-    if same_program or not has_guesses:
+    if _runs_same_program(base, head) or not (base_guesses or head_guesses):
         return [], False
-    size_guesses_agree = _list_size_guesses(base) == _list_size_guesses(head)
-    if base_guesses != head_guesses and size_guesses_agree and base.scope == "step":
-        only_base = sorted({*base_guesses} - {*head_guesses})
-        only_head = sorted({*head_guesses} - {*base_guesses})
-        by_arm = f"{_list_guesses(only_base)} only in base, {_list_guesses(only_head)} only in head"
-        return [f"assumptions of a healthy step differ between the arms, and no size depends on them: {by_arm}"], False
-    if base_guesses == head_guesses and base.scope == "step":
-        return [
-            f"sizes may depend on guessed values, which are the same in both arms: {_list_guesses(base_guesses)}"
-        ], False
-    guesses_by_arm = f"{_list_guesses(base_guesses)} in base, {_list_guesses(head_guesses)} in head"
-    return [f"sizes may depend on guessed values, which differ between the arms: {guesses_by_arm}"], True
+    if base.scope == "step" and base_guesses == head_guesses:
+        guesses = _list_guesses(base_guesses)
+        return [f"sizes may depend on guessed values, which are the same in both arms: {guesses}"], False
+    if base.scope == "step" and _list_size_guesses(base) == _list_size_guesses(head):
+        only_base = _list_guesses(sorted({*base_guesses} - {*head_guesses}))
+        only_head = _list_guesses(sorted({*head_guesses} - {*base_guesses}))
+        sentence = "assumptions of a healthy step differ between the arms, and no size depends on them"
+        return [f"{sentence}: {only_base} only in base, {only_head} only in head"], False
+    by_arm = f"{_list_guesses(base_guesses)} in base, {_list_guesses(head_guesses)} in head"
+    return [f"sizes may depend on guessed values, which differ between the arms: {by_arm}"], True
 
 
 def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
@@ -150,15 +156,18 @@ def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
     Unclassified communication is a call that regbot cannot assign to a kind of collective. The counts leave it out, so
     they can prove neither "unchanged" nor "removed".
     """
-    base_counts = Counter({call.name: call.count for call in base.unclassified})
-    head_counts = Counter({call.name: call.count for call in head.unclassified})
-    if base_counts == head_counts:
-        return []
-    names = sorted(name for name in base_counts.keys() | head_counts.keys() if base_counts[name] != head_counts[name])
-    differences = listed(
-        [f"{name} ({base_counts[name]} in base, {head_counts[name]} in head)" for name in names], MAX_NAMED
+    base_counts, head_counts = (
+        Counter({call.name: call.count for call in ledger.unclassified}) for ledger in (base, head)
     )
-    return [f"unclassified communication differs, so the counts do not show what changed: {differences}"]
+    differences = [
+        f"{name} ({base_counts[name]} in base, {head_counts[name]} in head)"
+        for name in sorted(base_counts.keys() | head_counts.keys())
+        if base_counts[name] != head_counts[name]
+    ]
+    if not differences:
+        return []
+    calls = listed(differences, MAX_NAMED)
+    return [f"unclassified communication differs, so the counts do not show what changed: {calls}"]
 
 
 def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
@@ -182,24 +191,15 @@ def _list_guesses(guesses: list[str]) -> str:
     return listed([clip(guess, GUESS_CHARACTERS) for guess in guesses], MAX_NAMED, separator="; ") or "nothing"
 
 
-def _describe_finding(finding: Finding) -> str:
-    if finding.accepted is not None:
-        return f"{finding.pattern}, accepted: {finding.accepted}"
-    return f"{finding.pattern}: {finding.text}"
-
-
 def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, RoleCounts]:
     """Return the number of calls in ``ledger`` by kind of collective. The kinds are those of both ledgers and those
     that are always shown, so that both arms have the same rows."""
-    payload = sum_by_kind(ledger, lambda entry: entry.role == "payload")
-    control = sum_by_kind(ledger, lambda entry: entry.role == "control")
     kinds = dict.fromkeys((*ALWAYS_COUNTED, *sorted({entry.kind for entry in (*ledger.entries, *other.entries)})))
+    counts: dict[Kind, Counter[str]] = {kind: Counter() for kind in kinds}
+    for entry in ledger.entries:
+        counts[entry.kind][entry.role] += entry.count
     return {
-        kind: RoleCounts(
-            payload=payload[kind].count if kind in payload else 0,
-            control=control[kind].count if kind in control else 0,
-        )
-        for kind in kinds
+        kind: RoleCounts(payload=by_role["payload"], control=by_role["control"]) for kind, by_role in counts.items()
     }
 
 

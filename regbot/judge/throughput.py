@@ -9,7 +9,7 @@ the decisions that need no statistics. The result is
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, unmet_dispatcher_request
@@ -24,7 +24,7 @@ from regbot.judge.references import select_reference
 from regbot.judge.run_verdicts import compare_ranks, run_verdicts, step_s
 from regbot.judge.secondary_measures import run_secondary_tests
 from regbot.judge.steadiness import has_gpus, measure_warmup_steps, reason_not_to_decide, warn_of_unsteady_arms
-from regbot.judge.stored_gate import StoredVerdict, explain_stored, judge_by_stored, stored_numbers
+from regbot.judge.stored_gate import explain_stored, judge_by_stored, stored_numbers
 from regbot.judge.stragglers import warn_of_stragglers
 from regbot.judge.timed_validity import (
     collect_run_warnings,
@@ -38,7 +38,6 @@ from regbot.judge.timed_validity import (
 from regbot.judge.training import training_differences
 from regbot.judge.validity import environment_warnings
 from regbot.judge.walls import Summary, find_wall
-from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.clip import clip, clip_message
@@ -65,9 +64,8 @@ class TimedResult:
     validity: Validity | None = None
     """Validity of the timed runs, if they make the workload INVALID, FAIL or REVIEW; else None."""
     base: Run | None = None
-    """The last good run of base, None if there is none."""
     head: Run | None = None
-    """The last good run of head, None if there is none."""
+    """The last good run of each arm, None if there is none."""
     warnings: tuple[str, ...] = ()
 
 
@@ -94,31 +92,14 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     interim = decide_so_far(paired_runs, header, plan)
     fields = _common_fields(plan, all_runs, interim.pair_set)
     if validity_of_failures := judge_failures(paired_runs):
-        return TimedResult(
-            _build_section("INVALID", ["not timed to the end, because runs failed"], **fields),
-            validity_of_failures,
-            warnings=warnings,
-        )
+        section = _build_section("INVALID", ["not timed to the end, because runs failed"], **fields)
+        return TimedResult(section, validity_of_failures, warnings=warnings)
     base, head = find_last_good(paired_runs, "base"), find_last_good(paired_runs, "head")
     if base is None or head is None:
-        reasons = ["an arm has no good run yet; go on with --resume"]
-        return TimedResult(
-            _build_section("INCONCLUSIVE", reasons, decision="undecided", by="pairs", **fields), warnings=warnings
-        )
+        return TimedResult(_undecided("an arm has no good run yet; go on with --resume", **fields), warnings=warnings)
     warnings += (*environment_warnings(base, head), *backend_warnings(base, head))
-    if distrust_reasons := [*distrust_timed(header, plan, all_runs)]:
-        section = _build_section("INVALID", ["the timed runs cannot be trusted"], **fields)
-        return TimedResult(section, make_validity("INVALID", distrust_reasons), base, head, warnings)
-    if problems := [*dispatcher_problems(base, head)]:
-        backends = [run.backends[DISPATCHER] for run in (base, head) if DISPATCHER in run.backends]
-        unmet_backend = next(backend for backend in backends if backend.executed != backend.requested)
-        reason = (
-            f"the runs used {unmet_backend.executed}, but {unmet_backend.requested} was requested, so their times "
-            "cannot be used"
-        )
-        # ``fallback``: the times are of another dispatcher than the requested one.
-        section = _build_section("INVALID", [reason], fallback=True, **fields, **_estimate_fields(interim.pair_set))
-        return TimedResult(section, make_validity("INVALID", problems), base, head, warnings)
+    if invalid := _distrust(header, plan, all_runs, (base, head), interim.pair_set, fields):
+        return replace(invalid, base=base, head=head, warnings=warnings)
     valid = interim.pair_set.valid
     training_changes = [*training_differences([pair.base for pair in valid], [pair.head for pair in valid])]
     has_enough_pairs = bool(interim.tests)  # with too few pairs, there are no tests
@@ -142,25 +123,20 @@ def _judge_head_only(
     fields["head_step_s"] = step_s(fields["runs"], "head", role="stored")  # the role of runs of head alone
     if header.throughput.gate != "stored":
         reason = "head was run alone, and only pairs of base and head decide: run the check again"
-        section = _build_section("INCONCLUSIVE", [reason], decision="undecided", by="pairs", **fields)
-        return TimedResult(section, warnings=warnings)
+        return TimedResult(_undecided(reason, **fields), warnings=warnings)
     result = judge_by_stored(header, plan, runs)
     if result is None:  # more runs of head are needed
         reason = "the comparison with stored sessions is incomplete: go on with --resume"
-        section = _build_section("INCONCLUSIVE", [reason], decision="undecided", by="stored", **fields)
-        return TimedResult(section, warnings=warnings)
+        return TimedResult(_undecided(reason, by="stored", **fields), warnings=warnings)
     if result.decision is None:  # head may not be compared with the stored sessions
-        return _undecided_by_stored(result, runs, fields, warnings)
+        if failures := list(dict.fromkeys(describe_run_failure(run) for run in runs if not is_sound(run))):
+            section = _build_section("INVALID", [result.reason], **fields)
+            return TimedResult(section, make_validity("INVALID", failures), warnings=warnings)
+        reason = f"stored sessions cannot decide: {result.reason}; pairs on one node can (gate = 'look0')"
+        return TimedResult(_undecided(reason, by="stored", **fields), warnings=warnings)
     head = find_last_good(runs, "head")
-    if distrust_reasons := [*distrust_timed(header, plan, runs)]:
-        section = _build_section("INVALID", ["the timed runs cannot be trusted"], **fields)
-        return TimedResult(section, make_validity("INVALID", distrust_reasons), head=head, warnings=warnings)
-    if head is not None and (problems := [*unmet_dispatcher_request(head)]):
-        executed = head.backends[DISPATCHER].executed
-        sentence = f"the runs used {executed}, which was not requested, so their times cannot be used"
-        # ``fallback``: the times are of another dispatcher than the requested one.
-        section = _build_section("INVALID", [sentence], fallback=True, **fields)
-        return TimedResult(section, make_validity("INVALID", problems), head=head, warnings=warnings)
+    if head is not None and (invalid := _distrust(header, plan, runs, (head,), PairSet(()), fields)):
+        return replace(invalid, head=head, warnings=warnings)
     section_fields = fields | stored_numbers(result)
     if result.reference is not None:
         warnings += tuple(result.reference.warnings)
@@ -175,19 +151,34 @@ def _judge_head_only(
     return TimedResult(section, head=head, warnings=warnings)
 
 
-def _undecided_by_stored(
-    result: StoredVerdict, runs: Sequence[Run], fields: dict[str, Any], warnings: tuple[str, ...]
-) -> TimedResult:
-    """Return the result of a session with ``gate = "stored"`` if stored sessions cannot decide: INVALID if a run of
-    head failed, else INCONCLUSIVE."""
-    if failed_runs := [run for run in runs if not is_sound(run)]:
-        failures = list(dict.fromkeys(describe_run_failure(run) for run in failed_runs))
-        section = _build_section("INVALID", [result.reason], **fields)
-        return TimedResult(section, make_validity("INVALID", failures), warnings=warnings)
-    reason = f"stored sessions cannot decide: {result.reason}; pairs on one node can (gate = 'look0')"
-    return TimedResult(
-        _build_section("INCONCLUSIVE", [reason], decision="undecided", by="stored", **fields), warnings=warnings
+def _distrust(
+    header: SessionHeader,
+    plan: TimedPlan,
+    runs: Sequence[Run],
+    last_runs: Sequence[Run],
+    pair_set: PairSet,
+    fields: dict[str, Any],
+) -> TimedResult | None:
+    """Return the INVALID result of runs that cannot be trusted, or that ran another dispatcher than the requested one;
+    None if there is no such reason. ``last_runs`` has the last good run of each arm that was timed."""
+    if reasons := [*distrust_timed(header, plan, runs)]:
+        section = _build_section("INVALID", ["the timed runs cannot be trusted"], **fields)
+        return TimedResult(section, make_validity("INVALID", reasons))
+    is_pair = len(last_runs) == 2
+    problems = [*(dispatcher_problems(*last_runs) if is_pair else unmet_dispatcher_request(last_runs[0]))]
+    if not problems:
+        return None
+    backends = [run.backends[DISPATCHER] for run in last_runs if DISPATCHER in run.backends]
+    unmet = next(backend for backend in backends if backend.executed != backend.requested)
+    reason = (
+        f"the runs used {unmet.executed}, but {unmet.requested} was requested, so their times cannot be used"
+        if is_pair
+        else f"the runs used {unmet.executed}, which was not requested, so their times cannot be used"
     )
+    estimate = _estimate_fields(pair_set) if is_pair else {}
+    # ``fallback``: the times are of another dispatcher than the requested one.
+    section = _build_section("INVALID", [reason], fallback=True, **fields, **estimate)
+    return TimedResult(section, make_validity("INVALID", problems))
 
 
 def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
@@ -208,11 +199,9 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
     if header.throughput.gate == "stored" and not plan.references:
         cause = plan.no_reference or "no session of this workload is stored"
         reason = f"stored sessions cannot decide, because there is none to compare head with: {cause}"
-        return _build_section("INCONCLUSIVE", [reason], decision="undecided", by="stored")
+        return _undecided(reason, by="stored")
     cause = f", and timing is needed because {difference}" if difference else ""
-    return _build_section(
-        "INCONCLUSIVE", [f"nothing has been timed yet{cause}; go on with --resume"], decision="undecided", by="pairs"
-    )
+    return _undecided(f"nothing has been timed yet{cause}; go on with --resume")
 
 
 def _common_fields(plan: TimedPlan, runs: Sequence[Run], pair_set: PairSet, used: int | None = None) -> dict[str, Any]:
@@ -242,12 +231,15 @@ def _judge_pairs(
     ``_common_fields``."""
     limits, log_ratios = thresholds(header), interim.pair_set.log_ratios()
     if not interim.tests:
-        return _undecided_by_too_few_pairs(interim, fields)
+        too_few = f"{len(interim.pair_set.valid)} valid pairs are too few to decide; at least {LOOKS[0]} are needed"
+        advice = "go on with --resume, or set a larger budget"
+        return _undecided(too_few, advice, **fields, **_estimate_fields(interim.pair_set))
     assert interim.alpha is not None
     is_look0 = interim.class_noise is not None  # look 0 uses the stored noise of the node class
     used_pairs = interim.pair_set.valid[: interim.pairs]
     median_interval = interim.median_interval
-    calibrated = _select_calibration(plan, used_pairs[-1].head)
+    reference = select_reference(plan, used_pairs[-1].head)
+    calibrated = None if isinstance(reference, str) else reference.calibrated
     section: dict[str, Any] = {
         **fields,
         "base_warmup_steps": measure_warmup_steps(pair.base for pair in used_pairs),
@@ -293,26 +285,12 @@ def _judge_pairs(
     return _build_section(STATUS[interim.decision], reasons, **section)
 
 
-def _select_calibration(plan: TimedPlan, head: Run) -> CalibrationSummary | None:
-    """Return the calibration of the gate in the environment of ``head``, None if there is none."""
-    reference = select_reference(plan, head)
-    return None if isinstance(reference, str) else reference.calibrated
-
-
 def _estimate_fields(pair_set: PairSet) -> dict[str, Any]:
     """Return the number of valid pairs and the mean change of their median step time, without an interval. These fields
     are for a section in which the times decide nothing."""
     log_ratios = pair_set.log_ratios()["median"]
     estimate_pct = percent(sum(log_ratios) / len(log_ratios)) if log_ratios else None
     return {"pairs": len(log_ratios), "estimate_pct": estimate_pct}
-
-
-def _undecided_by_too_few_pairs(interim: InterimDecision, fields: dict[str, Any]) -> Throughput:
-    """Return the INCONCLUSIVE section of a workload with fewer pairs than the first look needs."""
-    pairs = len(interim.pair_set.valid)
-    section: dict[str, Any] = {**fields, **_estimate_fields(interim.pair_set), "decision": "undecided", "by": "pairs"}
-    reason = f"{pairs} valid pairs are too few to decide; at least {LOOKS[0]} are needed"
-    return _build_section("INCONCLUSIVE", [reason, "go on with --resume, or set a larger budget"], **section)
 
 
 def slow_launches(outliers: Iterable[PairOutlier]) -> list[SlowLaunch]:
@@ -343,3 +321,7 @@ def primary_test(name: str, decision: Decision, estimate: LogEstimate, ratios: S
 
 def _build_section(status: Status, reasons: Sequence[str], **fields: Any) -> Throughput:
     return Throughput(status=status, reasons=[clip_message(reason) for reason in reasons], **fields)
+
+
+def _undecided(*reasons: str, by: str = "pairs", **fields: Any) -> Throughput:
+    return _build_section("INCONCLUSIVE", reasons, decision="undecided", by=by, **fields)

@@ -7,7 +7,6 @@ failed. Every other case is INVALID.
 from collections.abc import Iterator, Mapping, Sequence
 
 from regbot.judge.backends import DISPATCHER, uncertain_dispatcher
-from regbot.judge.crashes import explain_doubt_of_sparse_checkout
 from regbot.judge.health import describe_outside_cause, find_slowed_blocks
 from regbot.judge.pairs import describe_mismatch, is_head_only, is_sound, is_warm
 from regbot.judge.validity import BROKEN, describe_failure, distrust_code
@@ -60,8 +59,8 @@ SlowedBlocks = Mapping[tuple[int, int], str]
 def _judge_repeated_failure(
     first_failure: Run, second_failure: Run, runs: Sequence[Run], slowed: SlowedBlocks
 ) -> Validity:
-    """Judge a block that failed in both attempts. It is a FAIL if only head failed, on a healthy node, and base ran. In
-    a sparse checkout it is INVALID, because a missing file may be the cause."""
+    """Judge a block that failed in both attempts. It is a FAIL if only head failed, on a healthy node, and base
+    ran."""
     failures = (first_failure, second_failure)
     base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
     base_failed = any(run.outcome not in ("ok", "lost") and run.arm.name == "base" for run in runs)
@@ -71,8 +70,6 @@ def _judge_repeated_failure(
     if is_head_broken and not base_failed and not node_at_fault:
         base_text = "base ran" if base_ran else "base was not reached"
         reason = f"in both attempts, {describe_failure(second_failure)}; {base_text}"
-        if doubt := explain_doubt_of_sparse_checkout(failures):
-            return make_validity("INVALID", [clip_message(f"{reason}. {doubt}")])
         return make_validity("FAIL" if base_ran else "INVALID", [reason])
     reasons = dict.fromkeys(_describe_failure_in_session(run, slowed) for run in failures)
     return make_validity("INVALID", list(reasons))

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
-from regbot.judge.crashes import describe_missing, explain_doubt, explain_doubt_of_sparse_checkout
+from regbot.judge.crashes import explain_doubt
 from regbot.judge.preflight import Conflict, facts_of_run, find_conflicts
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
 from regbot.records.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
@@ -67,20 +67,23 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
     header = session.header
     if workload in header.untraced:  # a training command, of which only the step log is read
         return _examine_command(session, workload)
-    base_runs = _static_runs(session, workload, header.base)
-    head_runs = _static_runs(session, workload, header.head)
-    missing_arms = [arm for arm, runs in (("base", base_runs), ("head", head_runs)) if not runs]
-    if missing_arms:
+    runs_by_arm = {
+        arm.name: [
+            run for run in session.runs if (run.tier, run.workload, run.arm.name) == ("static", workload, arm.name)
+        ]
+        for arm in (header.base, header.head)
+    }
+    if missing_arms := [arm for arm, runs in runs_by_arm.items() if not runs]:
         return _invalid_result([f"{workload} was planned, but there is no run of {' and none of '.join(missing_arms)}"])
-    base, head = _last_usable(base_runs), _last_usable(head_runs)
+    # Of each arm, the last run that ended well, else the last run.
+    base, head = (
+        next((run for run in reversed(runs) if run.outcome == "ok"), runs[-1]) for runs in runs_by_arm.values()
+    )
     if base.outcome == "ok" and head.outcome in BROKEN:
-        return TracedRuns(_judge_broken_head(head_runs, header.changed_files))
+        return TracedRuns(_judge_broken_head(runs_by_arm["head"], header.changed_files))
     if failed_runs := [run for run in (base, head) if run.outcome != "ok"]:
-        doubt = explain_doubt_of_sparse_checkout(failed_runs)
-        result = _invalid_result([*describe_failures(failed_runs), *([doubt] if doubt else [])])
-        # Code of the step is compiled, so no trace can count it. A timed run can profile the step.
-        all_refused_as_compiled = all(run.refusal == "compiled" for run in failed_runs)
-        return result._replace(needs_profile=all_refused_as_compiled)
+        result = _invalid_result(describe_failures(failed_runs))
+        return result._replace(needs_profile=all(run.refusal == "compiled" for run in failed_runs))
 
     problems = [
         *_distrust_both(base, head, session),
@@ -100,11 +103,12 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
         warnings += ("the trace is of a substitute dispatcher, because the requested one needs GPUs",)
     if problems:
         return _invalid_result(problems, warnings)
-    return TracedRuns(Validity(status="PASS", reasons=[_describe_proof(base, head)]), base, head, warnings)
+    seen = " and ".join(str(run.ledger.liveness.seen) for run in (base, head) if run.ledger and run.ledger.liveness)
+    proof = f"both arms ran their own commit's code; the counter saw every planted collective ({seen})"
+    return TracedRuns(Validity(status="PASS", reasons=[proof]), base, head, warnings)
 
 
 def _examine_command(session: Session, workload: str) -> TracedRuns:
-    """Return the validity of a command, which has no traced runs. It is INVALID if the command was not timed either."""
     if not any(run.tier == "timed" and run.workload == workload for run in session.runs):
         return _invalid_result([f"{workload} is a command, and it was not timed"])
     limitation = "only the command's step log was read; its collectives and the code that it ran are not known"
@@ -133,26 +137,23 @@ def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base",
         return (
             f"have {len(signatures):,} different kinds of collectives, more than the {MAX_SIGNATURES:,} of any program"
         )
-    if base.source != head.source:
-        return f"were counted in different ways: {base.source!r} in {base_name}, {head.source!r} in {head_name}"
-    if None not in (base.device, head.device) and base.device != head.device:
-        return f"are of programs for different devices: {base.device} in {base_name}, {head.device} in {head_name}"
-    # Older ledgers do not record which GPU the paper GPU imitated. It was the default one.
-    base_gpu, head_gpu = base.gpu or DEFAULT_PAPER_GPU, head.gpu or DEFAULT_PAPER_GPU
-    if base_gpu != head_gpu:
-        return f"were traced for different GPUs: {base_gpu} in {base_name}, {head_gpu} in {head_name}"
-    if base.scope != head.scope:
-        return f"cover different things: scope {base.scope!r} in {base_name}, {head.scope!r} in {head_name}"
-    if base.scope == "whole" and base.steps != head.steps:  # "whole": the counts are sums over all steps
-        return f"cover different numbers of steps: {base.steps} in {base_name}, {head.steps} in {head_name}"
-    for property_name, base_value, head_value in (
-        ("workload", base.workload, head.workload),
-        ("variant", base.variant, head.variant),
-        ("world size", base.world_size, head.world_size),
-        ("rank", base.rank, head.rank),
+    for phrase, base_value, head_value in (
+        ("were counted in different ways:", repr(base.source), repr(head.source)),
+        ("are of programs for different devices:", base.device, head.device),
+        ("were traced for different GPUs:", base.gpu or DEFAULT_PAPER_GPU, head.gpu or DEFAULT_PAPER_GPU),
+        ("cover different things: scope", repr(base.scope), repr(head.scope)),
+        # The counts of a whole file are sums over all steps.
+        (
+            "cover different numbers of steps:",
+            *(ledger.steps if base.scope == "whole" else None for ledger in (base, head)),
+        ),
+        ("are of another workload:", base.workload, head.workload),
+        ("are of another variant:", base.variant, head.variant),
+        ("are of another world size:", base.world_size, head.world_size),
+        ("are of another rank:", base.rank, head.rank),
     ):
         if base_value is not None and head_value is not None and base_value != head_value:
-            return f"are of another {property_name}: {base_value} in {base_name}, {head_value} in {head_name}"
+            return f"{phrase} {base_value} in {base_name}, {head_value} in {head_name}"
     if sorted(base.patches) != sorted(head.patches):  # what a trace replaces, because it has no GPU
         one_sided = sorted(set(base.patches) ^ set(head.patches))
         return f"were traced with different replacements: {'; '.join(one_sided[:3])}"
@@ -162,37 +163,24 @@ def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base",
 def changed_config(base: Ledger, head: Ledger) -> dict[str, tuple[Scalar, Scalar]]:
     """Return the keys of the resolved configuration that differ, with the values in base and head. A value is None if
     the arm lacks the key."""
-    keys = sorted(base.config.keys() | head.config.keys())
-    return {
-        key: (base.config.get(key), head.config.get(key))
-        for key in keys
-        if base.config.get(key) != head.config.get(key)
+    pairs = {
+        key: (base.config.get(key), head.config.get(key)) for key in sorted(base.config.keys() | head.config.keys())
     }
+    return {key: values for key, values in pairs.items() if values[0] != values[1]}
 
 
 def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
     """Return the packages whose version differs between two ledgers, with the versions in base and head. A package that
     only one ledger lists is left out, because the other ledger may not have recorded it."""
-    names = sorted(base.software.keys() & head.software.keys())
-    return {
-        name: (base.software[name], head.software[name]) for name in names if base.software[name] != head.software[name]
-    }
-
-
-def _static_runs(session: Session, workload: str, arm: Arm) -> list[Run]:
-    return [run for run in session.runs if (run.tier, run.workload, run.arm.name) == ("static", workload, arm.name)]
-
-
-def _last_usable(runs: list[Run]) -> Run:
-    """Return the last run that ended well, else the last run."""
-    return next((run for run in reversed(runs) if run.outcome == "ok"), runs[-1])
+    pairs = {name: (base.software[name], head.software[name]) for name in sorted(base.software.keys() & head.software)}
+    return {name: versions for name, versions in pairs.items() if versions[0] != versions[1]}
 
 
 def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> Validity:
     """Return the validity of a workload whose head failed while base ran. ``runs`` are the runs of head.
 
-    It is FAIL after two failed attempts, INVALID after one. It is also INVALID if a file that a sparse checkout lacks
-    may be the cause, or if a crash does not show a fault of the pull request.
+    It is FAIL after two failed attempts, INVALID after one. It is also INVALID if a crash does not show a fault of
+    the pull request.
     """
     failures = {run.attempt: run for run in runs if run.outcome in BROKEN}
     last_failure = describe_failure(runs[-1])
@@ -200,8 +188,6 @@ def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> 
         return Validity(
             status="INVALID", reasons=[f"{last_failure}; base ran. Head was tried only once: run the check again"]
         )
-    if doubt := explain_doubt_of_sparse_checkout(runs):
-        return Validity(status="INVALID", reasons=[clip_message(f"{last_failure}. Base ran. {doubt}")])
     attempts = "both attempts" if len(failures) == 2 else f"all {len(failures)} attempts"
     crashes = [run.crash for run in failures.values() if run.crash is not None]
     doubts = [doubt for crash in crashes if (doubt := explain_doubt(crash, changed_files))]
@@ -241,7 +227,7 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
         yield f"{name} does not prove which code it ran: the record has no code proof"
     else:
         # ``watched`` has the packages that were imported from the commit's worktree. ``foreign`` has the packages of
-        # the checkout that were imported from elsewhere. ``missing`` has the files that the sparse checkout lacks.
+        # the checkout that were imported from elsewhere.
         if run.adapter in FRAMEWORKS and not run.code.watched and not run.code.foreign:
             yield (
                 f"{name} ran an installed {run.adapter} and no code of its commit; set 'source_roots' to the folder of "
@@ -249,8 +235,6 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
             )
         for package, path in sorted(run.code.foreign.items()):
             yield _describe_foreign_import(name, package, path)
-        if run.code.missing:
-            yield f"{name} did not run its whole program. {describe_missing(run.code.missing)}"
 
 
 def distrust_run(run: Run, planned: Arm) -> Iterator[str]:
@@ -269,23 +253,20 @@ def distrust_run(run: Run, planned: Arm) -> Iterator[str]:
             f"sequence numbers advanced by {liveness.sequence_advance} for {liveness.sequence_counted} counted), so "
             "its counts prove nothing"
         )
-    for property_name, ledger_value, run_value in (
-        ("workload", ledger.workload, run.workload),
-        ("variant", ledger.variant, run.variant),
-    ):
+    for name_of_property in ("workload", "variant"):
+        ledger_value, run_value = getattr(ledger, name_of_property), getattr(run, name_of_property)
         if ledger_value is not None and ledger_value != run_value:
-            yield f"{name}: the ledger is of {property_name} {ledger_value!r}, the run of {run_value!r}"
+            yield f"{name}: the ledger is of {name_of_property} {ledger_value!r}, the run of {run_value!r}"
 
 
 def _distrust_both(base: Run, head: Run, session: Session) -> list[str]:
     """Return the reasons to distrust the traced runs of both arms. An import that both arms made is listed once."""
-    # Sentence about an import in one arm -> sentence about the same import in both arms.
-    shared_texts: dict[str, str] = {}
+    shared_texts: dict[str, str] = {}  # sentence about one arm -> sentence about both arms
     if base.code is not None and head.code is not None:
         for package, path in base.code.foreign.items() & head.code.foreign.items():
-            shared_text = _describe_foreign_import("base and head", package, path)
             for arm in ("base", "head"):
-                shared_texts[_describe_foreign_import(arm, package, path)] = shared_text
+                text = _describe_foreign_import("base and head", package, path)
+                shared_texts[_describe_foreign_import(arm, package, path)] = text
     reasons = [*distrust_run(base, session.header.base), *distrust_run(head, session.header.head)]
     return list(dict.fromkeys(shared_texts.get(reason, reason) for reason in reasons))
 
@@ -300,12 +281,10 @@ def list_incomparabilities(base: Run, head: Run) -> Iterator[str]:
         return
     if reason := not_comparable(base.ledger, head.ledger):
         yield f"not comparable: the ledgers {reason}"
-    for property_name, base_value, head_value in (
-        ("shape", base.shape, head.shape),
-        ("variant", base.variant, head.variant),
-    ):
+    for name in ("shape", "variant"):
+        base_value, head_value = getattr(base, name), getattr(head, name)
         if base_value != head_value:
-            yield f"not comparable: {property_name} {base_value} in base, {head_value} in head"
+            yield f"not comparable: {name} {base_value} in base, {head_value} in head"
     for key, (base_setting, head_setting) in changed_config(base.ledger, head.ledger).items():
         if key in GEOMETRY_KEYS:
             yield f"not comparable: {key} is {base_setting!r} in base, {head_setting!r} in head, but the shape fixes it"
@@ -337,19 +316,16 @@ def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
 
     A conflict in base alone counts as a warning, because head no longer has it.
     """
-    conflicts_by_rule: dict[str, dict[str, Conflict]] = {}
+    conflicts: dict[str, dict[str, Conflict]] = {}  # by rule and arm
     for run in (base, head):
         if run.adapter in FRAMEWORKS and run.ledger is not None:
             for conflict in find_conflicts(run.ledger.config, facts_of_run(run)):
-                conflicts_by_rule.setdefault(conflict.rule.id, {})[run.arm.name] = conflict
-    for conflict_by_arm in conflicts_by_rule.values():
-        is_repaired = "head" not in conflict_by_arm
-        conflict = conflict_by_arm["base" if is_repaired else "head"]
-        conflict_severity = "warning" if is_repaired else conflict.rule.severity
-        if severity == conflict_severity:
-            arm_note = " of base, repaired in head" if is_repaired else " of head"
-            if len(conflict_by_arm) == 2:
-                arm_note = ""
+                conflicts.setdefault(conflict.rule.id, {})[run.arm.name] = conflict
+    for by_arm in conflicts.values():
+        conflict = by_arm.get("head") or by_arm["base"]
+        is_repaired = "head" not in by_arm
+        if severity == ("warning" if is_repaired else conflict.rule.severity):
+            arm_note = " of base, repaired in head" if is_repaired else " of head" if len(by_arm) == 1 else ""
             yield f"preflight{arm_note}: {conflict.rule.what} ({conflict.values}); {conflict.rule.fix}"
 
 
@@ -358,44 +334,30 @@ def environment_warnings(base: Run, head: Run) -> Iterator[str]:
     base_environment, head_environment = base.environment, head.environment
     if base_environment is None or head_environment is None:
         return
-    if base_environment.torch != head_environment.torch:
-        yield f"torch is {base_environment.torch} in base, {head_environment.torch} in head; this may cause differences"
-    for property_name, base_version, head_version in (
-        ("toolkit", base_environment.toolkit, head_environment.toolkit),
-        ("NCCL", base_environment.nccl, head_environment.nccl),
-        ("jax", base_environment.jax, head_environment.jax),
-        ("jaxlib", base_environment.jaxlib, head_environment.jaxlib),
-    ):
+    for name in ("torch", "toolkit", "nccl", "jax", "jaxlib"):
+        base_version, head_version = getattr(base_environment, name), getattr(head_environment, name)
         if base_version != head_version:
             yield (
-                f"{property_name} is {base_version or 'unknown'} in base, {head_version or 'unknown'} in head; this "
-                "may cause differences"
+                f"{'NCCL' if name == 'nccl' else name} is {base_version or 'unknown'} in base, "
+                f"{head_version or 'unknown'} in head; this may cause differences"
             )
-    if base_environment.packages != head_environment.packages:
-        yield "the installed packages differ between base and head; this may cause differences"
-    if base_environment.variables != head_environment.variables:
-        yield "environment variables differ between base and head; this may cause differences"
-    if base_environment.model != head_environment.model:
-        yield "regbot's own model code differs between base and head; this may cause differences"
+    for field, phrase in (
+        ("packages", "the installed packages differ"),
+        ("variables", "environment variables differ"),
+        ("model", "regbot's own model code differs"),
+    ):
+        if getattr(base_environment, field) != getattr(head_environment, field):
+            yield f"{phrase} between base and head; this may cause differences"
 
 
 def _own_warnings(base: Run, head: Run) -> Iterator[str]:
-    """Yield the warnings in the records of both runs and their ledgers. A warning that both arms have is yielded once,
-    without the name of an arm."""
+    """Yield the warnings in the records of both runs. A warning of both arms is yielded once, without an arm's name."""
     base_warnings, head_warnings = (
         dict.fromkeys([*run.warnings, *(run.ledger.warnings if run.ledger else [])]) for run in (base, head)
     )
     for warning in base_warnings | head_warnings:
-        if warning in base_warnings and warning in head_warnings:
-            yield warning
-        else:
-            yield f"{'base' if warning in base_warnings else 'head'}: {warning}"
-
-
-def _describe_proof(base: Run, head: Run) -> str:
-    """Return why the traces of both arms can be trusted. The numbers in parentheses are planted collectives."""
-    counts = " and ".join(str(run.ledger.liveness.seen) for run in (base, head) if run.ledger and run.ledger.liveness)
-    return f"both arms ran their own commit's code; the counter saw every planted collective ({counts})"
+        arms = [name for name, warnings in (("base", base_warnings), ("head", head_warnings)) if warning in warnings]
+        yield warning if len(arms) == 2 else f"{arms[0]}: {warning}"
 
 
 def _invalid_result(reasons: list[str], warnings: tuple[str, ...] = ()) -> TracedRuns:

@@ -142,20 +142,22 @@ class View:
         ledgers. Sequence axes are never of the second kind.
         """
         axes = {cell.signature.axis for cell in self.cells}
-        all_to_all_axes = {
-            cell.signature.axis for cell in self.cells if cell.signature.kind == "all_to_all" and is_payload(cell)
-        }
+        exchanges = [cell.signature for cell in self.cells if cell.signature.kind == "all_to_all" and is_payload(cell)]
+        exchange_axes = {signature.axis for signature in exchanges}
         named_axes = {axis for axis in axes if _is_expert_axis(axis)}
-        return frozenset(named_axes | {axis for axis in all_to_all_axes if not _is_sequence_axis(axis)})
+        return frozenset(named_axes | {axis for axis in exchange_axes if not _is_sequence_axis(axis)})
 
     @cached_property
     def _activation_places(self) -> frozenset[tuple[str, str]]:
         """Pairs of an axis and a place template, in which a collective certainly carries activations. A template is a
         place with '*' in place of layer numbers.
         """
-        return frozenset(
-            (cell.signature.axis, template(cell.place)) for cell in self.cells if _carries_activations(cell)
-        )
+        places = set()
+        for cell in filter(is_payload, self.cells):
+            call_bytes = max(volume.bytes / max(volume.count, 1) for volume in (cell.before, cell.after))
+            if _is_activation_collective(cell.signature.kind, cell.signature.phase, call_bytes):
+                places.add((cell.signature.axis, template(cell.place)))
+        return frozenset(places)
 
     def is_open(self, cell: Cell) -> bool:
         return cell.key in self.open_keys
@@ -188,14 +190,7 @@ def build_view(base: Ledger, head: Ledger) -> View:
     entries_by_key: dict[CellKey, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
     for side, ledger in enumerate((base, head)):  # index 0 has the entries of base, index 1 those of head
         for entry in ledger.entries:
-            signature = Signature(
-                kind=entry.kind,
-                axis=find_axis(entry.axis, entry.group_size),
-                group_size=entry.group_size,
-                dtype=entry.dtype,
-                phase=entry.phase,
-                role=entry.role,
-            )
+            signature = Signature.create(entry, find_axis(entry.axis, entry.group_size))
             entries_by_key[find_place(entry.where), signature][side].append(entry)
     cells = [
         Cell(
@@ -217,21 +212,26 @@ def is_payload(cell: Cell) -> bool:
     return cell.signature.role == "payload"
 
 
+def list_issuers(cells: Iterable[Cell]) -> frozenset[str]:
+    """Return the modules that issue ``cells``, before or after."""
+    return frozenset().union(*(cell.issuers for cell in cells))
+
+
 def sum_volumes(cells: Iterable[Cell]) -> tuple[Volume, Volume]:
     """Return the total volume of ``cells`` before and after."""
     cell_list = list(cells)
-    before = [cell.before for cell in cell_list]
-    after = [cell.after for cell in cell_list]
-    return (
-        Volume(count=sum(volume.count for volume in before), bytes=sum(volume.bytes for volume in before)),
-        Volume(count=sum(volume.count for volume in after), bytes=sum(volume.bytes for volume in after)),
-    )
+    return sum_entries(cell.before for cell in cell_list), sum_entries(cell.after for cell in cell_list)
+
+
+def sum_growth(cells: Iterable[Cell]) -> Volume:
+    """Return the total after minus the total before. Both numbers can be negative."""
+    before, after = sum_volumes(cells)
+    return Volume(count=after.count - before.count, bytes=after.bytes - before.bytes)
 
 
 def has_equal_totals(cells: Iterable[Cell]) -> bool:
-    """Whether the total calls and the total bytes of all ``cells`` together are the same before and after."""
-    before, after = sum_volumes(cells)
-    return before == after
+    growth = sum_growth(cells)
+    return not growth.count and not growth.bytes
 
 
 def moves_tokens(entry: Entry) -> bool:
@@ -244,11 +244,6 @@ def moves_tokens(entry: Entry) -> bool:
         return False
     is_activation = _is_activation_collective(entry.kind, entry.phase, entry.bytes / entry.count)
     return _is_expert_axis(entry.axis) or (is_activation and not _is_sequence_axis(entry.axis))
-
-
-def _carries_activations(cell: Cell) -> bool:
-    call_bytes = max(volume.bytes / max(volume.count, 1) for volume in (cell.before, cell.after))
-    return is_payload(cell) and _is_activation_collective(cell.signature.kind, cell.signature.phase, call_bytes)
 
 
 def _is_activation_collective(kind: Kind, phase: Phase, call_bytes: float) -> bool:

@@ -15,7 +15,7 @@ modules, here ops, in which the pattern could occur.
 from collections.abc import Iterator
 
 from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED
-from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
+from regbot.ledgers.cells import Claim, View, is_payload, sum_growth, sum_volumes
 from regbot.ledgers.expert import SUMS, find_lost_exchanges
 
 
@@ -35,7 +35,7 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
     gathers = [cell for cell in rising if cell.signature.kind == "all_gather"]
     sums = [cell for cell in rising if cell.signature.kind in SUMS]
     exchanged_before, _ = sum_volumes(exchange_cells)
-    if min(_sum_byte_rise(gathers), _sum_byte_rise(sums)) > exchanged_before.bytes:
+    if min(sum_growth(gathers).bytes, sum_growth(sums).bytes) > exchanged_before.bytes:
         lost_axes = frozenset().union(*(exchange.axes for exchange in lost_exchanges))
         replacement_axes = ", ".join(sorted({cell.signature.axis for cell in (*gathers, *sums)}))
         changed_modules = frozenset().union(*(exchange.modules for exchange in lost_exchanges))
@@ -49,8 +49,3 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
             detail=replacement_axes,  # words that the text of the finding inserts
             noun="op",  # names of ops take the place of MoE layers
         )
-
-
-def _sum_byte_rise(cells: list[Cell]) -> int:
-    before, after = sum_volumes(cells)
-    return after.bytes - before.bytes

@@ -1,33 +1,41 @@
-"""Widths of element types, by the names that torch, XLA and the profilers use."""
+"""Names and widths of element types."""
 
 import re
 
-_BYTES_BY_NAME = {
-    "half": 2,
-    "float": 4,
-    "double": 8,
-    "char": 1,
-    "byte": 1,
-    "short": 2,
-    "int": 4,
-    "long": 8,
-    "bool": 1,
-    "pred": 1,
+from regbot.records.text.clip import clip
+
+_TORCH_NAMES = {
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "long": "int64",
+    "longint": "int64",
+    "int": "int32",
+    "short": "int16",
+    "shortint": "int16",
+    "byte": "uint8",
+    "unsignedchar": "uint8",
+    "char": "int8",
+    "signedchar": "int8",
 }
+"""Names of torch's C++ code, in lower case and without spaces."""
 _BITS = re.compile(r"^[a-z]+(\d+)")
 """The number of bits in a name such as ``bfloat16`` or ``s32``."""
 
 
+def parse_torch_dtype(text: str) -> str:
+    """Return torch's Python name of an element type: 'float32' for 'Float' and for 'c10::Float'."""
+    name = text.removeprefix("c10::").lower().replace(" ", "")
+    return clip(_TORCH_NAMES.get(name, name), 100)
+
+
 def width(dtype: str) -> int | None:
-    """Return bytes per element: 2 for 'bfloat16', 'bf16' and 'Half', 1 for 'float8_e4m3fn'.
+    """Return bytes per element: 2 for 'bfloat16' and 'bf16', 1 for 'float8_e4m3fn'.
 
     Return None if the width is unknown (for example, for 'mixed') or not a whole number of bytes.
     """
-    name = dtype.lower().removeprefix("torch.").removeprefix("c10::")
-    if name in _BYTES_BY_NAME:
-        return _BYTES_BY_NAME[name]
-    bits_match = _BITS.match(name)
-    bits = int(bits_match[1]) if bits_match else 0  # 0: the name has no number
-    if bits % 8 != 0 or not 8 <= bits <= 128:
-        return None
-    return bits // 8
+    if dtype in ("bool", "pred"):
+        return 1
+    bits_match = _BITS.match(dtype)
+    bits = int(bits_match[1]) if bits_match else 0
+    return bits // 8 if bits % 8 == 0 and 8 <= bits <= 128 else None

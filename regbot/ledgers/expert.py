@@ -24,10 +24,9 @@ from regbot.ledgers.catalogue import (
     DISPATCHER_OFF,
     RECOMPUTES,
 )
-from regbot.ledgers.cells import Cell, Claim, View, is_payload, sum_volumes
+from regbot.ledgers.cells import Cell, Claim, View, is_payload, list_issuers, sum_growth, sum_volumes
 from regbot.ledgers.rows import template
 from regbot.records.ledger import Kind, Phase
-from regbot.records.verdict import Volume
 
 SUMS: frozenset[Kind] = frozenset({"reduce_scatter", "all_reduce"})
 """Kinds of collectives that sum tensors over ranks."""
@@ -96,8 +95,10 @@ def find_lost_exchanges(view: View) -> list[LostExchange]:
     all-to-all is left out. In a compiled program, a combiner may merge the all-to-alls of several ops. So in such a
     program, all-to-alls count as lost only if more than half of the exchanged bytes of the whole program are gone.
     """
-    if view.is_compiled and not _is_mostly_gone(view):
-        return []
+    if view.is_compiled:
+        before, after = sum_volumes(cell for cell in view.cells if _is_token_exchange(view, cell))
+        if 2 * after.bytes >= before.bytes:
+            return []
     lost_exchanges = []
     for unit, cells in view.units.items():
         exchanges = [cell for cell in cells if _is_token_exchange(view, cell)]
@@ -107,12 +108,6 @@ def find_lost_exchanges(view: View) -> list[LostExchange]:
             axes = frozenset(cell.signature.axis for cell in cells_before)
             lost_exchanges.append(LostExchange(unit, axes, cells_before))
     return lost_exchanges
-
-
-def _is_mostly_gone(view: View) -> bool:
-    """Whether the program exchanges less than half as many token bytes as before."""
-    before, after = sum_volumes([cell for cell in view.cells if _is_token_exchange(view, cell)])
-    return 2 * after.bytes < before.bytes
 
 
 def detect_exchange_replaced(view: View) -> Iterator[Claim]:
@@ -162,7 +157,7 @@ def detect_axis_lost(view: View) -> Iterator[Claim]:
         )
 
 
-def detect_dispatcher_off(view: View) -> Iterator[Claim]:
+def claim_dispatcher_change(view: View) -> Claim:
     """Claim all open cells that belong to the token exchange, whichever arm they belong to.
 
     The runs already prove that one arm replaced the dispatcher. So the detector asks for no further evidence. The claim
@@ -181,17 +176,16 @@ def detect_dispatcher_off(view: View) -> Iterator[Claim]:
     ]
     # The cells of ``view`` replace those of the reverse view, in which before and after are swapped.
     claimed_keys = {cell.key for claim in claims for cell in claim.cells}
-    exchange_cells = tuple(
+    cells = tuple(
         cell for cell in view.cells if cell.key in claimed_keys or (view.is_open(cell) and is_of_exchange(cell))
     )
-    changed_axes = frozenset(cell.signature.axis for cell in exchange_cells) & view.expert_axes
-    changed_modules: frozenset[str] = frozenset().union(*(cell.issuers for cell in exchange_cells))
-    yield Claim(
+    changed_axes = frozenset(cell.signature.axis for cell in cells) & view.expert_axes
+    return Claim(
         pattern=DISPATCHER_OFF,  # the caller sets DISPATCHER_ON if base replaced the dispatcher
         merge_key=(),  # there is only one such finding
         axes=changed_axes or view.expert_axes,
-        cells=exchange_cells,
-        changed_modules=changed_modules,
+        cells=cells,
+        changed_modules=list_issuers(cells),
     )
 
 
@@ -246,11 +240,8 @@ def _find_repeats_in_backward(view: View, exchange_cells: list[Cell]) -> list[Ce
     if not repeated_cells or not exchanged_gradients:
         return []
     count_exchanges = [cell for cell in exchange_cells if not is_payload(cell)]
-    forward_count_exchanges, backward_count_exchanges = (
-        _group_by_form(count_exchanges, forward_label),
-        _group_by_form(count_exchanges, "backward"),
-    )
-    for form, forward_cells in forward_count_exchanges.items():
+    backward_count_exchanges = _group_by_form(count_exchanges, "backward")
+    for form, forward_cells in _group_by_form(count_exchanges, forward_label).items():
         backward_cells = backward_count_exchanges.get(form, [])
         if _grows_by(backward_cells, forward_cells):
             repeated_cells += [cell for cell in backward_cells if view.is_open(cell)]
@@ -260,7 +251,7 @@ def _find_repeats_in_backward(view: View, exchange_cells: list[Cell]) -> list[Ce
 def _grows_by(backward_cells: list[Cell], forward_cells: list[Cell]) -> bool:
     """Whether ``backward_cells`` grow by exactly the calls and bytes that ``forward_cells`` have after the change."""
     _, forward_after = sum_volumes(forward_cells)
-    return _sum_growth(backward_cells) == forward_after
+    return sum_growth(backward_cells) == forward_after
 
 
 def _find_growth_by_half(view: View, exchange_cells: list[Cell]) -> list[Cell]:
@@ -270,11 +261,11 @@ def _find_growth_by_half(view: View, exchange_cells: list[Cell]) -> list[Cell]:
     the total grows by half. Token counts have no gradients, so their exchanges run in forward only and must double.
     """
     payload = [cell for cell in exchange_cells if is_payload(cell) and cell.signature.kind == "all_to_all"]
-    (before, _), growth = sum_volumes(payload), _sum_growth(payload)
+    (before, _), growth = sum_volumes(payload), sum_growth(payload)
     if not growth.count or (2 * growth.count, 2 * growth.bytes) != (before.count, before.bytes):
         return []
     doubled_count_exchanges = [
-        cell for cell in exchange_cells if not is_payload(cell) and _sum_growth([cell]) == cell.before
+        cell for cell in exchange_cells if not is_payload(cell) and sum_growth([cell]) == cell.before
     ]
     return [cell for cell in (*payload, *doubled_count_exchanges) if view.is_open(cell)]
 
@@ -300,7 +291,7 @@ def detect_count_exchanges(view: View) -> Iterator[Claim]:
                 merge_key=(axis,),
                 axes=frozenset({axis}),
                 cells=tuple(axis_cells),
-                changed_modules=frozenset().union(*(cell.issuers for cell in axis_cells)),
+                changed_modules=list_issuers(axis_cells),
                 population=exchanging_modules,
             )
 
@@ -373,12 +364,6 @@ def _group_by_form(cells: Iterable[Cell], phase: str) -> dict[tuple[str, int, st
             form = (signature.kind, signature.group_size, signature.dtype)
             cells_by_form.setdefault(form, []).append(cell)
     return cells_by_form
-
-
-def _sum_growth(cells: Iterable[Cell]) -> Volume:
-    """Return the total after minus the total before. Both numbers can be negative."""
-    before, after = sum_volumes(cells)
-    return Volume(count=after.count - before.count, bytes=after.bytes - before.bytes)
 
 
 def _drop_duplicates(cells: Iterable[Cell]) -> tuple[Cell, ...]:

@@ -7,15 +7,14 @@ kernel time is not wall time.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from regbot.ledgers.catalogue import OVERLAP_LOST, OVERLAP_RESTORED
 from regbot.ledgers.overlap import Overlap
 from regbot.ledgers.rows import sum_entries, template
 from regbot.ledgers.wording import KIND_NAMES, format_seconds
 from regbot.records.ledger import Entry, Kind, Ledger
-from regbot.records.verdict import Finding, Volume
+from regbot.records.verdict import Finding
 
 MAX_MODULES = 5
 """Largest number of module templates in a finding. A template is a path such as ``layers.*.moe``."""
@@ -30,7 +29,6 @@ changes when compute gets faster.
 MIN_EXPOSED_CHANGE_S = 50e-6
 """Minimum change of the exposed time per step, in seconds. Smaller changes can be jitter of kernel launches."""
 
-KindAxis = tuple[Kind, str]
 """Kind of collective and name of the axis."""
 
 
@@ -40,51 +38,44 @@ def find_overlap_changes(base: Ledger, head: Ledger) -> list[Finding]:
     The collectives of one kind and axis are compared only if their calls and bytes are equal in both ledgers, and all
     of them have times.
     """
-    scope_text = "a step" if base.scope == "step" else "all that was recorded"
-    return list(_compare_groups(_group_entries(base), _group_entries(head), scope_text))
+    findings = []
+    base_groups, head_groups = _group_entries(base), _group_entries(head)
+    for (kind, axis), base_entries in sorted(base_groups.items()):
+        head_entries = head_groups.get((kind, axis), [])
+        volume = sum_entries(head_entries)
+        if not head_entries or sum_entries(base_entries) != volume:
+            continue
+        before, after = _sum_times(base_entries), _sum_times(head_entries)
+        if before is None or after is None:
+            continue
+        is_lost = _has_lost_overlap(before, after)
+        if not is_lost and not _has_lost_overlap(after, before):
+            continue
+        scope = "a step" if base.scope == "step" else "all that was recorded"
+        findings.append(
+            Finding(
+                pattern=OVERLAP_LOST if is_lost else OVERLAP_RESTORED,
+                status="REVIEW" if is_lost else "PASS",
+                axis=axis,
+                base={kind: volume},
+                head={kind: volume},
+                text=(
+                    f"The same {KIND_NAMES.get(kind, kind)} on {axis}, {volume.count} in all, are exposed for "
+                    f"{format_seconds(after.exposed)} of {scope}, {format_seconds(before.exposed)} before. Compute "
+                    f"hides {_hidden_pct(after):.0f}% of their time, {_hidden_pct(before):.0f}% before. Measured in "
+                    "one trace of each side, without a statistical test."
+                ),
+                modules=sorted({template(entry.where) for entry in head_entries if entry.where})[:MAX_MODULES],
+            )
+        )
+    return findings
 
 
-def _group_entries(ledger: Ledger) -> dict[KindAxis, list[Entry]]:
-    """Return the entries of a ledger by kind and axis."""
-    groups: dict[KindAxis, list[Entry]] = defaultdict(list)
+def _group_entries(ledger: Ledger) -> dict[tuple[Kind, str], list[Entry]]:
+    groups: dict[tuple[Kind, str], list[Entry]] = defaultdict(list)
     for entry in ledger.entries:
         groups[entry.kind, entry.axis].append(entry)
     return groups
-
-
-@dataclass(frozen=True)
-class _TimedGroup:
-    """The collectives of one kind and axis in one arm, with their exposed and hidden seconds."""
-
-    kind: Kind
-    axis: str
-    entries: Sequence[Entry]
-    times: Overlap
-
-    @property
-    def volumes(self) -> dict[Kind, Volume]:
-        return {self.kind: sum_entries(self.entries)}
-
-
-def _compare_groups(
-    base: dict[KindAxis, list[Entry]], head: dict[KindAxis, list[Entry]], scope_text: str
-) -> Iterator[Finding]:
-    """Yield the findings on the groups of both ledgers. A group is all entries of one kind and axis. ``scope_text``
-    says what the times cover: 'a step' or 'all that was recorded'.
-    """
-    for (kind, axis), base_entries in sorted(base.items()):
-        head_entries = head.get((kind, axis), [])
-        if not head_entries or sum_entries(base_entries) != sum_entries(head_entries):
-            continue
-        base_times, head_times = _sum_times(base_entries), _sum_times(head_entries)
-        if base_times is None or head_times is None:  # an entry of the group has no times
-            continue
-        base_group = _TimedGroup(kind, axis, base_entries, base_times)
-        head_group = _TimedGroup(kind, axis, head_entries, head_times)
-        if _has_lost_overlap(base_times, head_times):
-            yield _make_finding(OVERLAP_LOST, base_group, head_group, scope_text)
-        elif _has_lost_overlap(head_times, base_times):
-            yield _make_finding(OVERLAP_RESTORED, base_group, head_group, scope_text)
 
 
 def _sum_times(entries: Sequence[Entry]) -> Overlap | None:
@@ -108,23 +99,3 @@ def _has_lost_overlap(before: Overlap, after: Overlap) -> bool:
 def _hidden_pct(times: Overlap) -> float:
     """Return the hidden share of the communication time in percent."""
     return 100 * times.hidden / (times.exposed + times.hidden)
-
-
-def _make_finding(pattern: str, base: _TimedGroup, head: _TimedGroup, scope_text: str) -> Finding:
-    """Return the finding that the same collectives overlap less or more. ``scope_text`` is what the times cover: a step
-    or the whole recording.
-    """
-    return Finding(
-        pattern=pattern,
-        status="REVIEW" if pattern == OVERLAP_LOST else "PASS",
-        axis=head.axis,
-        base=base.volumes,
-        head=head.volumes,
-        text=(
-            f"The same {KIND_NAMES.get(head.kind, head.kind)} on {head.axis}, {head.volumes[head.kind].count} in all, "
-            f"are exposed for {format_seconds(head.times.exposed)} of {scope_text}, "
-            f"{format_seconds(base.times.exposed)} before. Compute hides {_hidden_pct(head.times):.0f}% of their time, "
-            f"{_hidden_pct(base.times):.0f}% before. Measured in one trace of each side, without a statistical test."
-        ),
-        modules=sorted({template(entry.where) for entry in head.entries if entry.where})[:MAX_MODULES],
-    )

@@ -26,7 +26,7 @@ from regbot.ledgers.catalogue import (
     OTHER_LAYER,
     WIDENED,
 )
-from regbot.ledgers.cells import Cell, Claim, View, has_equal_totals, is_payload, sum_volumes
+from regbot.ledgers.cells import Cell, Claim, View, has_equal_totals, is_payload, list_issuers, sum_growth
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.rows import Signature
 
@@ -76,7 +76,7 @@ def detect_other_dtype(view: View) -> Iterator[Claim]:
                     merge_key=(kind, axis, base_dtype, head_dtype),
                     axes=frozenset({axis}),
                     cells=cells,
-                    changed_modules=_collect_issuers(cells),
+                    changed_modules=list_issuers(cells),
                     detail=f"{base_dtype} to {head_dtype}",
                 )
 
@@ -113,7 +113,7 @@ def detect_moved(view: View) -> Iterator[Claim]:
                         merge_key=(base_axis, str(base_size), head_axis, str(head_size)),
                         axes=frozenset({base_axis, head_axis}),
                         cells=cells,
-                        changed_modules=_collect_issuers(cells),
+                        changed_modules=list_issuers(cells),
                         detail=f"{base_axis} (groups of {base_size}) to {head_axis} (groups of {head_size})",
                     )
 
@@ -131,7 +131,7 @@ def detect_other_layer(view: View) -> Iterator[Claim]:
                 merge_key=(signature.axis,),
                 axes=frozenset({signature.axis}),
                 cells=tuple(cells),
-                changed_modules=_collect_issuers(cells),
+                changed_modules=list_issuers(cells),
             )
 
 
@@ -178,11 +178,11 @@ def _choose_pattern(cells: Iterable[Cell]) -> str | None:
     """Return the generic pattern for a change of the totals, or None if the totals did not change. A change of bytes
     decides before a change of calls.
     """
-    before, after = sum_volumes(cells)
-    if before.bytes != after.bytes:
-        return BYTES_UP if after.bytes > before.bytes else BYTES_DOWN
-    if before.count != after.count:
-        return COUNT_UP if after.count > before.count else COUNT_DOWN
+    growth = sum_growth(cells)
+    if growth.bytes:
+        return BYTES_UP if growth.bytes > 0 else BYTES_DOWN
+    if growth.count:
+        return COUNT_UP if growth.count > 0 else COUNT_DOWN
     return None
 
 
@@ -195,7 +195,7 @@ def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Ce
         merge_key=merge_key,
         axes=frozenset(cell.signature.axis for cell in cells),
         cells=tuple(cells),
-        changed_modules=_collect_issuers(cell for cell in cells if cell.changed),
+        changed_modules=list_issuers(cell for cell in cells if cell.changed),
         detail=detail,
     )
 
@@ -212,9 +212,8 @@ def _split_by_direction(
     decreases: dict[GroupName, VolumeChange] = {}
     increases: dict[GroupName, VolumeChange] = {}
     for name, cells in groups.items():
-        before, after = sum_volumes(cells)
-        divisor = 1 if element_widths is None else element_widths[name]
-        calls, size = after.count - before.count, (after.bytes - before.bytes) / divisor
+        growth = sum_growth(cells)
+        calls, size = growth.count, growth.bytes / (1 if element_widths is None else element_widths[name])
         if calls < 0 and size <= 0:
             decreases[name] = VolumeChange(-calls, -size)
         elif calls > 0 and size >= 0:
@@ -244,8 +243,3 @@ def _match_changes(
             decrease, increase = decreases[decreasing_name].size, increases[increasing_name].size
             if abs(decrease - increase) <= tolerance * max(decrease, increase):
                 yield decreasing_name, increasing_name
-
-
-def _collect_issuers(cells: Iterable[Cell]) -> frozenset[str]:
-    """Return the modules that issue ``cells``, before or after."""
-    return frozenset().union(*(cell.issuers for cell in cells))

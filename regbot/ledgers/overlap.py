@@ -6,12 +6,28 @@ remaining communication time is exposed. A communication kernel that waits for i
 because its interval includes the wait.
 """
 
-from typing import NamedTuple
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Times = NDArray[np.float64]
+Device = TypeVar("Device")
+
+
+@dataclass
+class Spans:
+    """Start and end times of many intervals, in any order."""
+
+    starts: "array[float]" = field(default_factory=lambda: array("d"))
+    ends: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def add(self, start: float, end: float) -> None:
+        self.starts.append(start)
+        self.ends.append(end)
 
 
 class Intervals(NamedTuple):
@@ -61,6 +77,15 @@ def overlap(communication: Intervals, compute: Intervals) -> Overlap:
     compute_during = _length_before(compute, communication.ends) - _length_before(compute, communication.starts)
     hidden = float(compute_during.sum())
     return Overlap(exposed=max(communication.length - hidden, 0.0), hidden=hidden)
+
+
+def overlap_devices(communication: Mapping[Device, Spans], compute: Mapping[Device, Intervals]) -> Overlap:
+    """Return the sum of ``overlap`` over the devices. Compute hides only communication of the same device."""
+    overlaps = [
+        overlap(union(spans.starts, spans.ends), compute.get(device, union([], [])))
+        for device, spans in communication.items()
+    ]
+    return Overlap(sum(part.exposed for part in overlaps), sum(part.hidden for part in overlaps))
 
 
 def _length_before(intervals: Intervals, moments: Times) -> Times:

@@ -23,13 +23,13 @@ The detectors here run from base to head and from head to base, so "before" mean
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
 from regbot.ledgers.catalogue import GRADIENT_LOST, OPTIMIZER_SUM_REMOVED, RESHARDS
-from regbot.ledgers.cells import Cell, Claim, View, is_payload
+from regbot.ledgers.cells import Cell, Claim, View, is_payload, list_issuers
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import SUMS, LostExchange, find_lost_exchanges
 from regbot.ledgers.rows import find_unit
@@ -96,34 +96,25 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
             reductions = [cell for cell in reductions if cell.shrinks]
         if not reductions:
             continue
-        gathers = _find_gathers_of_reductions(view, unit, reductions)
+        # Parameter gathers that shrink or grow together with a reduction, in the same place and on the same axis.
+        directions = {(cell.place, cell.signature.axis, cell.shrinks) for cell in reductions}
+        gathers = [
+            cell
+            for cell in view.open_cells(unit)
+            if _gathers_parameters(view, cell) and (cell.place, cell.signature.axis, cell.shrinks) in directions
+        ]
         # The finding names the reductions that shrink. If none shrinks, it names all changed reductions.
         named_cells = [cell for cell in reductions if cell.shrinks] or reductions
         modules_before: frozenset[str] = frozenset().union(*(cell.issuers_before for cell in named_cells))
-        all_issuers: frozenset[str] = frozenset().union(*(cell.issuers for cell in reductions))
         cells = (*reductions, *gathers)
         yield Claim(
             pattern=OPTIMIZER_SUM_REMOVED if _sums_statistics(cells, gradient_sizes) else GRADIENT_LOST,
             merge_key=(),  # the claims of all units become one finding
             axes=frozenset(cell.signature.axis for cell in named_cells),
             cells=cells,
-            changed_modules=modules_before or all_issuers,  # all, if no module issued these cells before
+            changed_modules=modules_before or list_issuers(reductions),  # all, if no module issued these cells before
             population=reducing_modules,
         )
-
-
-def _find_gathers_of_reductions(view: View, unit: str, reductions: list[Cell]) -> list[Cell]:
-    """Return the open parameter gathers of ``unit`` that shrink or grow together with one of ``reductions``, in the
-    same place and on the same axis.
-    """
-    shrinking = {(cell.place, cell.signature.axis) for cell in reductions if cell.shrinks}
-    growing = {(cell.place, cell.signature.axis) for cell in reductions if cell.grows}
-
-    def follows_a_reduction(gather: Cell) -> bool:
-        return (gather.place, gather.signature.axis) in (shrinking if gather.shrinks else growing)
-
-    gathers = [cell for cell in view.open_cells(unit) if _gathers_parameters(view, cell)]
-    return [gather for gather in gathers if follows_a_reduction(gather)]
 
 
 def detect_reshards(view: View) -> Iterator[Claim]:
@@ -221,7 +212,7 @@ def _find_losing_units(view: View) -> set[str]:
     gained_exchanges = {exchange.unit: exchange for exchange in find_lost_exchanges(view.reverse)}
     before = {unit: _scale_to_experts(_chain_reductions(view, unit), gained_exchanges.get(unit)) for unit in view.units}
     after = {unit: _chain_reductions(view.reverse, unit) for unit in view.units}  # "before" in the reverse view
-    reductions = _list_reductions(before, after)
+    reductions = [*chain.from_iterable(before.values()), *chain.from_iterable(after.values())]
     reaches = {reduction.reach for reduction in reductions}
     group_sets = {reduction.group_names for reduction in reductions}
     if len(reaches) > MAX_REACHES or len(group_sets) > MAX_REACHES:
@@ -255,11 +246,6 @@ def _loses_elements(before: Iterable[Reduction], after: Iterable[Reduction]) -> 
     return False
 
 
-def _list_reductions(before: Reductions, after: Reductions) -> list[Reduction]:
-    """Return the reductions of all units, before and after."""
-    return [reduction for reductions in (*before.values(), *after.values()) for reduction in reductions]
-
-
 def _is_rewrapped(view: View, before: Reductions, after: Reductions, changes: Mapping[str, float], reach: int) -> bool:
     """Whether parameters only moved to other FSDP units, so that no elements are missing in total.
 
@@ -271,66 +257,55 @@ def _is_rewrapped(view: View, before: Reductions, after: Reductions, changes: Ma
     if abs(sum(changes.values())) > REWRAP_TOLERANCE * gained_elements:
         return False
     tolerance = REWRAP_TOLERANCE * max(changes.values())
-    group_sets = {reduction.group_names for reduction in _list_reductions(before, after) if reduction.reach >= reach}
+    reductions = chain(chain.from_iterable(before.values()), chain.from_iterable(after.values()))
+    group_sets = {reduction.group_names for reduction in reductions if reduction.reach >= reach}
     for groups in group_sets:
-        before_in_groups, after_in_groups = _select_groups(before, groups, reach), _select_groups(after, groups, reach)
-        if not _gathers_follow_reductions(view, before_in_groups, after_in_groups, set(changes), tolerance):
+        elements_before, elements_after = (
+            {
+                unit: _sum_elements_over([part for part in unit_parts if part.group_names == groups], reach)
+                for unit, unit_parts in parts.items()
+            }
+            for parts in (before, after)
+        )
+        growth = {unit: elements_after[unit] - elements_before[unit] for unit in changes}
+        if not _gathers_follow_reductions(view, groups, growth, sum(elements_before.values()), tolerance):
             return False
     return True
 
 
-class _GroupElements(NamedTuple):
-    """Elements that each unit reduces over the same process groups."""
-
-    groups: frozenset[tuple[str, int]]
-    """Axis and size of the process groups."""
-    by_unit: Mapping[str, float]
-    """Number of elements by the name of the unit."""
-
-
-def _select_groups(reductions: Reductions, groups: frozenset[tuple[str, int]], reach: int) -> _GroupElements:
-    """Return the elements per unit that exactly ``groups`` reduce over at least ``reach`` ranks."""
-    by_unit = {
-        unit: _sum_elements_over([reduction for reduction in unit_reductions if reduction.group_names == groups], reach)
-        for unit, unit_reductions in reductions.items()
-    }
-    return _GroupElements(groups, by_unit)
-
-
 def _gathers_follow_reductions(
-    view: View, before: _GroupElements, after: _GroupElements, units: set[str], tolerance: float
+    view: View,
+    groups: frozenset[tuple[str, int]],
+    reduced_growth: Mapping[str, float],
+    reduced_before: float,
+    tolerance: float,
 ) -> bool:
-    """Whether the gathered elements of each of ``units`` change in proportion to its reduced elements.
+    """Whether the gathered elements of each unit change in proportion to its reduced elements.
 
-    ``before`` and ``after`` are of the same process groups, and only the gathers of these groups count. ``tolerance``
-    is in reduced elements.
+    ``reduced_growth`` and ``reduced_before`` are of the same process groups. Only the gathers of these groups count.
+    ``tolerance`` is in reduced elements.
     """
-    reduced_growth = {unit: after.by_unit[unit] - before.by_unit[unit] for unit in units}
-    gathers = [cell for cell in view.cells if cell.signature.group in before.groups and _gathers_parameters(view, cell)]
+    gathers = [cell for cell in view.cells if cell.signature.group in groups and _gathers_parameters(view, cell)]
     forward_gathers = [cell for cell in gathers if cell.signature.phase == "forward"]
     gathers_by_unit: dict[str, list[Cell]] = defaultdict(list)
     for cell in forward_gathers or gathers:
         gathers_by_unit[find_unit(cell.place)].append(cell)
-    gathered_growth = {unit: _sum_growth(gathers_by_unit[unit]) for unit in units}
+    gathered_growth = {
+        unit: _count_elements(cell.flip() for cell in gathers_by_unit[unit]) - _count_elements(gathers_by_unit[unit])
+        for unit in reduced_growth
+    }
     # How often a step gathers an element that it reduces: once, or once per micro-batch.
     if forward_gathers:
-        gathers_per_element = _count_elements(forward_gathers) / max(sum(before.by_unit.values()), 1)
+        gathers_per_element = _count_elements(forward_gathers) / max(reduced_before, 1)
     else:  # without phases, the gathers include those of backward, and some layers have none in backward
-        total_gathered = sum(abs(growth) for growth in gathered_growth.values())
-        total_reduced = sum(abs(growth) for growth in reduced_growth.values())
-        gathers_per_element = total_gathered / max(total_reduced, 1)
+        total_gathered = sum(map(abs, gathered_growth.values()))
+        gathers_per_element = total_gathered / max(sum(map(abs, reduced_growth.values())), 1)
     if not gathers_per_element:  # no gather shows that parameters moved, so the reductions must be unchanged
         return all(abs(growth) <= tolerance for growth in reduced_growth.values()) and not any(gathered_growth.values())
     return all(
-        abs(gathered_growth[unit] - gathers_per_element * reduced_growth[unit]) <= gathers_per_element * tolerance
-        for unit in units
+        abs(gathered_growth[unit] - gathers_per_element * growth) <= gathers_per_element * tolerance
+        for unit, growth in reduced_growth.items()
     )
-
-
-def _sum_growth(cells: Sequence[Cell]) -> float:
-    """Return the number of elements after minus the number of elements before. ``_count_elements`` counts the elements
-    before, so cells are flipped to count those after."""
-    return _count_elements([cell.flip() for cell in cells]) - _count_elements(cells)
 
 
 def _sum_elements_over(reductions: list[Reduction], reach: int) -> float:
@@ -348,22 +323,13 @@ def _scale_to_experts(reductions: list[Reduction], gained_exchange: LostExchange
     """
     if gained_exchange is None:
         return reductions
-    expert_ranks = gained_exchange.ranks
+    ranks = gained_exchange.ranks
     expected = []
     for reduction in reductions:
-        is_of_experts = gained_exchange.contains(reduction.modules)
-        if not is_of_experts:
+        if not gained_exchange.contains(reduction.modules):
             expected.append(reduction)
-        elif reduction.reach > expert_ranks:
-            expected.append(
-                Reduction(
-                    elements=reduction.elements / expert_ranks,
-                    reach=reduction.reach // expert_ranks,
-                    remaining=0,  # the chain is complete, so nothing continues it
-                    groups=reduction.groups,
-                    modules=reduction.modules,
-                )
-            )
+        elif reduction.reach > ranks:
+            expected.append(replace(reduction, elements=reduction.elements / ranks, reach=reduction.reach // ranks))
     return expected
 
 
@@ -386,20 +352,21 @@ def _chain_reductions(view: View, unit: str) -> list[Reduction]:
         ordered_stages = sorted(
             cells_by_stage, key=lambda stage: (stage.is_all_reduce, -elements_by_stage[stage], stage)
         )
-        chains: list[Reduction] = []
+        first = len(reductions)  # chains of earlier places are not continued
         for stage in ordered_stages:
             elements, group = elements_by_stage[stage], (stage.axis, stage.ranks)
-            candidates = (chain for chain in chains[:MAX_CHAINS] if _can_continue(chain, elements, group))
-            chain = next(candidates, None)
-            if chain is None:
+            for reduction in reductions[first : first + MAX_CHAINS]:
+                is_continued = abs(reduction.remaining - elements) <= PADDING_TOLERANCE * elements
+                if is_continued and group not in reduction.groups:
+                    break
+            else:
                 modules = frozenset().union(*(cell.issuers_before for cell in cells_by_stage[stage]))
-                chain = Reduction(elements, reach=1, remaining=elements, groups=set(), modules=modules)
-                chains.append(chain)
-            chain.reach *= stage.ranks
-            chain.groups.add(group)
+                reduction = Reduction(elements, reach=1, remaining=elements, groups=set(), modules=modules)
+                reductions.append(reduction)
+            reduction.reach *= stage.ranks
+            reduction.groups.add(group)
             if not stage.is_all_reduce:  # after a reduce-scatter, each rank keeps its share of the elements
-                chain.remaining /= stage.ranks
-        reductions += chains
+                reduction.remaining /= stage.ranks
     return reductions
 
 
@@ -409,13 +376,6 @@ class _Stage(NamedTuple):
     is_all_reduce: bool
     axis: str
     ranks: int
-
-
-def _can_continue(chain: Reduction, elements: float, group: tuple[str, int]) -> bool:
-    """Whether a collective in ``group`` on ``elements`` elements reduces the elements that ``chain`` leaves on each
-    rank. It does not continue a chain that already has a collective in ``group``.
-    """
-    return group not in chain.groups and abs(chain.remaining - elements) <= PADDING_TOLERANCE * elements
 
 
 def _count_elements(cells: Iterable[Cell]) -> float:

@@ -29,7 +29,7 @@ from regbot.ledgers.cells import Cell, Claim, View, build_view, is_payload, sum_
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.exposure import find_overlap_changes
 from regbot.ledgers.host_reads import find_host_read_changes
-from regbot.ledgers.rows import Signature, sum_by_kind, template
+from regbot.ledgers.rows import sum_by_kind, template
 from regbot.ledgers.rules import REDUCTIONS_LOST, Circumstances, decide_status
 from regbot.ledgers.wire import WireModel, wire_s
 from regbot.records.config import ShardingThresholds as Thresholds
@@ -69,7 +69,10 @@ def _run_both_ways(detect: Detector) -> Detector:
     """
 
     def detect_both(view: View) -> list[Claim]:
-        inverse_claims = [_rename_claim(_flip_claim(claim), INVERSE[claim.pattern]) for claim in detect(view.reverse)]
+        inverse_claims = [
+            replace(claim, pattern=INVERSE[claim.pattern], cells=tuple(cell.flip() for cell in claim.cells))
+            for claim in detect(view.reverse)
+        ]
         return [*detect(view), *inverse_claims]
 
     return detect_both
@@ -165,24 +168,13 @@ def _collect_claims(view: View, dispatcher: DispatcherChange | None) -> Iterator
     claimed.
     """
     if dispatcher is not None:
-        dispatcher_claims = [_rename_claim(claim, dispatcher.pattern) for claim in expert.detect_dispatcher_off(view)]
-        view.claim(dispatcher_claims)
-        yield from dispatcher_claims
+        dispatcher_claim = replace(expert.claim_dispatcher_change(view), pattern=dispatcher.pattern)
+        view.claim([dispatcher_claim])
+        yield dispatcher_claim
     for detect in DETECTORS:
         claims = list(detect(view))
         view.claim(claims)
         yield from claims
-
-
-def _rename_claim(claim: Claim, pattern: str) -> Claim:
-    return replace(claim, pattern=pattern)
-
-
-def _flip_claim(claim: Claim) -> Claim:
-    """Return a claim that was made on the reverse view, with its cells turned back to the direction from base to
-    head.
-    """
-    return replace(claim, cells=tuple(cell.flip() for cell in claim.cells))
 
 
 def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
@@ -199,7 +191,8 @@ def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
             axes=frozenset().union(*(claim.axes for claim in group_claims)),
             cells=tuple(cell for claim in group_claims for cell in claim.cells),
             changed_modules=frozenset().union(*(claim.changed_modules for claim in group_claims)),
-            population=_join_populations(group_claims),
+            # Usually all claims have the same set, which is then not copied.
+            population=_unite({id(claim.population): claim.population for claim in group_claims}.values()),
             detail=", ".join(dict.fromkeys(claim.detail for claim in group_claims if claim.detail)),
             noun=group_claims[0].noun,
         )
@@ -207,9 +200,8 @@ def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
     ]
 
 
-def _join_populations(claims: Iterable[Claim]) -> frozenset[str]:
-    """Return the populations of all claims together. Usually all of them are the same set, which is not copied."""
-    first, *others = {id(claim.population): claim.population for claim in claims}.values()
+def _unite(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    first, *others = sets
     return first.union(*others) if others else first
 
 
@@ -230,15 +222,12 @@ def _unexplained_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int
 
 def _model_wire(cells: Iterable[Cell], base_model: WireModel, head_model: WireModel) -> WireTime:
     """Return the modelled wire time of the payload in ``cells``, before and after."""
-
-    def model_seconds(model: WireModel, signature: Signature, payload_bytes: int) -> float:
-        return model.seconds(signature.kind, signature.axis, signature.group_size, payload_bytes)
-
-    payload = [cell for cell in cells if is_payload(cell)]
-    return WireTime(
-        base_s=sum(model_seconds(base_model, cell.signature, cell.before.bytes) for cell in payload),
-        head_s=sum(model_seconds(head_model, cell.signature, cell.after.bytes) for cell in payload),
-    )
+    base_s = head_s = 0.0
+    for cell in filter(is_payload, cells):
+        kind, axis, group_size = cell.signature[:3]
+        base_s += base_model.seconds(kind, axis, group_size, cell.before.bytes)
+        head_s += head_model.seconds(kind, axis, group_size, cell.after.bytes)
+    return WireTime(base_s=base_s, head_s=head_s)
 
 
 def _sum_by_kind(cells: Iterable[Cell]) -> tuple[dict[Kind, Volume], dict[Kind, Volume]]:
@@ -246,8 +235,7 @@ def _sum_by_kind(cells: Iterable[Cell]) -> tuple[dict[Kind, Volume], dict[Kind, 
     cells_by_kind: dict[Kind, list[Cell]] = defaultdict(list)
     for cell in cells:
         cells_by_kind[cell.signature.kind].append(cell)
-    before_by_kind: dict[Kind, Volume] = {}
-    after_by_kind: dict[Kind, Volume] = {}
-    for kind, cells_of_kind in sorted(cells_by_kind.items()):
-        before_by_kind[kind], after_by_kind[kind] = sum_volumes(cells_of_kind)
-    return before_by_kind, after_by_kind
+    volumes = {kind: sum_volumes(cells_of_kind) for kind, cells_of_kind in sorted(cells_by_kind.items())}
+    return {kind: before for kind, (before, _) in volumes.items()}, {
+        kind: after for kind, (_, after) in volumes.items()
+    }

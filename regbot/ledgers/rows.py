@@ -27,6 +27,11 @@ class Signature(NamedTuple):
     phase: Phase
     role: Role
 
+    @classmethod
+    def create(cls, entry: Entry, axis: str) -> "Signature":
+        """Return the signature of ``entry`` on ``axis``, the label under which its axis is compared."""
+        return cls(entry.kind, axis, entry.group_size, entry.dtype, entry.phase, entry.role)
+
     @property
     def group(self) -> tuple[str, int]:
         """Axis and size of the process group."""
@@ -79,7 +84,7 @@ def find_unit(module: str) -> str:
     return module[: match.end()] if match else module
 
 
-def sum_entries(entries: Iterable[Entry]) -> Volume:
+def sum_entries(entries: Iterable[Entry | Volume]) -> Volume:
     """Return the total calls and bytes of ``entries``."""
     total_count = total_bytes = 0
     for entry in entries:
@@ -95,14 +100,7 @@ def build_rows(base: Ledger, head: Ledger) -> list[Row]:
     entries_by_key: dict[tuple[Signature, str], tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
     for side, ledger in enumerate((base, head)):  # index 0 has the entries of base, index 1 those of head
         for entry in ledger.entries:
-            signature = Signature(
-                kind=entry.kind,
-                axis=entry.axis,
-                group_size=entry.group_size,
-                dtype=entry.dtype,
-                phase=entry.phase,
-                role=entry.role,
-            )
+            signature = Signature.create(entry, entry.axis)
             entries_by_key[signature, template(entry.where)][side].append(entry)
     rows = []
     for (signature, module_template), (base_entries, head_entries) in entries_by_key.items():

@@ -7,7 +7,7 @@ detector prepared for the first sentence, such as the axes of a replacement. ``c
 which the pattern could occur, for texts such as '1 of 48 MoE layers'.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 
 from regbot.ledgers import catalogue as names
@@ -51,17 +51,22 @@ def write_text(
     ``evidence`` is a sentence on what the runs executed. It replaces the first sentence of the pattern. Without such a
     sentence, it is None.
     """
-    first_sentence = evidence or _FIRST_SENTENCE[claim.pattern](claim)
+    first_sentence = evidence or _write_first_sentence(claim)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]
     if claim.cells:
-        change = f"{_name_traffic(claim)} changed from {_format_traffic(before)} to {_format_traffic(after)}"
+        has_payload = any(cell.signature.role == "payload" for cell in claim.cells)
+        subject = "the payload" if has_payload else f"the {CONTROL_COLLECTIVES}"
+        change = f"{subject} changed from {_format_traffic(before)} to {_format_traffic(after)}"
         sentences.append(f"{scope_text}, {change}.")
         control_before, control_after = control
         if control_before != control_after:
             change = f"changed from {_format_traffic(control_before)} to {_format_traffic(control_after)}"
             sentences.append(f"The {CONTROL_COLLECTIVES} {change}.")
         if wire.base_s or wire.head_s:
-            sentences.append(_describe_wire(wire))
+            sentences.append(
+                f"The modelled wire time of the payload changed from {format_seconds(wire.base_s)} to "
+                f"{format_seconds(wire.head_s)}. This is a model, not a measurement."
+            )
     if passed:
         sentences.append("Passed, because the modelled wire time of the step falls and no gradient reduction is lost.")
     return clip_message(" ".join(sentences))
@@ -96,160 +101,73 @@ def format_seconds(value: float) -> str:
     return f"{value / 1e-6:.2g} µs" if value else "0 s"
 
 
-def _describe_exchange_replaced(claim: Claim) -> str:
-    is_compiled = claim.noun == "op"  # in compiled programs, names of ops stand in place of layers
-    if is_compiled:
-        return (
-            f"in {_name_layers(claim)} the expert-parallel all-to-all on {format_axis(claim)} was replaced by "
-            f"gathering the experts' weights and summing their gradients on {claim.detail}"
-        )
-    return (
-        f"in {_name_layers(claim)} the expert-parallel all-to-all on {format_axis(claim)} was replaced by gathering "
-        f"all tokens and summing the results on {claim.detail}"
-    )
-
-
-def _describe_restored(claim: Claim) -> str:
-    is_compiled = claim.noun == "op"  # in compiled programs, names of ops stand in place of layers
-    if is_compiled:
-        return (
-            f"in {_name_layers(claim)} the expert-parallel all-to-all on {format_axis(claim)} is back; before, the "
-            f"experts' weights were gathered and their gradients summed on {claim.detail}"
-        )
-    return (
-        f"in {_name_layers(claim)} the expert-parallel all-to-all on {format_axis(claim)} is back; before, all tokens "
-        f"were gathered and the results summed on {claim.detail}"
-    )
-
-
-def _describe_axis_lost(claim: Claim) -> str:
-    return (
-        f"in {_name_layers(claim)} the expert-parallel all-to-all on {format_axis(claim)} is gone and nothing "
-        f"exchanges tokens in its place{_describe_followers(claim)}"
-    )
-
-
-def _describe_axis_gained(claim: Claim) -> str:
-    return (
-        f"in {_name_layers(claim)} tokens now travel to their experts by all-to-all on "
-        f"{format_axis(claim)}{_describe_followers(claim)}"
-    )
-
-
-def _describe_followers(claim: Claim) -> str:
-    """Return a clause on the collectives of the experts' parameters that changed for the same reason, or '' if there
-    are none.
-    """
-    return f"; the collectives of the experts' parameters on {claim.detail} changed with it" if claim.detail else ""
-
-
-def _describe_recomputes(claim: Claim) -> str:
-    return (
-        f"in {_name_layers(claim)} backward now repeats the token exchange of forward on {format_axis(claim)} "
-        "(recompute)"
-    )
-
-
-def _describe_recomputes_not(claim: Claim) -> str:
-    return f"in {_name_layers(claim)} backward no longer repeats the token exchange of forward on {format_axis(claim)}"
-
-
-def _describe_reshards(claim: Claim) -> str:
-    return (
-        f"in {_name_modules(claim)} FSDP frees the parameters after forward and gathers them a second time on "
-        f"{format_axis(claim)} for backward"
-    )
-
-
-def _describe_keeps_gathered(claim: Claim) -> str:
-    return (
-        f"in {_name_modules(claim)} FSDP keeps the parameters gathered from forward to backward on "
-        f"{format_axis(claim)}, which costs memory"
-    )
-
-
-def _describe_gradient_lost(claim: Claim) -> str:
-    return (
-        f"in {_name_modules(claim)} gradients that were reduced on {format_axis(claim)} are reduced over fewer ranks "
-        "or not at all, so replicas drift apart (if these parameters were removed on purpose, declare it with --expect)"
-    )
-
-
-def _describe_gradient_gained(claim: Claim) -> str:
-    return (
-        f"in {_name_modules(claim)} gradients are now reduced on {format_axis(claim)}; before, they were reduced over "
-        "fewer ranks or not at all"
-    )
-
-
-def _describe_optimizer_sum_removed(claim: Claim) -> str:
-    return (
-        f"in {_name_modules(claim)} the optimizer step sums over fewer ranks on {format_axis(claim)}, or not at all; "
-        "if these are gradients, replicas drift apart. The counts cannot tell gradients from statistics, such as a "
-        "norm or a number of tokens. If they are statistics, declare the change with --expect"
-    )
-
-
-def _describe_optimizer_sum_added(claim: Claim) -> str:
-    return (
-        f"in {_name_modules(claim)} the optimizer step now sums on {format_axis(claim)}; before, it summed over fewer "
-        "ranks or not at all. The bytes are not those of known gradients, so these may be statistics such as a norm or "
-        "a count of tokens"
-    )
-
-
-def _describe_moved(claim: Claim) -> str:
-    return f"in {_name_modules(claim)} the same collectives moved from {claim.detail}"
-
-
-def _describe_other_layer(claim: Claim) -> str:
-    losing = _list_modules(frozenset().union(*(cell.issuers for cell in claim.cells if cell.shrinks)))
-    gaining = _list_modules(frozenset().union(*(cell.issuers for cell in claim.cells if cell.grows)))
-    return f"collectives on {format_axis(claim)} moved from {losing} to {gaining}; the total is the same"
-
-
-def _describe_other_dtype(claim: Claim) -> str:
-    return f"in {_name_modules(claim)} the same elements travel on {format_axis(claim)} in another type, {claim.detail}"
-
-
-def _describe_counts(claim: Claim) -> str:
-    frequency = "more often" if claim.pattern == names.COUNTS_ADDED else "less often"
-    return (
-        f"in {_name_layers(claim)} the ranks on {format_axis(claim)} exchange token counts or indices {frequency} than "
-        "before"
-    )
-
-
-def _describe_generic(claim: Claim) -> str:
-    form = f" ({claim.detail})" if claim.detail else ""  # dtype and phase
-    return f"{claim.pattern} on {format_axis(claim)}{form} in {_name_modules(claim)}, and no named pattern explains it"
-
-
-_FIRST_SENTENCE: dict[str, Callable[[Claim], str]] = {
-    names.ALL_TO_ALL_REPLACED: _describe_exchange_replaced,
-    names.RESTORED: _describe_restored,
-    names.AXIS_LOST: _describe_axis_lost,
-    names.AXIS_GAINED: _describe_axis_gained,
-    names.RECOMPUTES: _describe_recomputes,
-    names.RECOMPUTES_NOT: _describe_recomputes_not,
-    names.RESHARDS: _describe_reshards,
-    names.KEEPS_GATHERED: _describe_keeps_gathered,
-    names.GRADIENT_LOST: _describe_gradient_lost,
-    names.GRADIENT_GAINED: _describe_gradient_gained,
-    names.OPTIMIZER_SUM_REMOVED: _describe_optimizer_sum_removed,
-    names.OPTIMIZER_SUM_ADDED: _describe_optimizer_sum_added,
-    names.MOVED: _describe_moved,
-    names.OTHER_LAYER: _describe_other_layer,
-    names.WIDENED: _describe_other_dtype,
-    names.NARROWED: _describe_other_dtype,
-    names.COUNTS_ADDED: _describe_counts,
-    names.COUNTS_REMOVED: _describe_counts,
-    names.BYTES_UP: _describe_generic,
-    names.BYTES_DOWN: _describe_generic,
-    names.COUNT_UP: _describe_generic,
-    names.COUNT_DOWN: _describe_generic,
-    names.CONTROL_CHANGED: _describe_generic,
+_FIRST_SENTENCES: dict[str, str] = {
+    names.ALL_TO_ALL_REPLACED: (
+        "in {layers} the expert-parallel all-to-all on {axis} was replaced by gathering {replacement} on {detail}"
+    ),
+    names.RESTORED: ("in {layers} the expert-parallel all-to-all on {axis} is back; before, {restored} on {detail}"),
+    names.AXIS_LOST: (
+        "in {layers} the expert-parallel all-to-all on {axis} is gone and nothing exchanges tokens in its place"
+        "{followers}"
+    ),
+    names.AXIS_GAINED: "in {layers} tokens now travel to their experts by all-to-all on {axis}{followers}",
+    names.RECOMPUTES: "in {layers} backward now repeats the token exchange of forward on {axis} (recompute)",
+    names.RECOMPUTES_NOT: "in {layers} backward no longer repeats the token exchange of forward on {axis}",
+    names.RESHARDS: (
+        "in {modules} FSDP frees the parameters after forward and gathers them a second time on {axis} for backward"
+    ),
+    names.KEEPS_GATHERED: (
+        "in {modules} FSDP keeps the parameters gathered from forward to backward on {axis}, which costs memory"
+    ),
+    names.GRADIENT_LOST: (
+        "in {modules} gradients that were reduced on {axis} are reduced over fewer ranks or not at all, so replicas "
+        "drift apart (if these parameters were removed on purpose, declare it with --expect)"
+    ),
+    names.GRADIENT_GAINED: (
+        "in {modules} gradients are now reduced on {axis}; before, they were reduced over fewer ranks or not at all"
+    ),
+    names.OPTIMIZER_SUM_REMOVED: (
+        "in {modules} the optimizer step sums over fewer ranks on {axis}, or not at all; if these are gradients, "
+        "replicas drift apart. The counts cannot tell gradients from statistics, such as a norm or a number of tokens. "
+        "If they are statistics, declare the change with --expect"
+    ),
+    names.OPTIMIZER_SUM_ADDED: (
+        "in {modules} the optimizer step now sums on {axis}; before, it summed over fewer ranks or not at all. The "
+        "bytes are not those of known gradients, so these may be statistics such as a norm or a count of tokens"
+    ),
+    names.MOVED: "in {modules} the same collectives moved from {detail}",
+    names.OTHER_LAYER: "collectives on {axis} moved from {losing} to {gaining}; the total is the same",
+    names.WIDENED: "in {modules} the same elements travel on {axis} in another type, {detail}",
+    names.NARROWED: "in {modules} the same elements travel on {axis} in another type, {detail}",
+    names.COUNTS_ADDED: ("in {layers} the ranks on {axis} exchange token counts or indices more often than before"),
+    names.COUNTS_REMOVED: ("in {layers} the ranks on {axis} exchange token counts or indices less often than before"),
 }
+"""First sentence of the text by pattern, with the fields of ``_write_first_sentence``."""
+_GENERIC_SENTENCE = "{pattern} on {axis}{bracketed_detail} in {modules}, and no named pattern explains it"
+
+
+def _write_first_sentence(claim: Claim) -> str:
+    is_compiled = claim.noun == "op"  # in compiled programs, names of ops stand in place of layers
+    if is_compiled:
+        replacement = "the experts' weights and summing their gradients"
+        restored = "the experts' weights were gathered and their gradients summed"
+    else:
+        replacement, restored = "all tokens and summing the results", "all tokens were gathered and the results summed"
+    followers = f"; the collectives of the experts' parameters on {claim.detail} changed with it"
+    # Everything that a ledger can contain is a field, never a part of the format itself.
+    return _FIRST_SENTENCES.get(claim.pattern, _GENERIC_SENTENCE).format(
+        pattern=claim.pattern,
+        axis=format_axis(claim),
+        layers=_name_layers(claim),
+        modules=_name_modules(claim),
+        detail=claim.detail,
+        bracketed_detail=f" ({claim.detail})" if claim.detail else "",  # dtype and phase
+        followers=followers if claim.detail else "",
+        losing=_list_modules(frozenset().union(*(cell.issuers for cell in claim.cells if cell.shrinks))),
+        gaining=_list_modules(frozenset().union(*(cell.issuers for cell in claim.cells if cell.grows))),
+        replacement=replacement,
+        restored=restored,
+    )
 
 
 def _name_layers(claim: Claim) -> str:
@@ -301,16 +219,3 @@ def _format_traffic(kinds: Mapping[Kind, Volume]) -> str:
         if volume.count
     ]
     return " + ".join(parts) or "nothing"
-
-
-def _name_traffic(claim: Claim) -> str:
-    """Return the subject of the sentence on traffic: the payload if the claim has any, else the control collectives."""
-    has_payload = any(cell.signature.role == "payload" for cell in claim.cells)
-    return "the payload" if has_payload else f"the {CONTROL_COLLECTIVES}"
-
-
-def _describe_wire(wire: WireTime) -> str:
-    return (
-        f"The modelled wire time of the payload changed from {format_seconds(wire.base_s)} to "
-        f"{format_seconds(wire.head_s)}. This is a model, not a measurement."
-    )

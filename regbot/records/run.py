@@ -63,11 +63,6 @@ class CodeProof(Record):
     watched: dict[str, Text] = Field(description="package of the checkout -> folder in the worktree that it came from")
     foreign: dict[str, Text] = Field(description="package of the checkout -> path outside the worktree; must be empty")
     files: dict[str, Digest] = Field(description="loaded source file -> hash without comments and docstrings")
-    missing: Annotated[list[Text], Field(max_length=1000)] = Field(
-        [],
-        description="files that the run looked for and that its sparse checkout lacks. In a raw run: all modules that "
-        "were not found, as paths without an ending",
-    )
 
 
 class Environment(Record):
@@ -318,9 +313,6 @@ class Run(Record):
     hang: Hang | None = Field(None, description="what the ranks of a hung run reported")
     crash: Crash | None = Field(None, description="traceback of a traced run that crashed, unless the build failed")
     changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field([], description="tracked files")
-    sparse: Annotated[list[Text], Field(max_length=1000)] = Field(
-        [], description="folders of a sparse checkout; [] if all files were checked out"
-    )
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(None, description="on the paper GPU, each allocation rounded up to 512")
     log_tail: Message = Field("", description="last lines of the guest's output, if the run failed")

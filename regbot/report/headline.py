@@ -1,31 +1,32 @@
-"""The headline of a check: the icon and the word of the verdict, and one sentence with the reason.
+"""The headline of a check, and the answers to its three questions.
 
-Every state of a check has its own small function, which returns the sentence for that state. The comment on the pull
-request and the report (report.html) use the same sentences. A sentence is a tuple of text parts (``Words``). Untrusted
-parts have the type ``Name`` or ``UntrustedText``.
-
+A sentence is a tuple of text parts (``Words``). Untrusted parts have the type ``Name`` or ``UntrustedText``.
 ``check.entries`` are the workloads that were run. Among them, ``check.decisive`` are those that cause the state, and
-``check.changed`` are those with changed collectives or findings. ``check.unconcerned`` are workloads that were not run.
+``check.changed`` are those with changed collectives or findings.
 """
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from regbot.records.run import Arm, Outcome, Run
+from regbot.records.run import Arm, Outcome
 from regbot.records.text.clip import clip
-from regbot.records.text.percentages import round_up_percent
-from regbot.records.verdict import Finding, Status, WallKind
+from regbot.records.verdict import Finding, Sharding, Status, Throughput, WallKind, select_gravest_status
 from regbot.report.markdown import Name, UntrustedText, Words
+from regbot.report.notes import name_small_variants
+from regbot.report.quantities import size
 from regbot.report.state import Check, State
 from regbot.report.throughput import (
     ThroughputAnswer,
+    classify_throughput,
     describe_bound,
     describe_change,
     describe_reference,
     describe_undecided,
     explain_mean_only,
     has_times,
-    is_undecided_by_noise,
+    is_gate_contradicted,
+    select_deciding_test,
     select_mean_only_test,
 )
 from regbot.report.workload_section import CollectiveLine, WorkloadSection, kind_words
@@ -37,13 +38,6 @@ REASON_CHARACTERS = 300
 
 _WALL_NAMES: dict[WallKind, str] = {"not one wall": "no single part of the step"}
 """Names of the walls whose kind does not say enough by itself. A wall is the part of a step that explains a change."""
-_STALL_PLACES: dict[WallKind, str] = {
-    "communication": "communication",
-    "compute or host": "compute or host time",
-    "not one wall": "no single part of the step",
-}
-"""The part of the step in which a few steps stall."""
-
 _AXIS_SEPARATOR = re.compile(r" -> |, ")
 """Separators between the axes of a finding."""
 
@@ -73,13 +67,15 @@ def icon(check: Check) -> str:
     return "🔎" if check.state is State.NOT_JUDGED else ICONS[check.verdict.verdict]
 
 
+def overrides(arm: Arm) -> str:
+    """Return the overrides of an arm, such as ``dispatcher=allgather``; '' if the arm has none."""
+    return " ".join(f"{key}={value}" for key, value in arm.overrides.items())
+
+
 def _sharding_fail_headline(check: Check) -> Words:
+    slower = ("; and ", *_describe_slowest(check)) if check.slower else ()
     failing = check.decisive
-    return (*_describe_worst_change(failing, "FAIL"), f" in {_count_workloads(failing, check)}")
-
-
-def _both_fail_headline(check: Check) -> Words:
-    return (*_sharding_fail_headline(check), "; and ", *_describe_slowest(check))
+    return (*_describe_worst_change(failing, "FAIL"), f" in {_count_workloads(failing, check)}", *slower)
 
 
 def _throughput_fail_headline(check: Check) -> Words:
@@ -88,15 +84,34 @@ def _throughput_fail_headline(check: Check) -> Words:
 
 def _head_breaks_headline(check: Check) -> Words:
     """Return how head fails, the reason if head ended without an error, and what base does instead."""
-    failing = check.decisive
-    run = _find_failed_head(failing[0]) if failing else None
-    failure = _describe_failure(failing[0], run) if failing else "fails"
-    detail: Words = ()
-    if run is not None and run.outcome in QUIET_OUTCOMES and run.reason:
-        detail = (": ", UntrustedText(clip(run.reason, REASON_CHARACTERS)))
-    base = _BASE_OUTCOMES.get(run.outcome, "does not") if run is not None else "does not"
-    separator = "; " if detail else ", "
-    return (f"the head {failure} in {_count_workloads(failing, check)}", *detail, f"{separator}the base {base}")
+    entry = check.decisive[0]
+    scope = _count_workloads(check.decisive, check)
+    run = next((run for run in entry.failed if run.arm.name == "head"), None)
+    if run is None:
+        return (f"the head {'fails' if entry.head or entry.timed else 'was not run'} in {scope}, the base does not",)
+    failure = _OUTCOMES.get(run.outcome, "fails")
+    base = _QUIET_OUTCOMES.get(run.outcome)
+    if base is None or not run.reason:
+        return (f"the head {failure} in {scope}, the base {base or 'does not'}",)
+    return (
+        f"the head {failure} in {scope}: ",
+        UntrustedText(clip(run.reason, REASON_CHARACTERS)),
+        f"; the base {base}",
+    )
+
+
+_OUTCOMES: dict[Outcome, str] = {
+    "crashed": "crashes",
+    "hung": "hangs",
+    "no_record": "ends without a result",
+    "bad_record": "ends without a result",
+    "short": "stops before its last step",
+    "diverged": "does not train",
+}
+"""Outcome of head -> how head fails, as a predicate."""
+_QUIET_OUTCOMES: dict[Outcome, str] = {"short": "runs all its steps", "diverged": "trains"}
+"""Outcome of a head that ended without an error -> what base does instead. The headline then has the reason, because no
+log has one."""
 
 
 def _neither_runs_headline(check: Check) -> Words:
@@ -104,27 +119,15 @@ def _neither_runs_headline(check: Check) -> Words:
     entries = check.decisive
     traces_ran = all(run is not None and run.outcome == "ok" for entry in entries for run in (entry.base, entry.head))
     condition = " when they are timed" if traces_ran else ""
-    return (
-        f"base and head both fail to run{condition} in {_count_workloads(entries, check)}, so nothing can be compared",
-    )
+    scope = _count_workloads(entries, check)
+    return (f"base and head both fail to run{condition} in {scope}, so nothing can be compared",)
 
 
 def _base_breaks_headline(check: Check) -> Words:
     total = len(check.entries)
-    if len(check.decisive) == total > 1:
-        return (f"the base cannot be measured in any of the {total} workloads, so there is nothing to compare with",)
-    scope = _count_workloads(check.decisive, check)
+    is_everywhere = len(check.decisive) == total > 1
+    scope = f"any of the {total} workloads" if is_everywhere else _count_workloads(check.decisive, check)
     return (f"the base cannot be measured in {scope}, so there is nothing to compare with",)
-
-
-def _foreign_code_headline(check: Check) -> Words:
-    entries = check.decisive
-    packages = [name for entry in entries for name in entry.foreign]
-    return (
-        "the code that ran is not the code of the commit: ",
-        Name(packages[0] if packages else ""),
-        f" was imported from outside the checkout in {_count_workloads(entries, check)}",
-    )
 
 
 def _doubtful_crash_headline(check: Check) -> Words:
@@ -134,90 +137,45 @@ def _doubtful_crash_headline(check: Check) -> Words:
     return (f"the head crashes in {scope}, and nothing shows that the change is the cause",)
 
 
-def _no_record_headline(check: Check) -> Words:
-    """Return which arm of the first decisive workload ended without a usable record."""
-    entries = check.decisive
-    runs = (("base", entries[0].base), ("head", entries[0].head))
-    arm = next((name for name, run in runs if run is None or run.outcome != "ok"), "")
-    scope = _count_workloads(entries, check)
-    return (f"the {arm} ended without a usable result in {scope}, so its collectives are unknown",)
-
-
-def _environment_headline(check: Check) -> Words:
-    """Return that the requested dispatcher did not run, and which dispatcher ran instead."""
-    runs = [timed_run.run for entry in check.decisive for timed_run in entry.timed.runs]
-    backend = next((run.backends["dispatcher"] for run in runs if "dispatcher" in run.backends), None)
-    requested: Words = (" ", Name(backend.requested)) if backend else ()
-    executed = Name(backend.executed) if backend else "another one"
-    did_not_run = f" did not run on this machine in {_count_workloads(check.decisive, check)}; the runs used "
-    return ("the requested dispatcher", *requested, did_not_run, executed, ", so their times cannot be used")
-
-
-def _untimed_headline(check: Check) -> Words:
-    entries = check.decisive
-    return (
-        "no usable step times were measured in ",
-        _count_workloads(entries, check),
-        *_append_first_reason(entries),
-    )
-
-
-def _unmeasured_headline(check: Check) -> Words:
-    entries = check.decisive
+def _invalid_headline(check: Check) -> Words:
+    """Return what is missing in the decisive workloads, and the first reason."""
+    missing = {
+        State.FOREIGN_CODE: "the code that ran is not the code of the commit in ",
+        State.ENVIRONMENT: "the requested dispatcher did not run on this machine in ",
+        State.UNTIMED: "no usable step times were measured in ",
+    }.get(check.state, "there is no valid result in ")
     if not check.entries:
         return ("there was no workload to measure",)
-    return ("there is no valid result in ", _count_workloads(entries, check), *_append_first_reason(entries))
+    return (missing, _count_workloads(check.decisive, check), *_append_first_reason(check.decisive))
 
 
 def _trains_differently_headline(check: Check) -> Words:
     reasons = [reason for entry in check.decisive for reason in entry.verdict.validity.reasons]
-    cause: Words = (
-        (UntrustedText(reasons[0][:REASON_CHARACTERS].rstrip(". ")),) if reasons else ("head trains differently",)
-    )
+    cause = UntrustedText((reasons or ["head trains differently"])[0][:REASON_CHARACTERS].rstrip(". "))
     scope = _count_workloads(check.decisive, check)
-    return (f"in {scope}, ", *cause, "; a reviewer has to decide whether this is intended")
+    return (f"in {scope}, ", cause, "; a reviewer has to decide whether this is intended")
 
 
 def _review_headline(check: Check) -> Words:
-    waiting = check.decisive
-    return (
-        *_describe_worst_change(waiting, "REVIEW"),
-        f" in {_count_workloads(waiting, check)}; a reviewer has to decide whether this is intended",
-    )
+    scope = f" in {_count_workloads(check.decisive, check)}; a reviewer has to decide whether this is intended"
+    return (*_describe_worst_change(check.decisive, "REVIEW"), scope)
 
 
 def _inconclusive_headline(check: Check) -> Words:
-    """Return in how many workloads throughput is undecided, with a cause. Without any step times, return that nothing
-    has been timed.
-
-    If all of them are undecided because of noise, the cause is the range of their smallest detectable slowdowns.
-    Otherwise it is the cause of the first workload that has one.
-    """
-    undecided = check.decisive
+    """Return in how many workloads throughput is undecided, with the cause of the first workload that has one."""
     unchanged = "" if check.changed else "the sharding is unchanged; "
-    timed = [entry.throughput for entry in undecided if entry.throughput]
+    timed = [entry.throughput for entry in check.decisive if entry.throughput]
     if not any(has_times(section) for section in timed):
-        planned = sum(entry.throughput is not None for entry in check.entries)
-        scope = f" in {_format_count(len(timed), planned, 'workload')}" if planned > 1 else ""
-        return (f"{unchanged}nothing has been timed yet{scope}",)
-    causes = [describe_undecided(section) for section in timed]
-    cause = next((f": {text}" for text in causes if text), "")
-    detectable = [section.mde_pct for section in timed if section.mde_pct is not None]
-    if len(detectable) > 1 and all(is_undecided_by_noise(section) for section in timed):
-        smallest, largest = round_up_percent(min(detectable)), round_up_percent(max(detectable))
-        cause = (
-            f": the smallest slowdown that the pairs can detect is {smallest} to {largest}, depending on the workload"
-        )
-    return (f"{unchanged}throughput is undecided in {_count_timed_workloads(undecided, check)}{cause}",)
+        return (f"{unchanged}nothing has been timed yet",)
+    cause = next((f": {text}" for section in timed if (text := describe_undecided(section))), "")
+    return (f"{unchanged}throughput is undecided in {_count_timed_workloads(check.decisive, check)}{cause}",)
 
 
 def _not_judged_headline(check: Check) -> Words:
     """Return the overrides of both arms, which are one commit, and whether the collectives differ."""
     base, head = (overrides(arm) or "as configured" for arm in (check.verdict.base, check.verdict.head))
-    if not check.changed:
-        return (Name(base), " against ", Name(head), ", and the collectives are the same", *_append_throughput(check))
-    differ = f", and the collectives differ in {_count_workloads(check.changed, check)}"
-    return (Name(base), " against ", Name(head), differ, *_append_throughput(check))
+    scope = f"differ in {_count_workloads(check.changed, check)}" if check.changed else "are the same"
+    return (Name(base), " against ", Name(head), f", and the collectives {scope}", *_append_throughput(check))
 
 
 def _accepted_headline(check: Check) -> Words:
@@ -234,17 +192,9 @@ def _improved_headline(check: Check) -> Words:
 
 def _faster_headline(check: Check) -> Words:
     faster = check.with_answer(ThroughputAnswer.FASTER)
-    best = min(faster, key=_get_estimate_pct)
-    return (
-        *_describe_step_change(best, faster, check),
-        *_append_wall([best]),
-        "; the sharding is unchanged",
-    )
-
-
-def _get_estimate_pct(entry: WorkloadSection) -> float:
-    """Return the change of the median step time in percent; 0 if unknown. It is negative if head is faster."""
-    return (entry.throughput.estimate_pct or 0.0) if entry.throughput else 0.0
+    best = min(faster, key=lambda entry: (entry.throughput and entry.throughput.estimate_pct) or 0.0)
+    change = _describe_step_change(best, faster, check)
+    return (*change, *_append_wall([best]), "; the sharding is unchanged")
 
 
 def _identical_headline(check: Check) -> Words:
@@ -253,27 +203,47 @@ def _identical_headline(check: Check) -> Words:
 
 
 def _unchanged_headline(check: Check) -> Words:
-    """Return that the sharding is unchanged, and what is known about throughput."""
+    """Return that the sharding is unchanged, and what is known about throughput. If nothing was timed, this includes in
+    how many workloads head's step runs other operators than base's step."""
     sentence = f"the sharding is unchanged in {_count_workloads(check.entries, check)}"
     throughput = _append_throughput(check)
     if throughput or check.is_passing_but_unproven:  # then the headline already has its reason
         return (sentence, *throughput)
-    return (sentence, _describe_untimed_difference(check))
-
-
-def _describe_untimed_difference(check: Check) -> str:
-    """Return that nothing was timed, and in how many workloads head's step runs other operators than base's step."""
     differing = [entry for entry in check.entries if entry.has_other_operators]
     if not differing:
-        return "; step times were not measured"
+        return (sentence, "; step times were not measured")
     scope = "" if len(differing) == len(check.entries) else f" in {_count_workloads(differing, check)}"
-    return f"; head runs other operators than base{scope}, and step times were not measured"
+    return (sentence, f"; head runs other operators than base{scope}, and step times were not measured")
 
 
 def _unconcerned_headline(check: Check) -> Words:
     proven = check.verdict.verdict == "PASS"
     end = ", and stored runs of the base loaded none of the changed files" if proven else ", so nothing was measured"
     return (f"no changed file matches the paths of a workload{end}",)
+
+
+_HEADLINES: dict[State, Callable[[Check], Words]] = {
+    State.SHARDING_FAIL: _sharding_fail_headline,
+    State.THROUGHPUT_FAIL: _throughput_fail_headline,
+    State.HEAD_BREAKS: _head_breaks_headline,
+    State.NEITHER_RUNS: _neither_runs_headline,
+    State.BASE_BREAKS: _base_breaks_headline,
+    State.FOREIGN_CODE: _invalid_headline,
+    State.DOUBTFUL_CRASH: _doubtful_crash_headline,
+    State.ENVIRONMENT: _invalid_headline,
+    State.UNTIMED: _invalid_headline,
+    State.UNMEASURED: _invalid_headline,
+    State.TRAINS_DIFFERENTLY: _trains_differently_headline,
+    State.REVIEW: _review_headline,
+    State.INCONCLUSIVE: _inconclusive_headline,
+    State.NOT_JUDGED: _not_judged_headline,
+    State.ACCEPTED: _accepted_headline,
+    State.IMPROVED: _improved_headline,
+    State.FASTER: _faster_headline,
+    State.IDENTICAL: _identical_headline,
+    State.UNCHANGED: _unchanged_headline,
+    State.UNCONCERNED: _unconcerned_headline,
+}
 
 
 def _describe_slowest(check: Check) -> Words:
@@ -297,17 +267,10 @@ def _describe_step_change(worst: WorkloadSection, changed: Sequence[WorkloadSect
 
 
 def _append_wall(entries: Sequence[WorkloadSection]) -> Words:
-    """Return the wall that explains the change of the first entry, such as ``(cause: communication)``; () if the wall
-    is unknown.
-
-    If only a few steps are slow, the wall is the part of the step in which they stall. The line below the table of step
-    times shows how much of the change the wall explains.
-    """
+    """Return the wall that explains the change of the first entry, ``(cause: communication)``; () if it is unknown."""
     section = entries[0].throughput if entries else None
     if section is None or section.wall_kind is None:
         return ()
-    if select_mean_only_test(section):
-        return (f" (in {_STALL_PLACES[section.wall_kind]})",)
     return (f" (cause: {_WALL_NAMES.get(section.wall_kind, section.wall_kind)})",)
 
 
@@ -339,33 +302,6 @@ def _append_throughput(check: Check) -> Words:
     return ()
 
 
-_HEADLINES: dict[State, Callable[[Check], Words]] = {
-    State.SHARDING_FAIL: _sharding_fail_headline,
-    State.BOTH_FAIL: _both_fail_headline,
-    State.THROUGHPUT_FAIL: _throughput_fail_headline,
-    State.HEAD_BREAKS: _head_breaks_headline,
-    State.NEITHER_RUNS: _neither_runs_headline,
-    State.BASE_BREAKS: _base_breaks_headline,
-    State.FOREIGN_CODE: _foreign_code_headline,
-    State.DOUBTFUL_CRASH: _doubtful_crash_headline,
-    State.NO_RECORD: _no_record_headline,
-    State.ENVIRONMENT: _environment_headline,
-    State.UNTIMED: _untimed_headline,
-    State.UNMEASURED: _unmeasured_headline,
-    State.TRAINS_DIFFERENTLY: _trains_differently_headline,
-    State.REVIEW: _review_headline,
-    State.INCONCLUSIVE: _inconclusive_headline,
-    State.NOT_JUDGED: _not_judged_headline,
-    State.ACCEPTED: _accepted_headline,
-    State.IMPROVED: _improved_headline,
-    State.FASTER: _faster_headline,
-    State.IDENTICAL: _identical_headline,
-    State.UNCHANGED: _unchanged_headline,
-    State.UNCONCERNED: _unconcerned_headline,
-}
-"""State of a check -> function that returns its headline."""
-
-
 def _describe_worst_change(entries: Sequence[WorkloadSection], status: Status | None) -> Words:
     """Return text like ``all-to-all replaced by gather and sum (all-to-all on `ep`: 5 per layer → 0)``.
 
@@ -376,10 +312,8 @@ def _describe_worst_change(entries: Sequence[WorkloadSection], status: Status | 
         for finding in entry.findings:
             if status is None or finding.status == status:
                 line = _select_clearest_line(entry, finding)
-                return (
-                    UntrustedText(clip(finding.pattern, PATTERN_CHARACTERS)),
-                    *((" (", *_describe_line_change(line), ")") if line else ()),
-                )
+                pattern = UntrustedText(clip(finding.pattern, PATTERN_CHARACTERS))
+                return (pattern, *((" (", *_describe_line_change(line), ")") if line else ()))
     return ("the program has changed", *_append_first_reason(entries))
 
 
@@ -393,8 +327,7 @@ def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> Collectiv
     candidates = [line for line in entry.changed if line.axis in axes] or entry.changed
 
     def sort_key(line: CollectiveLine) -> tuple[bool, int]:
-        is_decreased = line.head.count < line.base.count
-        return not is_decreased, -abs(line.head.bytes - line.base.bytes)
+        return line.head.count >= line.base.count, -abs(line.head.bytes - line.base.bytes)
 
     return min(candidates, key=sort_key, default=None)
 
@@ -405,23 +338,15 @@ def _describe_line_change(line: CollectiveLine) -> Words:
     If only a few layers lost the collective, these layers are named. If the texts of the counts do not differ, the
     total counts are given.
     """
-    if missing := line.list_missing_layers():
-        names: list[str] = []
-        for layer in missing:
-            names += [", ", Name(layer)] if names else [Name(layer)]
-        usual_count = line.describe_count(line.base)
-        return (kind_words(line.kind), " on ", Name(line.axis), f": {usual_count} → 0 in ", *names)
+    start = (kind_words(line.kind), " on ", Name(line.axis), ": ")
     base_count, head_count = line.describe_count(line.base), line.describe_count(line.head)
-    if line.base.count == line.head.count or base_count == head_count:
-        base_count, head_count = str(line.base.count), str(line.head.count)
+    if missing := line.list_missing_layers():
+        return (*start, *base_count, " → 0 in ", Name(", ".join(missing)))
     if line.base.count == line.head.count:
-        return (kind_words(line.kind), " on ", Name(line.axis), f": still {head_count}, but with other bytes or layers")
-    return (
-        kind_words(line.kind),
-        " on ",
-        Name(line.axis),
-        f": {base_count or line.base.count} → {head_count or line.head.count}",
-    )
+        return (*start, f"still {line.head.count}, but with other bytes or layers")
+    if base_count == head_count:
+        base_count = head_count = ()
+    return (*start, *(base_count or (str(line.base.count),)), " → ", *(head_count or (str(line.head.count),)))
 
 
 def _count_workloads(entries: Sequence[WorkloadSection], check: Check) -> str:
@@ -453,33 +378,116 @@ def _append_first_reason(entries: Sequence[WorkloadSection]) -> Words:
     return (": ", UntrustedText(reasons[0][:REASON_CHARACTERS].rstrip(". "))) if reasons else ()
 
 
-QUIET_OUTCOMES: tuple[Outcome, ...] = ("short", "diverged")
-"""Outcomes of a head that ended without an error. The headline then has the reason, because no log has one."""
-_BASE_OUTCOMES: dict[Outcome, str] = {"short": "runs all its steps", "diverged": "trains"}
-"""Outcome of head -> what base does instead. For the other outcomes, base "does not" crash or hang."""
-OUTCOMES: dict[Outcome, str] = {
-    "crashed": "crashes",
-    "hung": "hangs",
-    "no_record": "ends without a result",
-    "bad_record": "ends without a result",
-    "short": "stops before its last step",
-    "diverged": "does not train",
-}
-"""Outcome of head -> how head fails, as a predicate."""
+@dataclass(frozen=True)
+class QuestionAnswer:
+    """One of the three questions of every check, with its answer."""
+
+    question: str
+    topic: str
+    """Short name of the question."""
+    status: Status | None
+    """Status of the answer; None if nothing was measured."""
+    words: str
 
 
-def _find_failed_head(entry: WorkloadSection) -> Run | None:
-    """Return head's failed static run, else head's last failed timed run; None if no run of head failed."""
-    return next((run for run in entry.failed if run.arm.name == "head"), None)
+def answer_questions(check: Check) -> tuple[QuestionAnswer, QuestionAnswer, QuestionAnswer]:
+    """Return the answers to: Did the sharding change? Did throughput change? Can the answer be trusted?"""
+    return (
+        QuestionAnswer("Did the sharding change?", "Sharding", *_answer_sharding(check)),
+        QuestionAnswer("Did throughput change?", "Throughput", *_answer_throughput(check)),
+        QuestionAnswer("Can the answer be trusted?", "Trust", *_answer_trust(check)),
+    )
 
 
-def _describe_failure(entry: WorkloadSection, run: Run | None) -> str:
-    """Return how the head of ``entry`` fails. ``run``: head's failed run; None if no run of head failed."""
-    if run is None:
-        return "fails" if entry.head or entry.timed.runs else "was not run"
-    return OUTCOMES.get(run.outcome, "fails")
+_Answer = tuple[Status | None, str]
 
 
-def overrides(arm: Arm) -> str:
-    """Return the overrides of an arm, such as ``dispatcher=allgather``; '' if the arm has none."""
-    return " ".join(f"{key}={value}" for key, value in arm.overrides.items())
+def _answer_sharding(check: Check) -> _Answer:
+    """Return the answer for the workload with the gravest sharding section, and in how many workloads the sharding is
+    unknown. The status is None if no sharding section is known."""
+    sections = [entry.verdict.sharding for entry in check.entries]
+    known_sections = [section for section in sections if section is not None]
+    if check.state is State.UNCONCERNED:
+        return None, _describe_unconcerned(check)
+    if not known_sections:
+        return None, "unknown"
+    status = select_gravest_status(section.status for section in known_sections)
+    words = {
+        "FAIL": "regressed",
+        "INVALID": "unknown",
+        "REVIEW": "changed, needs review",
+        "INCONCLUSIVE": "undecided",
+        "PASS": _describe_passing_sharding(known_sections),
+    }[status]
+    if check.state is State.NOT_JUDGED and check.changed:
+        words = "differs"
+    missing = sum(section is None or section.status == "INVALID" for section in sections)
+    if 0 < missing < len(sections):
+        words += f", unknown in {missing} of {len(sections)}"
+    elif check.is_passing_but_unproven:
+        words += f" in {len(sections)} of {len(sections) + len(check.unconcerned)} workloads"
+    small_variants = name_small_variants(known_sections)
+    return status, f"{words} ({small_variants} variant, not the full model)" if small_variants else words
+
+
+def _describe_unconcerned(check: Check) -> str:
+    return "not concerned" if check.verdict.verdict == "PASS" else "not measured"
+
+
+def _describe_passing_sharding(sections: Sequence[Sharding]) -> str:
+    """Return the answer if all sharding sections are PASS. "same program" is the strongest answer: all device programs
+    are identical."""
+    findings = [finding for section in sections for finding in section.findings]
+    if findings:
+        return "changed, declared" if any(finding.accepted for finding in findings) else "changed, no regression"
+    return "same program" if all(section.identical_program for section in sections) else "unchanged"
+
+
+def _answer_throughput(check: Check) -> _Answer:
+    """Return the answer of the timed workload with the gravest status. The status is None if nothing was timed."""
+    timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
+    if check.state is State.UNCONCERNED:
+        return None, _describe_unconcerned(check)
+    if not timed:
+        return None, "not measured"
+    status = select_gravest_status(section.status for section in timed)
+    order = list(ThroughputAnswer)
+    gravest = [section for section in timed if section.status == status]
+    return status, _describe_throughput(min(gravest, key=lambda section: order.index(classify_throughput(section))))
+
+
+def _describe_throughput(section: Throughput) -> str:
+    answer = classify_throughput(section)
+    if answer in (ThroughputAnswer.SLOWER, ThroughputAnswer.FASTER):
+        change = (select_deciding_test(section) or section).estimate_pct
+        direction = "slower" if answer is ThroughputAnswer.SLOWER else "faster"
+        return direction if change is None else f"{size(change)} {direction}"
+    return {
+        ThroughputAnswer.NO_CHANGE: "no change",
+        ThroughputAnswer.WITHIN_BOUND: "like main's last sessions" if section.by == "stored" else "no slowdown",
+        ThroughputAnswer.UNDECIDED: "undecided",
+        ThroughputAnswer.IDENTICAL: "not timed, all is the same",
+        ThroughputAnswer.FALLBACK: "timed with another dispatcher",
+    }.get(answer, "needs review" if section.status == "REVIEW" else "unknown")
+
+
+def _answer_trust(check: Check) -> _Answer:
+    """Return the answer from the validity sections. It is "no" only if all of these sections are INVALID. The status is
+    None if no workload was run."""
+    statuses = [entry.verdict.validity.status for entry in check.entries]
+    if check.state is State.UNCONCERNED and check.verdict.verdict == "PASS":
+        return "PASS", "yes, by stored runs of the base"
+    if not statuses:
+        return None, "nothing was measured"
+    status = select_gravest_status(statuses)
+    if status == "INVALID":
+        invalid, total = statuses.count("INVALID"), len(statuses) + len(check.unconcerned)
+        words = f"partly: {invalid} of {total} workloads {'is' if invalid == 1 else 'are'} INVALID"
+        return status, "no" if invalid == len(statuses) else words
+    if status != "PASS":
+        words = {"FAIL": "the head breaks", "REVIEW": "the head trains differently"}.get(status, "partly")
+        return status, words
+    timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
+    is_contradicted = any(section.status == "INCONCLUSIVE" and is_gate_contradicted(section) for section in timed)
+    exception = ", except for the step times" if is_contradicted else ""
+    return status, f"yes{exception}{', with warnings' if check.verdict.warnings else ''}"

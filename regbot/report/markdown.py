@@ -56,9 +56,18 @@ class UntrustedText(str):
 
 
 class Markdown(str):
-    """Finished markdown. Templates escape everything that is not of this type."""
+    """Finished markdown."""
 
     __slots__ = ()
+
+
+class Strong(str):
+    """The mark before and after bold text, among the trusted parts of a sentence."""
+
+    __slots__ = ()
+
+
+STRONG = Strong("**")
 
 
 def visible(value: str, limit: int) -> str:
@@ -95,7 +104,7 @@ def code(value: str, limit: int = NAME_CHARACTERS) -> Markdown:
 def prose(value: str, limit: int = PROSE_CHARACTERS) -> Markdown:
     """Return a sentence as text. Characters that markdown or GitHub interpret become character references, and hashes
     become code."""
-    escaped = _MARKUP.sub(lambda match: _escape_characters(match.group()), visible(value, limit))
+    escaped = _MARKUP.sub(lambda match: "".join(map(_escape_character, match.group())), visible(value, limit))
     return Markdown(_HASH.sub(r"<code>\g<0></code>", escaped))
 
 
@@ -126,16 +135,6 @@ def fit(lines: Iterable[str], characters: int) -> tuple[list[str], int]:
     return fitting, dropped
 
 
-def printed(value: object) -> object:
-    """Return ``value`` escaped for markdown. The Jinja environment of the comment template calls this as
-    ``finalize``."""
-    if isinstance(value, Markdown):
-        return value
-    if isinstance(value, tuple):
-        return sentence(value)
-    return _escape_part(Name(value)) if isinstance(value, Name) else prose(str(value))
-
-
 def _make_visible(line: str, limit: int) -> str:
     """Replace invisible characters, cut the line at ``limit`` characters, and isolate right-to-left text."""
     line = "".join("\ufffd" if unicodedata.category(character) in _INVISIBLE else character for character in line)
@@ -149,10 +148,6 @@ def _escape_part(word: str) -> str:
     if isinstance(word, Name):
         return code(word)
     return prose(word) if isinstance(word, UntrustedText) else word
-
-
-def _escape_characters(matched: str) -> str:
-    return "".join(map(_escape_character, matched))
 
 
 def _escape_character(character: str) -> str:

@@ -1,317 +1,209 @@
-"""The plots of a paired session: every run in session order, and the ratio of every pair with the interval of the test.
+"""The plots of a timed workload: every run in session order, the ratio of every pair, and the losses.
 
 This module computes the geometry in pixels. The style sheet defines the colours. A plot shows a limited number of runs
 or pairs, and says how many are left out.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from statistics import median
 
 from regbot.records.settings import ThroughputThresholds as Thresholds
-from regbot.records.verdict import RunRole, Throughput
+from regbot.records.verdict import PrimaryTest
 from regbot.report.quantities import milliseconds, percent, signed, size, with_interval
-from regbot.report.scale import Scale, scale_around
-from regbot.report.timed_runs import ArmName, TimedRun, TimedRuns
+from regbot.report.workload_section import TimedRun, WorkloadSection
 
-WIDTH = 1060.0
-"""Width of a plot in pixels."""
-LEFT, RIGHT = 64.0, 14.0
-"""Widths in pixels of the margins of a plot. The left margin has the labels of the ticks."""
+WIDTH, LEFT, RIGHT = 1060.0, 64.0, 76.0
+"""Widths in pixels of a plot and of its margins. The margins have the labels of ticks and thresholds."""
+TOP, BOTTOM = 12.0, 222.0
+"""y of the ends of the scale."""
 MAX_COLUMN_WIDTH = 56.0
 """Largest width in pixels of the column of a run or pair, so that few dots do not lie far apart."""
-LABEL_CHARACTER_WIDTH = 6.5
-"""Width in pixels of a character of a block's label."""
 MAX_DRAWN_RUNS = 120
-MAX_DRAWN_PAIRS = 60
-LABEL_GAP = 12.0
-"""Minimum distance in pixels between two labels. Closer labels would not be readable."""
+MAX_DRAWN_PAIRS = 120
+MAX_DRAWN_STEPS = 300
+MAX_MAGNITUDE = 1e12
+"""Values are limited to this size, so that a scale cannot overflow. No step time or loss is that large."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A linear map from values between ``low`` and ``high`` to y in pixels. Values outside are drawn at the edge."""
+
+    low: float
+    high: float
+
+    def __call__(self, value: float) -> float:
+        position = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
+        return round(BOTTOM + position * (TOP - BOTTOM), 2)
+
+    def ticks(self) -> list[float]:
+        """Return about 5 round numbers inside the scale. Their distance is 1, 2, 2.5 or 5 times a power of ten."""
+        min_step = (self.high - self.low) / 5
+        power = 10.0 ** math.floor(math.log10(min_step))
+        step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= min_step * 0.999)
+        return [step * number for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A horizontal line across the plot, with its label."""
+    """A horizontal line across the plot, with a label to its left, or to its right if it is not a tick."""
 
     y: float
     label: str
-    """The label; '' if another label is too close."""
     css_class: str
-    """Class of the line in the style sheet."""
 
 
 @dataclass(frozen=True)
 class Dot:
-    """One run in the plot."""
+    """A run or a pair, with a whisker from ``low`` to ``high`` (y in pixels) if they differ."""
 
     x: float
     y: float
-    arm: ArmName
-    role: RunRole
-    number: int
-    """Number of the run in its session."""
-    spread: tuple[float, float] | None
-    """y of the lower and the upper quartile of the run's steady step times; None if the run has no times."""
-    tooltip: str
-    seconds: float | None
-    """Median step time; None if the run has no steady step."""
-
-
-@dataclass(frozen=True)
-class BlockSpan:
-    """The horizontal extent and the label of one block."""
-
-    x: float
-    width: float
-    label: str
-
-
-@dataclass(frozen=True)
-class RunPlot:
-    """The plot of every run of both arms in session order. Lengths are in pixels."""
-
-    height: float
-    top: float
-    """y of the top of the scale."""
-    bottom: float
-    """y of the bottom of the scale."""
-    ticks: tuple[Mark, ...]
-    blocks: tuple[BlockSpan, ...]
-    links: tuple[tuple[float, float, float, float], ...]
-    """Lines between the two runs of a pair: x and y of the first run, x and y of the second run."""
-    levels: tuple[Mark, ...]
-    """Lines at the step times of base and head that the verdict gives."""
-    dots: tuple[Dot, ...]
-    left_out: int
-    """Number of runs that are not drawn."""
-
-
-def draw_runs(timed: TimedRuns, section: Throughput | None) -> RunPlot | None:
-    """Return the plot of the runs; None if no run has times. ``section`` is the throughput section of the verdict. Its
-    step times are drawn as lines; None draws no lines."""
-    runs = timed.runs[:MAX_DRAWN_RUNS]
-    medians = [run.verdict.median_s for run in runs if run.verdict.median_s is not None]
-    if not medians:
-        return None
-    top, bottom = 26.0, 236.0  # y of the ends of the scale
-    spreads = {run.verdict.number: _get_quartiles(run) for run in runs}
-    quartiles = [seconds for spread in spreads.values() if spread is not None for seconds in spread]
-    scale = scale_around([*medians, *quartiles], bottom, top, min_span=0.03 * median(medians))
-    xs, blocks = _place_runs(runs)
-    dots = tuple(_build_dot(run, xs[run.verdict.number], scale, spreads[run.verdict.number]) for run in runs)
-    return RunPlot(
-        height=bottom + 20,
-        top=top,
-        bottom=bottom,
-        ticks=tuple(Mark(scale(tick), milliseconds(tick), "tick") for tick in scale.ticks()),
-        blocks=tuple(blocks),
-        links=tuple(_link_pairs(runs, dots)),
-        levels=tuple(_mark_step_times(section, scale)),
-        dots=dots,
-        left_out=len(timed.runs) - len(runs),
-    )
-
-
-def _place_runs(runs: Sequence[TimedRun]) -> tuple[dict[int, float], list[BlockSpan]]:
-    """Return the x of each run by the run's number, and the spans of the blocks, with gaps between
-    blocks. If a block is too narrow for its label, the label is only the number, or ``w`` for a warm-up."""
-    groups = [(key, list(group)) for key, group in groupby(runs, key=_get_block)]
-    gap = 14.0
-    column = min(MAX_COLUMN_WIDTH, (WIDTH - LEFT - RIGHT - gap * len(groups)) / max(len(runs), 1))
-    xs, spans, x = {}, [], LEFT + gap / 2
-    for (block, attempt), group in groups:
-        width = column * len(group)
-        repeated = " again" if attempt > 1 else ""
-        label = f"block {block}{repeated}" if block else "warm-up"
-        short = f"{block}{'′' if repeated else ''}" if block else "w"
-        has_room = width > LABEL_CHARACTER_WIDTH * len(label)
-        spans.append(BlockSpan(x, width, label if has_room else short))
-        for number, run in enumerate(group):
-            xs[run.verdict.number] = round(x + (number + 0.5) * column, 2)
-        x += width + gap
-    return xs, spans
-
-
-def _get_block(run: TimedRun) -> tuple[int, int]:
-    """Return the number of the run's block and the attempt at it. Warm launches have block 0 and attempt 1."""
-    return run.block, run.run.attempt if run.block else 1
-
-
-def _get_quartiles(run: TimedRun) -> tuple[float, float] | None:
-    """Return the quartiles of the run's steady step times in seconds; None if it has none."""
-    low, high = run.verdict.low_quartile_s, run.verdict.high_quartile_s
-    return None if low is None or high is None else (low, high)
-
-
-def _build_dot(run: TimedRun, x: float, scale: Scale, spread: tuple[float, float] | None) -> Dot:
-    """Return the dot at the run's median step time; on the lower edge of the plot if the run has no steady step.
-
-    ``spread``: quartiles of the run's step times in seconds.
-    """
-    step = "no steady step" if run.verdict.median_s is None else milliseconds(run.verdict.median_s)
-    return Dot(
-        x=x,
-        y=scale.start if run.verdict.median_s is None else scale(run.verdict.median_s),
-        arm=run.arm,
-        role=run.verdict.role,
-        number=run.verdict.number,
-        spread=None if spread is None else (scale(spread[0]), scale(spread[1])),
-        tooltip=f"run {run.verdict.number}, {run.arm}, {run.role_words}: {step}",
-        seconds=run.verdict.median_s,
-    )
-
-
-def _link_pairs(runs: Sequence[TimedRun], dots: Sequence[Dot]) -> list[tuple[float, float, float, float]]:
-    """Return a line for every pair, which connects the dots of its two runs."""
-    pairs: dict[int, list[Dot]] = {}
-    for run, dot in zip(runs, dots, strict=True):
-        if run.verdict.pair is not None:
-            pairs.setdefault(run.verdict.pair, []).append(dot)
-    complete_pairs = [pair_dots for pair_dots in pairs.values() if len(pair_dots) == 2]
-    return [(first.x, first.y, second.x, second.y) for first, second in complete_pairs]
-
-
-def _mark_step_times(section: Throughput | None, scale: Scale) -> list[Mark]:
-    """Return a line at the step time of each arm that the verdict gives, if it lies within the scale."""
-    steps = (("base", section.base_step_s), ("head", section.head_step_s)) if section else ()
-    return [Mark(scale(step), milliseconds(step), arm) for arm, step in steps if step is not None and scale.holds(step)]
-
-
-@dataclass(frozen=True)
-class PairPanel:
-    """The plot of the pairs of one test. Lengths are in pixels."""
-
-    summary: str
-    """The summary of a run that the test compares: median or mean."""
-    x: float
-    """Left edge of the panel."""
-    width: float
-    points: tuple[tuple[float, float, float, str], ...]
-    """For each pair: x, y, log-ratio and tooltip."""
-    at: float
-    """x of the interval, to the right of the pairs."""
-    estimate: float
-    """y of the estimate."""
     low: float
-    """y of the interval's low end."""
     high: float
-    """y of the interval's high end."""
-    interval_text: str
-    decision: str
-    left_out: int
-    """Number of pairs that are not drawn."""
+    css_class: str
+    tooltip: str
+    data: Mapping[str, str | int | float | None]
+    """Attributes of the element, for tests."""
 
 
 @dataclass(frozen=True)
-class RatioPlot:
-    """The plot of the ratios of all pairs, with one panel for the median and one for the mean. Both panels have the
-    same scale, in percent. Lengths are in pixels."""
+class Line:
+    """The curve of one run."""
 
-    height: float
-    top: float
-    """y of the top of the scale."""
-    bottom: float
-    """y of the bottom of the scale."""
-    ticks: tuple[Mark, ...]
-    band: tuple[float, float]
-    """y of the positive and of the negative threshold. An interval between them shows no change."""
-    marks: tuple[Mark, ...]
-    """Lines at zero and at the thresholds."""
-    panels: tuple[PairPanel, ...]
+    points: str
+    css_class: str
+    tooltip: str
 
 
-def draw_ratios(section: Throughput, thresholds: Thresholds) -> RatioPlot | None:
-    """Return the plot of the tests of a throughput section; None if the section has no tests.
+@dataclass(frozen=True)
+class Plot:
+    """A plot with its title and what the reader has to know to read it."""
+
+    title: str
+    explanation: str
+    marks: Sequence[Mark] = ()
+    dots: Sequence[Dot] = ()
+    lines: Sequence[Line] = ()
+    css_class: str = ""
+
+
+def draw_plots(entry: WorkloadSection, thresholds: Thresholds) -> Iterator[Plot]:
+    """Yield the plots of a workload that have something to show."""
+    runs = entry.timed[:MAX_DRAWN_RUNS]
+    if any(timed.verdict.median_s is not None for timed in runs):
+        yield _draw_runs(runs, _count_left_out(len(entry.timed), MAX_DRAWN_RUNS))
+    for test in entry.throughput.tests[:2] if entry.throughput else []:  # of the median and of the mean
+        yield _draw_ratios(test, thresholds)
+    yield from _draw_losses([timed for timed in runs if timed.run.loss])
+
+
+def _count_left_out(total: int, limit: int) -> str:
+    return f"; {total - limit} more are not drawn" if total > limit else ""
+
+
+def _scale_around(values: Sequence[float], min_span: float) -> Scale:
+    """Return a scale with room around ``values``, which spans at least ``min_span``."""
+    limited = [min(max(value, -MAX_MAGNITUDE), MAX_MAGNITUDE) for value in values]
+    low, high = min(limited), max(limited)
+    span = max((high - low) * 1.16, min_span, 1e-9 * max(abs(low), abs(high)), 1e-12)
+    middle = (low + high) / 2
+    return Scale(middle - span / 2, middle + span / 2)
+
+
+def _place_columns(number: int) -> list[float]:
+    """Return x of each of ``number`` columns, from the left."""
+    width = min(MAX_COLUMN_WIDTH, (WIDTH - LEFT - RIGHT) / max(number, 1))
+    return [round(LEFT + (column + 0.5) * width, 2) for column in range(number)]
+
+
+def _draw_runs(runs: Sequence[TimedRun], left_out: str) -> Plot:
+    """Return a dot at the median step time of each run; on the lower edge for a run without a steady step. A whisker
+    shows the quartiles of its steps."""
+    verdicts = [timed.verdict for timed in runs]
+    medians = [verdict.median_s for verdict in verdicts if verdict.median_s is not None]
+    ends = [end for verdict in verdicts for end in (verdict.low_quartile_s, verdict.high_quartile_s) if end is not None]
+    scale = _scale_around([*medians, *ends], min_span=0.03 * median(medians))
+    dots = []
+    for x, timed in zip(_place_columns(len(runs)), runs, strict=True):
+        verdict = timed.verdict
+        step = "no steady step" if verdict.median_s is None else milliseconds(verdict.median_s)
+        y = BOTTOM if verdict.median_s is None else scale(verdict.median_s)
+        low, high = (y if end is None else scale(end) for end in (verdict.low_quartile_s, verdict.high_quartile_s))
+        block = f"block {timed.block}, " if timed.block else ""
+        tooltip = f"run {verdict.number}, {block}{verdict.arm}, {timed.role_words}: {step}"
+        data = {"run": verdict.number, "arm": verdict.arm, "role": verdict.role, "seconds": verdict.median_s}
+        dots.append(Dot(x, y, low, high, f"{verdict.arm} {verdict.role}", tooltip, data))
+    ticks = [Mark(scale(tick), milliseconds(tick), "tick") for tick in scale.ticks()]
+    explanation = "median step of each run, with the quartiles of its steps; hollow: warm-up or unused, cross: void"
+    return Plot("Every run in session order", f"{explanation}{left_out}", ticks, dots, css_class="runs-plot")
+
+
+def _draw_ratios(test: PrimaryTest, thresholds: Thresholds) -> Plot:
+    """Return the plot of the pairs of one test, with its interval to the right of them.
 
     ``threshold_pct`` is the limit for "no change": the whole interval must lie within it. ``indifference_pct`` is the
     limit for "slower" or "faster": the whole interval must lie beyond it.
     """
-    tests = section.tests[:2]  # of the median and of the mean
-    if not tests:
-        return None
-    top, bottom = 26.0, 246.0  # y of the ends of the scale
     limit, indifference = thresholds.threshold_pct, thresholds.indifference_pct
-    values = [-limit, limit]
-    for test in tests:
-        values += [*map(_to_percent, test.log_ratios), test.low_pct, test.high_pct]
-    scale = scale_around(values, bottom, top)
-    gap, right_margin = 26.0, 76.0  # the labels of the thresholds stand in the right margin
-    width = (WIDTH - LEFT - right_margin - gap * (len(tests) - 1)) / len(tests)
-    interval_width = 90.0  # room beside the pairs for the interval
-    panels = []
-    for number, test in enumerate(tests):
-        x = LEFT + number * (width + gap)
-        log_ratios = test.log_ratios[:MAX_DRAWN_PAIRS]
-        column = min(MAX_COLUMN_WIDTH, (width - interval_width) / max(len(log_ratios), 1))
-        points = tuple(
-            (
-                round(x + (pair + 0.7) * column, 2),
-                scale(_to_percent(ratio)),
-                ratio,
-                f"pair {pair + 1}, {test.summary}: {percent(_to_percent(ratio))}",
-            )
-            for pair, ratio in enumerate(log_ratios)
-        )
-        panels.append(
-            PairPanel(
-                summary=test.summary,
-                x=x,
-                width=width,
-                points=points,
-                at=round(x + (len(log_ratios) + 0.4) * column + 26, 2),
-                estimate=scale(test.estimate_pct),
-                low=scale(test.low_pct),
-                high=scale(test.high_pct),
-                interval_text=with_interval(test.estimate_pct, test.low_pct, test.high_pct),
-                decision=test.decision,
-                left_out=len(test.log_ratios) - len(log_ratios),
-            )
-        )
-    return RatioPlot(
-        height=bottom + 24,
-        top=top,
-        bottom=bottom,
-        ticks=tuple(
-            Mark(scale(tick), f"{signed(tick, _count_decimal_places(scale))}%", "tick") for tick in scale.ticks()
-        ),
-        band=(scale(limit), scale(-limit)),
-        marks=tuple(_mark_thresholds(scale, limit, indifference)),
-        panels=tuple(panels),
+    log_ratios = test.log_ratios[:MAX_DRAWN_PAIRS]
+    changes = list(map(_to_percent, log_ratios))
+    scale = _scale_around([-limit, limit, *changes, test.low_pct, test.high_pct], min_span=0.0)
+    *xs, interval_x = _place_columns(len(changes) + 1)
+    dots = []
+    for number, (x, ratio, change) in enumerate(zip(xs, log_ratios, changes, strict=True), 1):
+        y, tooltip = scale(change), f"pair {number}: {percent(change)}"
+        dots.append(Dot(x, y, y, y, "head pair", tooltip, {"ratio": ratio}))
+    interval = with_interval(test.estimate_pct, test.low_pct, test.high_pct)
+    ends = scale(test.low_pct), scale(test.high_pct)
+    dots.append(Dot(interval_x, scale(test.estimate_pct), *ends, f"interval {test.decision}", interval, {}))
+    places = 2 if (scale.high - scale.low) < 2 else 1 if (scale.high - scale.low) < 20 else 0
+    marks = [Mark(scale(tick), f"{signed(tick, places)}%", "tick") for tick in scale.ticks()]
+    marks.append(Mark(scale(0.0), "", "zero"))
+    for sign, value in (("+", 1), ("−", -1)):
+        marks.append(Mark(scale(value * indifference), f"{sign}{size(indifference)}", "indifference"))
+        marks.append(Mark(scale(value * limit), f"{sign}{size(limit)}", "threshold"))
+    explanation = (
+        f"each dot is one pair, by the {test.summary} of the steps; the bar is the interval {interval}, its middle the "
+        f"estimate; above zero head is slower{_count_left_out(len(test.log_ratios), MAX_DRAWN_PAIRS)}"
     )
-
-
-def _mark_thresholds(scale: Scale, limit: float, indifference: float) -> list[Mark]:
-    """Return the marks of zero and of the thresholds, all in percent. A label that would cover a more important label
-    is left out.
-
-    ``limit``: an interval within plus and minus this value shows no change. ``indifference``: an interval beyond this
-    value shows a change.
-    """
-    candidates = [
-        (0.0, "0", "zero"),
-        (indifference, f"+{size(indifference)} slower", "indifference"),
-        (-indifference, f"−{size(indifference)} faster", "indifference"),
-        (limit, f"+{size(limit)}", "threshold"),
-        (-limit, f"−{size(limit)}", "threshold"),
-    ]  # the most important label first
-    marks: list[Mark] = []
-    for value, label, kind in candidates:
-        y = scale(value)
-        is_free = all(abs(y - placed.y) >= LABEL_GAP for placed in marks if placed.label)
-        marks.append(Mark(y, label if is_free else "", kind))
-    return marks
-
-
-def _count_decimal_places(scale: Scale) -> int:
-    """Return the number of decimal places that tells neighbouring ticks apart."""
-    ticks = scale.ticks()
-    step = ticks[1] - ticks[0] if len(ticks) > 1 else 1.0
-    if step >= 1 and float(step).is_integer():
-        return 0
-    return 1 if step >= 0.1 else 2
+    title = f"The pairs: head against base, {test.summary} step"
+    return Plot(title, explanation, marks, dots, css_class=f"pairs-plot {test.summary}")
 
 
 def _to_percent(log_ratio: float) -> float:
     """Return a log-ratio in percent. The log-ratio is limited to [-20, 20] to prevent an overflow."""
     return 100 * math.expm1(min(max(log_ratio, -20.0), 20.0))
+
+
+def _draw_losses(runs: Sequence[TimedRun]) -> Iterator[Plot]:
+    """Yield the plot of every run's losses minus the median of the base runs at the step, if at least two steps of both
+    arms have losses."""
+    losses: dict[int, list[float]] = {}  # step -> losses of base
+    for timed in runs:
+        if timed.verdict.arm == "base":
+            for step, loss in enumerate(timed.run.loss):
+                if loss is not None:
+                    losses.setdefault(step, []).append(loss)
+    centre = {step: median(values) for step, values in losses.items()}
+    curves = []
+    for timed in runs:
+        known = [(step, loss) for step, loss in enumerate(timed.run.loss) if loss is not None and step in centre]
+        curves.append((timed.verdict, timed.role_words, [(step, loss - centre[step]) for step, loss in known]))
+    if len(centre) < 2 or not any(len(curve) > 1 for verdict, _, curve in curves if verdict.arm == "head"):
+        return
+    scale = _scale_around([difference for _, _, curve in curves for _, difference in curve], min_span=1e-9)
+    stride = math.ceil(len(centre) / MAX_DRAWN_STEPS)
+    step_width = (WIDTH - LEFT - RIGHT) / max(centre)
+    lines = []
+    for verdict, role, curve in curves:
+        points = " ".join(f"{LEFT + step * step_width:.1f},{scale(value):.1f}" for step, value in curve[::stride])
+        tooltip = f"run {verdict.number}, {verdict.arm}, {role}"
+        lines.append(Line(points, f"{verdict.arm} {verdict.role}", tooltip))
+    ticks = [Mark(scale(tick), f"{tick:+.2g}".replace("-", "−") if tick else "0", "tick") for tick in scale.ticks()]
+    explanation = "loss of each run minus the median of the base runs, by step"
+    yield Plot(
+        "Loss, head minus base", explanation, [*ticks, Mark(scale(0.0), "", "zero")], lines=lines, css_class="losses"
+    )

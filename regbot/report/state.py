@@ -16,8 +16,6 @@ class State(Enum):
     """The states of a check. Every state has its own headline."""
 
     SHARDING_FAIL = auto()
-    BOTH_FAIL = auto()
-    """Sharding and throughput fail."""
     THROUGHPUT_FAIL = auto()
     HEAD_BREAKS = auto()
     """Head fails to run, base runs."""
@@ -28,8 +26,6 @@ class State(Enum):
     """A package that must come from the checkout was imported from elsewhere."""
     DOUBTFUL_CRASH = auto()
     """The traced head crashed, and nothing shows that the change is the cause."""
-    NO_RECORD = auto()
-    """A traced run ended without a usable record."""
     ENVIRONMENT = auto()
     """The requested dispatcher did not run on this machine."""
     UNTIMED = auto()
@@ -61,11 +57,6 @@ class State(Enum):
 STOPPED: frozenset[Outcome] = frozenset({"crashed", "hung", "skipped", "short", "diverged"})
 """Outcomes of a run that did not finish its steps."""
 
-_TIMED_STATES = (State.ENVIRONMENT, State.UNTIMED, State.TRAINS_DIFFERENTLY)
-"""States that only timed runs can show."""
-_FAILED_STATES = (State.HEAD_BREAKS, State.NEITHER_RUNS, State.BASE_BREAKS)
-"""States that failed runs show. These runs may be traced or timed."""
-
 BASE_STOPPED = STOPPED - {"skipped"} | {"refused"}
 """Outcomes of a base run after which there is nothing to compare head with. "refused" means that the guest code could
 not measure the workload. "skipped" is left out, because a run that was not started shows nothing about base."""
@@ -85,21 +76,22 @@ class Check:
 
     @property
     def is_passing_but_unproven(self) -> bool:
-        """Whether every workload that was run passed, but the verdict is INCONCLUSIVE because of one that was not run.
-
-        regbot then has no proof that the change cannot affect this workload.
-        """
+        """Whether every workload that was run passed, and the verdict is INCONCLUSIVE because of one that was not."""
         return self.verdict.verdict == "INCONCLUSIVE" and not self.with_status("INCONCLUSIVE")
 
     @property
     def is_about_timed_runs(self) -> bool:
         """Whether only timed runs show the state of the check. Workloads without timed runs then say nothing about the
         state."""
-        if self.state in _TIMED_STATES:
-            return True
+        if self.state in (State.HEAD_BREAKS, State.NEITHER_RUNS, State.BASE_BREAKS):
+            return self.only_breaks_when_timed
+        return self.state in (State.ENVIRONMENT, State.UNTIMED, State.TRAINS_DIFFERENTLY)
+
+    @property
+    def only_breaks_when_timed(self) -> bool:
+        """Whether all failed runs are timed runs. A trace would then not reproduce the failure."""
         failed = [run for entry in self.decisive for run in entry.failed]
-        only_timed_runs_failed = bool(failed) and all(run.tier == "timed" for run in failed)
-        return self.state in _FAILED_STATES and only_timed_runs_failed
+        return bool(failed) and all(run.tier == "timed" for run in failed)
 
     @property
     def is_unsupported(self) -> bool:
@@ -113,7 +105,6 @@ class Check:
         return self.state is State.UNCHANGED and any(entry.has_other_operators for entry in self.entries)
 
     def with_status(self, status: Status) -> list[WorkloadSection]:
-        """Return the workloads with this overall status."""
         return [entry for entry in self.entries if entry.status == status]
 
     @property
@@ -122,7 +113,7 @@ class Check:
 
         They have the status of the verdict. Of INVALID workloads, only those count whose cause the state names.
         """
-        if self.state in (State.SHARDING_FAIL, State.BOTH_FAIL):
+        if self.state is State.SHARDING_FAIL:
             return [entry for entry in self.entries if _get_sharding_status(entry) == "FAIL"]
         if self.state is State.THROUGHPUT_FAIL:
             return self.slower
@@ -151,7 +142,6 @@ class Check:
         return [entry for _, entry in sorted(failed, key=lambda item: -item[0])]
 
     def with_answer(self, wanted: ThroughputAnswer) -> list[WorkloadSection]:
-        """Return the workloads whose throughput section gives the answer ``wanted``."""
         return [entry for entry in self.entries if entry.throughput and classify_throughput(entry.throughput) is wanted]
 
 
@@ -183,9 +173,8 @@ def _find_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
 def _find_failed_state(entries: Sequence[WorkloadSection]) -> State:
     """Return the state of a FAIL. Of several failures, a regression of the sharding comes first, then a head that fails
     to run, then a slowdown."""
-    slower = any(entry.throughput and entry.throughput.status == "FAIL" for entry in entries)
     if any(_get_sharding_status(entry) == "FAIL" for entry in entries):
-        return State.BOTH_FAIL if slower else State.SHARDING_FAIL
+        return State.SHARDING_FAIL
     head_breaks = any(entry.verdict.validity.status == "FAIL" for entry in entries)
     return State.HEAD_BREAKS if head_breaks else State.THROUGHPUT_FAIL
 
@@ -209,14 +198,10 @@ def _find_passing_state(verdict: Verdict, entries: Sequence[WorkloadSection]) ->
 
 def _find_invalid_state(entry: WorkloadSection | None) -> State:
     """Return the state of an INVALID workload. Its traced runs decide before its timed runs. ``entry`` is None if no
-    workload that was run is INVALID.
-
-    ``entry.base`` and ``entry.head`` are the runs whose ledgers count; ``entry.judged`` says whether these ledgers were
-    compared. The outcome of an arm without such a run is "not planned".
-    """
+    workload that was run is INVALID."""
     if entry is None:
         return State.UNMEASURED
-    if entry.foreign:
+    if entry.has_foreign_code:
         return State.FOREIGN_CODE
     base_outcome, head_outcome = (run.outcome if run else "not planned" for run in (entry.base, entry.head))
     if base_outcome in STOPPED and head_outcome in STOPPED:
@@ -225,11 +210,9 @@ def _find_invalid_state(entry: WorkloadSection | None) -> State:
         return State.BASE_BREAKS
     if base_outcome == "ok" and head_outcome == "crashed":
         return State.DOUBTFUL_CRASH
-    if base_outcome in ("no_record", "bad_record") or head_outcome in ("no_record", "bad_record"):
-        return State.NO_RECORD
     if entry.throughput is not None and entry.throughput.fallback:  # another dispatcher ran than the requested one
         return State.ENVIRONMENT
-    stopped_arms = {run.arm.name for run in entry.timed.failed if run.outcome in STOPPED}
+    stopped_arms = {timed.run.arm.name for timed in entry.timed if timed.run.outcome in STOPPED}
     if entry.verdict.validity.status == "INVALID" and stopped_arms == {"base", "head"}:
         return State.NEITHER_RUNS
     if entry.verdict.validity.status == "INVALID" and stopped_arms == {"base"} and not entry.judged:

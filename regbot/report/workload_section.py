@@ -1,12 +1,6 @@
 """The verdict on one workload, with the runs of both arms and the collectives by kind and mesh axis.
 
-The ledgers come from the static runs. If the judge compared profiles of timed runs, the ledgers come from these timed
-runs. Timed runs are kept separately in ``timed``, because they use another variant of the shape.
-
-The collectives are folded to one line per kind and mesh axis. A line shows the count per layer, because "5 in each of
-48 layers" says more than 240. Whether a change matters is decided by the verdict, not here.
-
-``where`` of a ledger entry is the path of the module that issued the collective. ``find_unit`` returns the layer in it.
+This module only selects runs and adds up counts. The judge decides which runs count and whether a change matters.
 """
 
 from collections import Counter, defaultdict
@@ -18,9 +12,17 @@ from regbot.judge.profiled_steps import choose_run
 from regbot.ledgers.rows import Row, build_rows, find_unit, template
 from regbot.records.ledger import Entry, Kind, Ledger
 from regbot.records.run import Run
-from regbot.records.session import Session
-from regbot.records.verdict import Finding, Status, Throughput, Verdict, WorkloadVerdict, compute_overall_status
-from regbot.report.timed_runs import TimedRuns, select_timed_runs
+from regbot.records.session import Session, TimedPlan
+from regbot.records.verdict import (
+    Finding,
+    RunVerdict,
+    Status,
+    Throughput,
+    Verdict,
+    WorkloadVerdict,
+    compute_overall_status,
+)
+from regbot.report.markdown import Name, Words
 
 MAX_MISSING_LAYERS = 3
 """Largest number of layers that are named because they lost their collectives. If more layers did, none is named."""
@@ -31,7 +33,6 @@ class CollectiveCounts:
     """Counts of one arm's collectives of one kind on one axis, in one step."""
 
     count: int
-    """Number of collectives in total."""
     bytes: int
     layers: Mapping[str, int]
     """Name of a layer -> count in the layer. Layers without such a collective are absent."""
@@ -46,7 +47,6 @@ class CollectiveLine:
     kind: Kind
     axis: str
     group_size: int
-    """Number of ranks of a group on the axis."""
     base: CollectiveCounts
     head: CollectiveCounts
     reach: int
@@ -55,33 +55,27 @@ class CollectiveLine:
     changed: bool
     """Whether the arms differ in count or bytes of any phase, role, dtype and module."""
 
-    def describe_count(self, tally: CollectiveCounts) -> str:
-        """Return one arm's count as ``5 per layer``, ``2 per layer + 1`` (1 outside of layers), ``4 in layers.17`` or
-        ``5 in 47 of 48 layers``.
-
-        Return '' if no layer issues such a collective. ``tally``: counts of the arm.
-        """
+    def describe_count(self, tally: CollectiveCounts) -> Words:
+        """Return one arm's count per layer: ``5 per layer``, ``2 per layer + 1`` (1 outside of layers), ``4 in
+        layers.17`` or ``5 in 47 of 48 layers``; () if no layer issues such a collective."""
         if not tally.layers:
-            return ""
+            return ()
         # The most frequent count of a layer, and the number of layers with this count.
         (usual_count, layer_count), *other_counts = Counter(tally.layers.values()).most_common()
         if layer_count == self.reach:
-            words = f"{usual_count} per layer"
+            words: Words = (f"{usual_count} per layer",)
         elif len(tally.layers) == 1:
-            words = f"{usual_count} in {next(iter(tally.layers))}"
+            words = (f"{usual_count} in ", Name(next(iter(tally.layers))))
         elif not other_counts:
-            words = f"{usual_count} in {layer_count} of {self.reach} layers"
+            words = (f"{usual_count} in {layer_count} of {self.reach} layers",)
         else:
             other_layers = sum(layers for _, layers in other_counts)
-            words = f"{usual_count} in {layer_count} layers, other counts in {other_layers}"
-        return f"{words} + {tally.outside}" if tally.outside else words
+            words = (f"{usual_count} in {layer_count} layers, other counts in {other_layers}",)
+        return (*words, f" + {tally.outside}") if tally.outside else words
 
     def list_missing_layers(self) -> list[str]:
-        """Return the layers in which base has such collectives and head has none.
-
-        Return [] if there are more than ``MAX_MISSING_LAYERS``, if no layer of base kept them, or if a count changed
-        elsewhere.
-        """
+        """Return the layers in which base has such collectives and head has none; [] if there are more than
+        ``MAX_MISSING_LAYERS``, if no layer of base kept them, or if a count changed elsewhere."""
         missing = sorted(self.base.layers.keys() - self.head.layers.keys())
         kept = {layer: count for layer, count in self.base.layers.items() if layer in self.head.layers}
         is_only_change = kept == dict(self.head.layers) and self.base.outside == self.head.outside
@@ -89,22 +83,40 @@ class CollectiveLine:
 
 
 @dataclass(frozen=True)
+class TimedRun:
+    """One timed run and the verdict on it."""
+
+    run: Run
+    verdict: RunVerdict
+
+    @property
+    def block(self) -> int:
+        """Number of the block; 0 for a warm launch and for a run without a position in the session."""
+        return self.run.position.block if self.run.position else 0
+
+    @property
+    def role_words(self) -> str:
+        return "compared with stored runs" if self.verdict.role == "stored" else self.verdict.role
+
+
+@dataclass(frozen=True)
 class WorkloadSection:
     """One entry of the verdict with its runs: a workload on a mesh.
 
-    ``base`` and ``head`` are the runs whose ledgers count. Usually this is the last static run of the arm with the
-    outcome ok, or the last static run if none is ok. If the judge compared profiles of timed runs, it is a timed run.
+    ``base`` and ``head`` are the runs whose ledgers count; None without such a run. Usually this is the last static run
+    of the arm with the outcome ok, or the last static run if none is ok. If the judge compared profiles of timed runs,
+    it is a timed run.
     """
 
     verdict: WorkloadVerdict
     runs: tuple[Run, ...]
     """All static runs."""
     base: Run | None
-    """The run of base whose ledger counts; None if there is no such run."""
     head: Run | None
-    """The run of head whose ledger counts; None if there is no such run."""
-    timed: TimedRuns
-    """All timed runs."""
+    timed: tuple[TimedRun, ...]
+    """All timed runs with a verdict, in session order."""
+    plan: TimedPlan | None
+    """What was planned to be timed; None if nothing was."""
 
     @property
     def name(self) -> str:
@@ -127,15 +139,14 @@ class WorkloadSection:
         """The failed runs that affect the verdict: at most one static run and one timed run of each arm. Static runs
         come before timed runs, and head comes before base."""
         static = [run for run in (self.head, self.base) if run is not None and run.outcome != "ok"]
-        # ``timed.failed`` begins with the last run. In reversed order, the last run of an arm replaces earlier ones.
-        last_timed = {run.arm.name: run for run in reversed(self.timed.failed)}
+        last_timed = {timed.run.arm.name: timed.run for timed in self.timed if timed.run.outcome != "ok"}
         return [*static, *(last_timed[arm] for arm in ("head", "base") if arm in last_timed)]
 
     @property
-    def foreign(self) -> list[str]:
-        """Names of packages that a run imported from outside its worktree, although they must come from there."""
-        runs = [self.base, self.head, *(timed_run.run for timed_run in self.timed.runs)]
-        return list(dict.fromkeys(name for run in runs if run and run.code for name in run.code.foreign))
+    def has_foreign_code(self) -> bool:
+        """Whether a run imported a package from outside its worktree that must come from there."""
+        runs = [self.base, self.head, *(timed.run for timed in self.timed)]
+        return any(run.code.foreign for run in runs if run and run.code)
 
     @property
     def reasons(self) -> list[str]:
@@ -166,7 +177,7 @@ class WorkloadSection:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """The collectives of both arms by phase, role, dtype and module, for the detailed table; [] without ledgers."""
+        """The collectives of both arms by phase, role, dtype and module; [] without ledgers."""
         return build_rows(*self.ledgers) if self.ledgers else []
 
     @cached_property
@@ -176,7 +187,6 @@ class WorkloadSection:
 
     @property
     def changed(self) -> list[CollectiveLine]:
-        """The lines that differ between the arms."""
         return [line for line in self.lines if line.changed]
 
 
@@ -186,30 +196,39 @@ def build_workload_sections(verdict: Verdict, session: Session) -> list[Workload
     for run in session.runs:
         if run.tier == "static":
             runs[run.workload].append(run)
-    return [
-        WorkloadSection(
-            verdict=entry,
-            runs=tuple(runs[entry.name]),
-            base=_select_run(entry, session, runs[entry.name], "base"),
-            head=_select_run(entry, session, runs[entry.name], "head"),
-            timed=select_timed_runs(session, entry.name, entry.throughput),
+    sections = []
+    for entry in verdict.workloads:
+        timed_runs = session.timed_runs(entry.name)
+        if entry.sharding is not None and entry.sharding.tier == "timed":  # the judge compared profiles of timed runs
+            base, head = choose_run(timed_runs, "base"), choose_run(timed_runs, "head")
+        else:
+            base, head = (_select_static_run(runs[entry.name], arm) for arm in ("base", "head"))
+        verdicts = entry.throughput.runs if entry.throughput is not None else []
+        sections.append(
+            WorkloadSection(
+                verdict=entry,
+                runs=tuple(runs[entry.name]),
+                base=base,
+                head=head,
+                timed=tuple(TimedRun(run, verdict) for run, verdict in zip(timed_runs, verdicts, strict=False)),
+                plan=next((plan for plan in session.header.timed if plan.entry == entry.name), None),
+            )
         )
-        for entry in verdict.workloads
-    ]
+    return sections
 
 
 def fold_collectives(base: Ledger, head: Ledger) -> list[CollectiveLine]:
     """Return one line per kind, axis and group size. Changed lines come before unchanged lines, and lines with more
     bytes in base come before lines with fewer."""
-    base_groups, head_groups = _group_by_line(base), _group_by_line(head)
-    all_layers = {find_unit(entry.where) for entry in (*base.entries, *head.entries) if in_layer(entry.where)}
+    groups: dict[tuple[Kind, str, int], tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
+    for arm, ledger in enumerate((base, head)):
+        for entry in ledger.entries:
+            groups[entry.kind, entry.axis, entry.group_size][arm].append(entry)
+    all_layers = {find_unit(entry.where) for entry in (*base.entries, *head.entries) if _is_in_layer(entry)}
     folded = []
-    for key in dict.fromkeys([*base_groups, *head_groups]):
-        base_entries, head_entries = base_groups.get(key, []), head_groups.get(key, [])
-        base_tally, head_tally = tally_entries(base_entries), tally_entries(head_entries)
-        # The layers that ``reach`` counts.
+    for (kind, axis, group_size), (base_entries, head_entries) in groups.items():
+        base_tally, head_tally = _tally_entries(base_entries), _tally_entries(head_entries)
         layers = base_tally.layers.keys() | head_tally.layers.keys() if base_tally.layers else all_layers
-        kind, axis, group_size = key
         folded.append(
             CollectiveLine(
                 kind=kind,
@@ -224,50 +243,35 @@ def fold_collectives(base: Ledger, head: Ledger) -> list[CollectiveLine]:
     return sorted(folded, key=lambda line: (not line.changed, -line.base.bytes, -line.head.bytes, line.kind, line.axis))
 
 
-def _group_by_line(ledger: Ledger) -> dict[tuple[Kind, str, int], list[Entry]]:
-    """Return the ledger entries by kind, axis and group size."""
-    groups: dict[tuple[Kind, str, int], list[Entry]] = defaultdict(list)
-    for entry in ledger.entries:
-        groups[entry.kind, entry.axis, entry.group_size].append(entry)
-    return groups
+def kind_words(kind: str) -> str:
+    """Return ``all_to_all`` as ``all-to-all``."""
+    return kind.replace("_", "-")
 
 
-def tally_entries(entries: Iterable[Entry]) -> CollectiveCounts:
-    """Count the collectives of ledger entries in total and by layer."""
+def _tally_entries(entries: Iterable[Entry]) -> CollectiveCounts:
     layers: Counter[str] = Counter()
     outside = size = 0
     for entry in entries:
         size += entry.bytes
-        if in_layer(entry.where):
+        if _is_in_layer(entry):
             layers[find_unit(entry.where)] += entry.count
         else:
             outside += entry.count
     return CollectiveCounts(count=outside + layers.total(), bytes=size, layers=layers, outside=outside)
 
 
-def in_layer(where: str) -> bool:
-    """Return whether a module path contains a numbered layer, such as ``layers.17.moe``."""
-    return "*" in template(where)
+def _is_in_layer(entry: Entry) -> bool:
+    return "*" in template(entry.where)
 
 
-def kind_words(kind: str) -> str:
-    """Return ``all_to_all`` as ``all-to-all``."""
-    return kind.replace("_", "-")
-
-
-def _select_run(entry: WorkloadVerdict, session: Session, static_runs: Sequence[Run], arm: str) -> Run | None:
-    """Return the run whose ledger counts for an arm, as ``WorkloadSection`` describes; None if the arm has no run.
-    ``static_runs``: all static runs of the workload, of both arms."""
-    if entry.sharding is not None and entry.sharding.tier == "timed":  # the judge compared profiles of timed runs
-        return choose_run(session.timed_runs(entry.name), arm)
-    attempts = [run for run in static_runs if run.arm.name == arm]
+def _select_static_run(runs: Sequence[Run], arm: str) -> Run | None:
+    attempts = [run for run in runs if run.arm.name == arm]
     attempts.sort(key=lambda run: (run.outcome == "ok", run.attempt))  # the last is the last good run, if any
     return attempts[-1] if attempts else None
 
 
 def _compute_totals(entries: Iterable[Entry]) -> Counter[tuple[str, ...]]:
-    """Return the total count and bytes of ``entries`` by phase, role, dtype and module. If these totals differ between
-    the arms, the line has changed."""
+    """Return the total count and bytes of ``entries`` by phase, role, dtype and module."""
     totals: Counter[tuple[str, ...]] = Counter()
     for entry in entries:
         totals[entry.phase, entry.role, entry.dtype, entry.where, "count"] += entry.count

@@ -20,20 +20,11 @@ whose noise is not normal.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
-from regbot.records.verdict import Decision
 from regbot.stats.arm_luck import SharedLuck
-from regbot.stats.paired import PASSING, Interval, Thresholds, add_luck, combine, decide, interval
-from regbot.stats.slow_launches import (
-    PairOutlier,
-    find_outliers,
-    find_pair_outliers,
-    has_more_slow_launches,
-    trimmed_mean,
-    trimmed_pairs,
-)
+from regbot.stats.paired import Interval, SequentialTest, Thresholds, add_luck, count_pairs, interval, judge_pairs
+from regbot.stats.slow_launches import find_outliers, trimmed_mean, trimmed_pairs
 
 ANYTIME_ALPHA = 0.01
 """Two-sided error over all requests for more runs. It is divided among the primary tests of the check."""
@@ -44,21 +35,6 @@ other scale gives a narrower interval at 20 pairs (a full session of 12 pairs, a
 interval is at most 3% wider than with the best scale. The interval is finite from 8 pairs on (from 6 pairs on at alpha
 0.01).
 """
-
-
-@dataclass(frozen=True)
-class AnytimeTest:
-    """Decision on all pairs. ``tests`` has the decision and the interval of each summary."""
-
-    decision: Decision
-    alpha: float
-    """Alpha of one interval."""
-    tests: dict[str, tuple[Decision, Interval]]
-    outliers: tuple[PairOutlier, ...] = ()
-    """Pairs with a slow launch. Fewer than 8 pairs have none."""
-    withheld: bool = False
-    """Whether a pass is withheld: only the trimmed intervals would pass head, and head has more slow launches than
-    base. The decision is then "undecided"."""
 
 
 def anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
@@ -101,42 +77,22 @@ def decide_anytime(
     primary_tests: int,
     thresholds: Thresholds,
     luck: SharedLuck | None = None,
-) -> AnytimeTest:
+) -> SequentialTest:
     """Judge all pairs by always-valid intervals, one for each summary.
 
     The arguments have the same meaning as in ``paired.sequential_test``. There are no looks, so all pairs are used. An
     infinite interval is undecided. If head has more slow launches than base, head passes only if the intervals of all
     pairs, slow ones included, pass it too. Raises ValueError for fewer than two pairs, or summaries of unequal length.
     """
-    if len({len(values) for values in log_ratios.values()}) != 1:
-        raise ValueError("give at least one summary, and the same number of pairs for each summary")
-    if primary_tests < len(log_ratios):
-        raise ValueError(f"primary_tests is {primary_tests}, but there are {len(log_ratios)} summaries")
+    count_pairs(log_ratios, primary_tests)
     alpha = ANYTIME_ALPHA / primary_tests
-    tests = _test_summaries(
-        log_ratios, lambda values: add_luck(robust_anytime_interval(values, alpha), luck), thresholds
+    return judge_pairs(
+        log_ratios,
+        alpha,
+        thresholds,
+        lambda values: add_luck(robust_anytime_interval(values, alpha), luck),
+        lambda values: add_luck(anytime_interval(values, alpha), luck),
     )
-    decision = combine(tests.values(), thresholds)
-    (pairs,) = {bounds.pairs for _, bounds in tests.values()}  # all summaries have equally many
-    can_trim = trimmed_pairs(pairs) > 0  # false for fewer than 8 pairs
-    outliers = tuple(find_pair_outliers(log_ratios)) if can_trim else ()
-    if decision in PASSING and has_more_slow_launches(outliers, pairs):
-        untrimmed = _test_summaries(
-            log_ratios, lambda values: add_luck(anytime_interval(values, alpha), luck), thresholds
-        )
-        if combine(untrimmed.values(), thresholds) not in PASSING:
-            return AnytimeTest("undecided", alpha, tests, outliers, withheld=True)
-    return AnytimeTest(decision, alpha, tests, outliers)
-
-
-def _test_summaries(
-    log_ratios: Mapping[str, Sequence[float]],
-    interval_of: Callable[[Sequence[float]], Interval],
-    thresholds: Thresholds,
-) -> dict[str, tuple[Decision, Interval]]:
-    """Return the decision and the interval of each summary. ``interval_of`` computes the interval of its log-ratios."""
-    intervals = {name: interval_of(values) for name, values in log_ratios.items()}
-    return {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
 
 
 def _half_width(pairs: int, alpha: float) -> float:

@@ -1,7 +1,7 @@
 """Posterior over the commits of a range: which of them is the culprit of a slowdown?
 
-``next_run`` chooses the next run from this posterior. A range has points (commits that can be measured) and hypotheses
-(commits that may be the culprit). Under hypothesis k every point that contains commit k is slower by one unknown
+``next_run`` chooses the next run from this posterior. The points of a range are the commits along first parents, from
+good (point 0) to bad. Under hypothesis k, point k + 1 is the culprit: it and all later points are slower by one unknown
 effect. Under "none" all points are equally fast. The value of a run is the logarithm of its step time. The value is the
 sum of a level, the effect if the point is affected (contains the culprit), and noise. The noise is a contaminated
 Gaussian, whose outliers ``outlier_runs`` finds. Level, effect and noise are unknown and are integrated out. Their
@@ -22,7 +22,6 @@ is right.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -72,9 +71,6 @@ class Sample(NamedTuple):
 class CulpritModel:
     """Hypotheses, points and priors of a search, before any run."""
 
-    affected: Bools
-    """Bool array of shape (hypotheses, points): element [k, p] is whether point p contains the commit of hypothesis
-    k."""
     prior: Floats
     """Prior probability of each hypothesis; their sum is 1 minus ``no_culprit``."""
     effects: Floats
@@ -87,21 +83,15 @@ class CulpritModel:
     noise_on_record: bool = True
     """Whether the noise of a run is known from earlier pairs or from the user."""
 
-    @cached_property
+    @property
     def no_culprit(self) -> float:
         """Prior probability that no commit is the culprit."""
         return max(0.0, 1.0 - float(self.prior.sum()))
 
-    @cached_property
-    def all_differ(self) -> bool:
-        """Whether every two hypotheses differ at some point, so that measurements can distinguish all of them."""
-        _, first_of_label = _label_rows(self.affected)
-        return len(first_of_label) == len(self.affected)
-
-    @cached_property
-    def contains(self) -> NDArray[np.float32]:
-        """``affected`` as 0 and 1, for matrix products."""
-        return self.affected.astype(np.float32)
+    @property
+    def prior_before(self) -> Floats:
+        """For each point, the prior probability of the hypotheses that affect it."""
+        return mass_before(self.prior)
 
 
 @dataclass(frozen=True)
@@ -111,7 +101,6 @@ class Posterior:
     culprit: Floats
     """Probability of each hypothesis. Their sum is 1 minus ``no_culprit``."""
     no_culprit: float
-    """Probability that no commit is the culprit."""
     noise: float
     """Standard deviation of a run's log time: root mean square over the posterior."""
     effect: float
@@ -119,14 +108,12 @@ class Posterior:
     """Mean and standard deviation of the effect as a log-ratio, given that there is a culprit."""
 
 
-def affected_on_line(points: int) -> Bools:
-    """Return ``CulpritModel.affected`` for a linear range of points. Under hypothesis k, point k + 1 is the culprit, so
-    it and all later points are affected."""
-    return np.triu(np.ones((points - 1, points), dtype=bool), 1)
+def mass_before(mass: Floats) -> Floats:
+    """Return, for each point, the sum of ``mass`` over the hypotheses that affect the point."""
+    return np.concatenate([[0.0], np.cumsum(mass)])
 
 
 def culprit_model(
-    affected: Bools,
     weights: Sequence[float] | Floats,
     no_culprit: float,
     smallest: float,
@@ -167,7 +154,6 @@ def culprit_model(
         noise_prior = np.exp(-pairs * (log_ratios + np.expm1(-2 * log_ratios) / 2))
     hypothesis_weights = np.asarray(weights, dtype=float)
     return CulpritModel(
-        affected=affected,
         prior=hypothesis_weights / hypothesis_weights.sum() * (1 - no_culprit),
         effects=effects,
         widths=widths,
@@ -206,26 +192,13 @@ def is_noise_known(model: CulpritModel, samples: Sequence[Sample]) -> bool:
     return len(samples) - len(distinct_runs) >= MIN_REPEATS
 
 
-def hypothesis_sets(model: CulpritModel, available: Bools) -> NDArray[np.intp]:
-    """Sort the hypotheses into sets that the available points can distinguish. Return the set number of each
-    hypothesis.
-
-    Two hypotheses belong to the same set if they affect the same available points. ``available`` says for each point
-    whether it can be measured.
-    """
-    if model.all_differ and bool(available.all()):
-        return np.arange(len(model.affected))
-    set_numbers, _ = _label_rows(model.affected[:, available])
-    return set_numbers
-
-
 class GroupPosterior(NamedTuple):
     """Posterior over groups of hypotheses. A group is a set of hypotheses that the runs do not distinguish."""
 
     labels: NDArray[np.intp]
-    """Number of the group of each hypothesis."""
-    first: NDArray[np.intp]
-    """Number of one hypothesis of each group, which represents the group."""
+    """Number of the group of each hypothesis. The hypotheses of a group are neighbours."""
+    hits: Floats
+    """Array of shape (groups, measured points): 1 if the hypotheses of the group affect the point, else 0."""
     prior: Floats
     """Prior probability of each group."""
     posterior: Floats
@@ -263,9 +236,10 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     effect and noise on a grid; sum over the sets; compute the moments of the effect at the mean noise.
     """
     table = _tabulate_runs(samples)
-    labels, first = _label_rows(model.affected[:, table.points])
-    # Shape (groups, measured points): 1 if the hypotheses of the group affect the point.
-    hits = model.contains[first][:, table.points].astype(float)
+    # Hypotheses between two neighbouring measured points form a group.
+    measured_before = np.searchsorted(table.points, np.arange(len(model.prior)), side="right")
+    labels = measured_before - measured_before[0]
+    hits = (np.arange(len(table.points)) >= np.unique(measured_before)[:, None]).astype(float)
     prior = np.bincount(labels, weights=model.prior).astype(float)
     with np.errstate(divide="ignore"):
         log_group_prior = np.log(np.append(prior, model.no_culprit))  # the last value is for no culprit
@@ -321,7 +295,7 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     sums = table.sum_strata(run_weights[None, :])
     return GroupPosterior(
         labels=labels,
-        first=first,
+        hits=hits,
         prior=prior,
         posterior=joint.sum(axis=0),
         no_culprit=float(no_culprit.sum()),
@@ -354,23 +328,6 @@ def _tabulate_runs(samples: Sequence[Sample]) -> RunTable:
     values = np.array([sample.value - mean for sample in samples], dtype=float)
     stratum_rows = np.array([rows[sample.stratum] for sample in samples], dtype=np.intp)
     return RunTable(strata, points, values, stratum_rows, columns)
-
-
-def _label_rows(rows: Bools) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return a label for each row, and the index of the first row of each label. Equal rows have equal labels.
-
-    The columns are taken in chunks. The code of a row is one integer: its label by the earlier chunks, followed by the
-    bits of the row in this chunk. Rows with equal codes get the same label.
-    """
-    labels = np.zeros(len(rows), dtype=np.int64)
-    first = np.zeros(1, dtype=np.intp)
-    chunk_bits = 40  # leaves 23 bits of a signed 64-bit integer for the label
-    for start in range(0, rows.shape[1], chunk_bits):
-        chunk = rows[:, start : start + chunk_bits]
-        bit_values = 1 << np.arange(chunk.shape[1], dtype=np.int64)
-        codes = (labels << chunk_bits) | (chunk @ bit_values)
-        _, first, labels = np.unique(codes, return_index=True, return_inverse=True)
-    return labels, first
 
 
 def split_groups(model: CulpritModel, labels: NDArray[np.intp], group_mass: Floats, prior_mass: Floats) -> Floats:

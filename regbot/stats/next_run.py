@@ -17,6 +17,7 @@ from regbot.stats.culprit import (
     Sample,
     group_posterior,
     is_noise_known,
+    mass_before,
     split_groups,
 )
 
@@ -63,18 +64,6 @@ def choose_next_run(
     return int(candidates[int(np.argmax(worth))])
 
 
-def split_worth(part: Floats, total: float) -> Floats:
-    """Return how much a split of the probability ``total`` into ``part`` and the rest is worth. A split into halves is
-    worth most.
-
-    The worth is proportional to the probability that two commits, chosen independently from this distribution, are on
-    different sides of the split.
-    """
-    rest = total - part
-    worth: Floats = part * rest
-    return worth
-
-
 def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, available: Bools) -> NDArray[np.intp]:
     """Return points that may be informative: the ends, measured points, and points that split the hypotheses.
 
@@ -88,11 +77,11 @@ def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, available: B
     group_distributions = [np.where(beliefs.labels == group, model.prior, 0.0) for group in likeliest_groups]
     distributions = [all_hypotheses, *group_distributions]  # probabilities of the hypotheses, not normalised
     # Shape (distributions, points): probability of the hypotheses that affect the point.
-    affected_mass = (np.array(distributions, dtype=np.float32) @ model.contains)[:, available_points]
+    affected_mass = np.array([mass_before(distribution) for distribution in distributions])[:, available_points]
     positions = {0, len(available_points) - 1}  # the two ends, as indices of ``available_points``
     for distribution, mass in zip(distributions, affected_mass, strict=True):
-        worth = split_worth(mass, float(distribution.sum()))
-        positions.add(int(np.argmax(worth)))
+        # Proportional to the probability that two commits, chosen by this distribution, are on different sides.
+        positions.add(int(np.argmax(mass * (distribution.sum() - mass))))
     total = float(all_hypotheses.sum())
     for quantile in SPLIT_QUANTILES:
         positions.add(int(np.argmin(np.abs(affected_mass[0] - quantile * total))))
@@ -119,9 +108,7 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
     mean_square = (component_weights * (mean**2 + var)).sum(axis=1)
     group_effect_var = np.maximum(mean_square - group_effect**2, 0.0)
     # The mixture: first all groups with the point not affected, then all groups with it affected, then no culprit.
-    # Shape (groups, measured points): 1 if the group affects the point, by one hypothesis that represents the group.
-    hits = model.contains[beliefs.first[group_ids]][:, beliefs.strata.points].astype(float)
-    level, share, level_var = _stratum_level(beliefs, hits, stratum)
+    level, share, level_var = _stratum_level(beliefs, beliefs.hits[group_ids], stratum)
     run_var = beliefs.noise**2 + level_var  # without the uncertainty of the effect
     # The level already includes the part ``share`` of the effect, because some runs in the level are affected. A run
     # therefore differs from the level by this multiple of the effect:
@@ -130,7 +117,10 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
     variances = np.concatenate(
         [run_var + if_unaffected**2 * group_effect_var, run_var + if_affected**2 * group_effect_var, [run_var]]
     )
-    affected_shares = np.array([_affected_share(model, beliefs, int(point), group_ids) for point in points])
+    # Shape (points, groups): share of the group's prior probability that belongs to hypotheses which affect the point.
+    prior_before_group = np.concatenate([[0.0], np.cumsum(beliefs.prior)[:-1]])[group_ids]
+    affected_mass = model.prior_before[points][:, None] - prior_before_group
+    affected_shares = np.clip(affected_mass / beliefs.prior[group_ids], 0.0, 1.0)
     weights = np.concatenate(
         [
             group_mass[group_ids] * (1 - affected_shares),
@@ -165,17 +155,6 @@ def _stratum_level(beliefs: GroupPosterior, hits: Floats, stratum: str) -> tuple
     level = float(strata.sums[row].sum()) / run_weight
     affected_share = hits @ strata.counts[row] / run_weight
     return level, affected_share, beliefs.noise**2 / run_weight
-
-
-def _affected_share(model: CulpritModel, beliefs: GroupPosterior, point: int, group_ids: NDArray[np.intp]) -> Floats:
-    """Return, for each group of ``group_ids``, the share of its prior probability that belongs to hypotheses which
-    affect ``point``."""
-    affected_mass = np.bincount(
-        beliefs.labels, weights=model.prior * model.affected[:, point], minlength=len(beliefs.prior)
-    )
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share: Floats = np.where(beliefs.prior > 0, affected_mass / beliefs.prior, 0.0)[group_ids]
-    return np.clip(share, 0.0, 1.0)
 
 
 def run_costs(points: int, built: Collection[int], run_s: float, build_s: float) -> Floats:

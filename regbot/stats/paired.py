@@ -16,7 +16,7 @@ All values are on the log scale; positive means slower. Constants come from simu
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -263,12 +263,7 @@ def sequential_test(
     ``primary_tests`` is the number of primary tests of the whole check, not of this workload. The alpha of each look is
     divided by it, so that a check of many workloads has the same error rate as a check of one.
     """
-    lengths = {len(values) for values in log_ratios.values()}
-    if len(lengths) != 1:
-        raise ValueError("give at least one summary, and the same number of pairs for each summary")
-    if primary_tests < len(log_ratios):
-        raise ValueError(f"primary_tests is {primary_tests}, but there are {len(log_ratios)} summaries")
-    (available_pairs,) = lengths
+    available_pairs = count_pairs(log_ratios, primary_tests)
     alpha = LOOK_ALPHA / primary_tests
     is_below_first_look = known_sd is not None and 0 < available_pairs < LOOKS[0]
     numbered_looks = [(0, available_pairs)] if is_below_first_look else list(enumerate(LOOKS, start=1))
@@ -277,27 +272,63 @@ def sequential_test(
         if pairs > available_pairs:
             break
         used_ratios = {name: values[:pairs] for name, values in log_ratios.items()}
-        intervals: dict[str, Interval] = {}
-        for name, values in used_ratios.items():
-            without_luck = look_interval(values, alpha) if known_sd is None else interval(values, alpha, known_sd)
-            intervals[name] = add_luck(without_luck, luck)
-        tests = {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
-        decision = combine(tests.values(), thresholds)
-        can_trim = trimmed_pairs(pairs) > 0  # false for fewer than 8 pairs
-        outliers = tuple(find_pair_outliers(used_ratios)) if known_sd is None and can_trim else ()
-        withheld = (
-            decision in PASSING
-            and has_more_slow_launches(outliers, pairs)
-            and _decide_untrimmed(used_ratios, alpha, thresholds, luck) not in PASSING
-        )
-        if withheld:
-            decision = "undecided"
-        result = SequentialTest(
-            decision, pairs, look, alpha, tests, unused=available_pairs - pairs, outliers=outliers, withheld=withheld
-        )
+        if known_sd is None:
+            result = judge_pairs(
+                used_ratios,
+                alpha,
+                thresholds,
+                lambda values: add_luck(look_interval(values, alpha), luck),
+                lambda values: add_luck(interval(values, alpha), luck),
+            )
+        else:
+            result = judge_pairs(
+                used_ratios, alpha, thresholds, lambda values: add_luck(interval(values, alpha, known_sd), luck)
+            )
+        result = replace(result, look=look, unused=available_pairs - pairs)
         if result.final:
             break
     return result
+
+
+def count_pairs(log_ratios: Mapping[str, Sequence[float]], primary_tests: int) -> int:
+    """Return the number of pairs. Raises ValueError for summaries of unequal length, or too few ``primary_tests``."""
+    lengths = {len(values) for values in log_ratios.values()}
+    if len(lengths) != 1:
+        raise ValueError("give at least one summary, and the same number of pairs for each summary")
+    if primary_tests < len(log_ratios):
+        raise ValueError(f"primary_tests is {primary_tests}, but there are {len(log_ratios)} summaries")
+    return lengths.pop()
+
+
+def judge_pairs(
+    log_ratios: Mapping[str, Sequence[float]],
+    alpha: float,
+    thresholds: Thresholds,
+    interval_of: Callable[[Sequence[float]], Interval],
+    untrimmed_interval_of: Callable[[Sequence[float]], Interval] | None = None,
+) -> SequentialTest:
+    """Judge all pairs in one look, by the interval of each summary.
+
+    ``untrimmed_interval_of`` returns the interval of all pairs, slow launches included. With it, a pass is withheld if
+    head has more slow launches than base, and these intervals would not pass head.
+    """
+
+    def test(
+        interval_of: Callable[[Sequence[float]], Interval],
+    ) -> tuple[Decision, dict[str, tuple[Decision, Interval]]]:
+        intervals = {name: interval_of(values) for name, values in log_ratios.items()}
+        tests = {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
+        return combine(tests.values(), thresholds), tests
+
+    decision, tests = test(interval_of)
+    pairs = min(map(len, log_ratios.values()))
+    outliers: tuple[PairOutlier, ...] = ()
+    withheld = False
+    if untrimmed_interval_of is not None and trimmed_pairs(pairs):
+        outliers = tuple(find_pair_outliers(log_ratios))
+        may_be_withheld = decision in PASSING and has_more_slow_launches(outliers, pairs)
+        withheld = may_be_withheld and test(untrimmed_interval_of)[0] not in PASSING
+    return SequentialTest("undecided" if withheld else decision, pairs, 0, alpha, tests, 0, outliers, withheld)
 
 
 def mde(
@@ -366,14 +397,6 @@ def pairs_needed(sd: float, alpha: float, thresholds: Thresholds, known: bool = 
         else:
             low = middle + 1
     return low
-
-
-def _decide_untrimmed(
-    log_ratios: Mapping[str, Sequence[float]], alpha: float, thresholds: Thresholds, luck: SharedLuck | None
-) -> Decision:
-    """Return the decision of Student's t intervals over all pairs, those with slow launches included."""
-    intervals = [add_luck(interval(values, alpha), luck) for values in log_ratios.values()]
-    return combine([(decide(bounds, thresholds), bounds) for bounds in intervals], thresholds)
 
 
 @lru_cache(maxsize=4096)

@@ -36,7 +36,6 @@ class Lateness:
     """One rank's own work compared with that of the other ranks, over the steady steps of one run."""
 
     rank: int
-    """Number of the rank, or of the set of ranks if sets are compared."""
     log_ratio: float
     """Median over steps of log(own work / median own work of the other ranks). Positive means slower."""
     seconds: float
@@ -61,18 +60,16 @@ class Lateness:
         return is_slower and is_slower_in_most_steps and delays_the_step
 
 
-def rank_lateness(
-    step_s: Sequence[Sequence[float]], wait_s: Sequence[Sequence[float]], rank_sets: Sequence[Sequence[int]] = ()
-) -> list[Lateness]:
+def rank_lateness(step_s: Sequence[Sequence[float]], wait_s: Sequence[Sequence[float]]) -> list[Lateness]:
     """Return the lateness of every rank of one run. ``step_s`` and ``wait_s`` have a list for each rank, with the
     seconds of each steady step.
 
-    With ``rank_sets``, sets of ranks are compared instead of single ranks: the median of the set with the median of all
-    other ranks. ``rank`` is then the number of the set. Returns [] for one rank, for fewer than ``MIN_STEPS`` steps,
-    and if the ranks wait nearly all the time.
+    Returns [] for one rank, for fewer than ``MIN_STEPS`` steps, and if the ranks wait nearly all the time.
     """
+    if len(step_s) < 2 or len({*map(len, step_s), *map(len, wait_s)}) > 1:
+        return []
     steps, waits = np.asarray(step_s, dtype=float), np.asarray(wait_s, dtype=float)
-    if steps.ndim != 2 or steps.shape != waits.shape or steps.shape[0] < 2 or steps.shape[1] < MIN_STEPS:
+    if steps.shape != waits.shape or steps.shape[1] < MIN_STEPS:
         return []
     own_work: Array = np.maximum(steps - waits, 0.0)
     median_step_s = float(np.median(steps))
@@ -81,16 +78,15 @@ def rank_lateness(
     # A step without own work would give the logarithm of 0.
     own_work = np.maximum(own_work, 1e-3 * MIN_OWN_SHARE * median_step_s)
     results = []
-    for set_number, ranks in enumerate(rank_sets or [[rank] for rank in range(own_work.shape[0])]):
-        set_work = np.median(own_work[list(ranks)], axis=0)  # one value for each step
-        others_work = np.median(np.delete(own_work, list(ranks), axis=0), axis=0)  # one value for each step
-        delay_s = float(np.median(set_work - others_work))
+    for rank, rank_work in enumerate(own_work):
+        others_work = np.median(np.delete(own_work, rank, axis=0), axis=0)  # one value for each step
+        delay_s = float(np.median(rank_work - others_work))
         results.append(
             Lateness(
-                rank=set_number,
-                log_ratio=float(np.median(np.log(set_work / others_work))),
+                rank=rank,
+                log_ratio=float(np.median(np.log(rank_work / others_work))),
                 seconds=delay_s,
-                steps_share=float(np.mean(set_work > others_work)),
+                steps_share=float(np.mean(rank_work > others_work)),
                 step_ratio=delay_s / median_step_s,
             )
         )

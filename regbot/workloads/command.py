@@ -13,7 +13,6 @@ effect, and both arms would run the same. A key with the name of a placeholder t
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from regbot.workloads.guest import (
     MAX_FOLDER_IN_RECORDS,
     Checkout,
     Scratch,
-    bare_run,
     engine_outcome,
     engine_warnings,
     interpreter,
@@ -38,10 +36,9 @@ from regbot.workloads.guest_file import GuestFileError, read_step_log
 from regbot.workloads.logs import StepLog
 from regbot.workloads.ranks import CLOCK_TOLERANCE_S
 from regbot.workloads.task import Task
-from regbot.workloads.timed import RunSpec, add_seat, outcome_of_error
+from regbot.workloads.timed import RunSpec, add_seat, bare_timed_run, outcome_of_error
 
 LOG_RANK = "log"
-"""Name under which a log's step times are stored, in place of a rank number."""
 
 TRUNCATED = (
     "printed more than is kept, so steps in the middle of its log are lost; print less, raise local.max_output_mb, or "
@@ -77,8 +74,7 @@ def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scra
         log, folder_of_log = root / workload.log, root.resolve()
         fault = _remove_earlier_log(folder_of_log, log, workload.log)
     if fault:
-        refusal = bare_run(task, arm, "refused", fault, spec.attempt, "timed")
-        return refusal.model_copy(update={"position": spec.position})
+        return bare_timed_run(task, arm, "refused", fault, spec)
     launch = Launch(
         command=command,
         cwd=root,
@@ -93,8 +89,7 @@ def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scra
     try:
         result = seat.run(launch)
     except EngineError as error:
-        failed = bare_run(task, arm, outcome_of_error(error), str(error), spec.attempt, "timed")
-        return add_seat(seat, failed.model_copy(update={"position": spec.position}))
+        return add_seat(seat, bare_timed_run(task, arm, outcome_of_error(error), str(error), spec))
     is_truncated = log == output_log and result.output_truncated
     log_file = LogFile(log, within=folder_of_log, whole=not is_truncated)
     return add_seat(seat, build_run(task, spec, arm, result, log_file), result)
@@ -110,10 +105,7 @@ def fill_command(task: Task, root: Path, spec: RunSpec, log: Path) -> tuple[tupl
         if name in workload.config:
             return (), f"{key}.config.{name}: regbot fills {{{name}}} itself, so the value would be lost; {advice}"
     if workload.routing != "balanced":
-        return (), (
-            f"{key}.routing = {workload.routing!r} has no effect on a command, so both arms would run the same; set "
-            "a key of config with another name, and write {that name} where the command takes it"
-        )
+        return (), f"{key}.routing = {workload.routing!r} has no effect on a command; set a key of config instead"
     if workload.log and _has_placeholder(task, "log"):
         return (), f"{key}.log names a file of the checkout, and the command takes {{log}}, another file; keep one"
     user_values = {**workload.config, **({"dispatcher": workload.dispatcher} if workload.dispatcher else {})}
@@ -137,9 +129,8 @@ def fill_command(task: Task, root: Path, spec: RunSpec, log: Path) -> tuple[tupl
         "python": interpreter(task, root),
         "slowdown_pct": f"{spec.slowdown_pct:g}",
     }
-    command = [
-        _PLACEHOLDER.sub(lambda match: _fill_placeholder(match, values), argument) for argument in workload.command
-    ]
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()}
+    command = [_PLACEHOLDER.sub(lambda match: texts.get(match[1], match[0]), argument) for argument in workload.command]
     return tuple(command), ""
 
 
@@ -151,14 +142,10 @@ class LogFile:
     within: Path
     """The folder that must contain the log, with links resolved."""
     whole: bool
-    """Whether the log is complete. The output of a command may have been truncated."""
 
 
 def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: LogFile) -> Run:
-    """Build the run from the launch's result and the step log. Steps after the first ``spec.steps`` do not count.
-
-    If the log lacks the loss of a counted step, the run has no losses.
-    """
+    """Build the run from the launch's result and the step log. Steps after the first ``spec.steps`` do not count."""
     outcome, reason, step_log = _read_step_log(task, result, log)
     warnings = engine_warnings(result)
     timing: Timing | None = None
@@ -173,12 +160,10 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Lo
         if len(logged_losses) == len(counted):
             losses = [loss if math.isfinite(loss) else None for loss in logged_losses]
         seconds = [step.seconds for step in counted if step.seconds is not None]
-        # short: fewer steps than requested. diverged: a loss that is not finite, or a skipped update.
         if outcome in ("ok", "short", "diverged"):  # with any other outcome, the log's step times are not used
             timing = _build_timing(step_log, seconds, spec.steps, spec.cut)
-    run = bare_run(task, arm, outcome, reason, spec.attempt, "timed").model_copy(
+    run = bare_timed_run(task, arm, outcome, reason, spec).model_copy(
         update={
-            "position": spec.position,
             "exit_code": result.exit_code,
             "wall_s": result.wall_s,
             "log_tail": "" if outcome == "ok" else result.log_tail,
@@ -194,7 +179,6 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Lo
 
 
 def _read_step_log(task: Task, result: LaunchResult, log: LogFile) -> tuple[Outcome, str, StepLog | None]:
-    """Return "ok", '' and the step log. If there is no usable log, return the outcome, the reason and None."""
     if early_end := engine_outcome(result, task):
         return (*early_end, None)
     if result.exit_code != 0:
@@ -218,16 +202,13 @@ def _read_step_log(task: Task, result: LaunchResult, log: LogFile) -> tuple[Outc
 def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> tuple[Outcome, str]:
     """Return "ok" if the first ``requested`` steps of the log are training steps with plausible times.
 
-    Otherwise return another outcome and the reason. The first ``cut`` steps are warm-up, so implausible times in them
-    are allowed. ``step_log.suspect`` has the numbers of steps whose logged times are implausible. The process ran for
-    ``wall_s`` seconds by the engine's clock.
+    The first ``cut`` steps are warm-up, so implausible times in them are allowed. The process ran for ``wall_s``
+    seconds by the engine's clock.
     """
     counted = step_log.steps[:requested]
-    if step_log.too_coarse:  # a text that says why the log rounds its times too much; '' if it does not
+    if step_log.too_coarse:
         return "bad_record", f"its log's {step_log.too_coarse}"
-    # ``steps_per_value`` is the number of steps that one logged value is the mean of; None if the log does not show it.
-    values_may_be_means = step_log.steps_per_value is None or step_log.steps_per_value > 1
-    if values_may_be_means:
+    if step_log.steps_per_value != 1:
         return "bad_record", "its log has means of several steps and no step times; log every step"
     if len(counted) < requested:
         return "short", f"ended without an error after {len(counted)} of {requested} steps"
@@ -245,7 +226,6 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
             f"claims {claimed_s:.4g} s for its steps, and the process lived {wall_s:.4g} s: its log is of another run, "
             "or its clock is wrong"
         )
-    # ``nan`` and ``skipped`` are numbers: 1 if the step's loss is not finite, or if its update was skipped.
     if not_finite := sum(step.nan for step in counted):
         first = next(number for number, step in enumerate(counted, 1) if step.nan)
         return "diverged", f"the loss is not finite in {not_finite} of {requested} steps, first in step {first}"
@@ -255,11 +235,6 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
 
 
 def _build_timing(step_log: StepLog, seconds: list[float], requested: int, cut: int) -> Timing | None:
-    """Return the timing of a run whose log has the step times ``seconds``; None if there are no step times.
-
-    The log takes the place of a rank. Values that a log does not have are empty lists, or 0. The first ``cut`` of the
-    ``requested`` steps are warm-up.
-    """
     if not seconds:
         return None
     cut = min(cut, requested)
@@ -277,26 +252,12 @@ def _build_timing(step_log: StepLog, seconds: list[float], requested: int, cut: 
 
 
 def _has_placeholder(task: Task, name: str) -> bool:
-    """Whether the task's command contains ``{name}``."""
     return any(name in _PLACEHOLDER.findall(argument) for argument in task.workload.command)
 
 
-def _fill_placeholder(match: re.Match[str], values: Mapping[str, object]) -> str:
-    """Return the value of a placeholder as text of the command, such as ``true`` for True. Braces around an unknown
-    name stay unchanged.
-    """
-    name = match.group(1)
-    if name not in values:
-        return match.group()
-    value = values[name]
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def _remove_earlier_log(within: Path, log: Path, setting: str) -> str:
-    """Remove the log of an earlier run from the checkout, so that it is not taken for the log of the next run.
-
-    ``within`` is the checkout's folder, and ``setting`` is the ``log`` of the workload. Return '' if the checkout has
-    no such log any more. Otherwise return why it cannot be removed.
+    """Remove the log of an earlier run from the checkout, so that it is not taken for the log of the next run. Return
+    why it cannot be removed, or ''.
     """
     try:
         if log.is_symlink() or _leads_out(within, log):
@@ -311,5 +272,4 @@ def _remove_earlier_log(within: Path, log: Path, setting: str) -> str:
 
 
 def _leads_out(within: Path, log: Path) -> bool:
-    """Whether ``log`` is outside of the folder ``within`` after all links are resolved."""
     return not log.resolve().is_relative_to(within)

@@ -71,7 +71,6 @@ def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_byte
 
 
 def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:
-    """Raise BadProgram if the mesh in the guest's record is not the requested one."""
     sizes = {axis.name: axis.size for axis in mesh}
     if len(sizes) != len(mesh):
         raise BadProgram("the record names a mesh axis twice")
@@ -84,10 +83,6 @@ def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:
 
 
 def _read(paths: Sequence[Path], task: Task, max_bytes: int) -> list[Ledger]:
-    """Count the collectives in the files of the guest.
-
-    Raises BadProgram if a file cannot be used, or if it has more than ``max_bytes`` as it is or decompressed.
-    """
     try:
         ledgers = read_ledgers(hlo, paths, max_bytes)
     except GuestFileError as error:

@@ -18,13 +18,11 @@ class FrameworkNeeds:
     """An environment for traces: a Python with these packages, and commands."""
 
     python: str
-    """Version of Python, such as 3.12."""
     torch: str
     """Requirement for torch. '' if the framework does not use torch. torch may come from another index than
     ``packages``.
     """
     packages: tuple[str, ...]
-    """Requirements for all other packages, without the framework itself."""
     module: str = ""
     """The framework's own module, which a checkout of the framework has in a source root."""
     distribution: str = ""
@@ -32,7 +30,6 @@ class FrameworkNeeds:
     source: str = ""
     """Folder to install the framework from, because the package in the index is incomplete. '' if it is complete."""
     commands: tuple[str, ...] = ()
-    """Commands that must be on PATH."""
 
 
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -48,11 +45,9 @@ MODULES: Mapping[str, str] = {
     "pyyaml": "yaml",
     "tensorflow-cpu": "tensorflow",
 }
-"""Module by the name of its package, where they differ."""
 
 
 def module_name(package: str) -> str:
-    """Return the module that the package with this name installs."""
     return MODULES.get(package, package.replace("-", "_"))
 
 
@@ -61,27 +56,35 @@ def package_names(packages: Iterable[str]) -> list[str]:
     return [Requirement(package).name for package in packages]
 
 
+_TORCHTITAN_PACKAGES = (
+    "torchdata", "torch_checkpointing", "datasets<4.8.0,>=3.6.0", "tokenizers", "safetensors", "tyro", "tensorboard",
+    "einops", "pillow", "spmd_types==0.2.3", "grain==0.2.18", "portpicker", "triton",
+)  # fmt: skip
+# regex: Megatron-LM's main branch imports it up to February 2026. transformer_engine: only Python, without its extras.
+_MEGATRON_PACKAGES = (
+    "triton", "einops", "pyyaml", "packaging", "pybind11", "omegaconf", "six", "pydantic", "onnx", "onnxscript",
+    "regex", "transformer_engine==2.20.2",
+)  # fmt: skip
+_MEGATRON_BRIDGE_PACKAGES = (
+    "triton", "transformers<=5.12.1,>=5.8", "accelerate", "datasets", "diffusers", "einops", "hydra-core",
+    "megatron-energon==7.4.1", "mistral-common", "nvidia-modelopt", "nvidia-resiliency-ext==0.6.0", "omegaconf",
+    "onnx", "onnxscript", "packaging", "peft", "pybind11", "pydantic", "pyyaml", "regex", "six", "tensorboard",
+    "transformer_engine==2.20.2",
+)  # fmt: skip
+_MAXTEXT_PACKAGES = (
+    "jax==0.12.0.1", "jaxlib==0.12.0.1", "flax==0.12.12", "optax==0.2.8", "orbax-checkpoint==0.12.8", "grain==0.2.18",
+    "tokamax==0.0.17", "qwix==0.1.8", "aqtp==0.9.0", "drjax==0.2.1", "pathwaysutils==0.1.13", "omegaconf==2.4.0",
+    "tensorflow-cpu==2.21.0", "transformers==5.23.0", "sentencepiece==0.2.3", "tiktoken==0.14.0", "jinja2==3.1.6",
+    "pillow==13.0.0", "sympy==1.14.0",
+)  # fmt: skip
+
 FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
     "torchtitan": FrameworkNeeds(
         python="3.11",
         torch="torch==2.13.0",
         module="torchtitan",
         distribution="torchtitan",
-        packages=(
-            "torchdata",
-            "torch_checkpointing",
-            "datasets<4.8.0,>=3.6.0",
-            "tokenizers",
-            "safetensors",
-            "tyro",
-            "tensorboard",
-            "einops",
-            "pillow",
-            "spmd_types==0.2.3",
-            "grain==0.2.18",
-            "portpicker",
-            "triton",
-        ),
+        packages=_TORCHTITAN_PACKAGES,
     ),
     "megatron": FrameworkNeeds(
         python="3.12",
@@ -89,20 +92,7 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
         module="megatron.core",
         distribution="megatron-core",
         source="path/to/Megatron-LM",  # its packages lack the Makefile of the dataset helpers
-        packages=(
-            "triton",
-            "einops",
-            "pyyaml",
-            "packaging",
-            "pybind11",
-            "omegaconf",
-            "six",
-            "pydantic",
-            "onnx",
-            "onnxscript",
-            "regex",  # Megatron-LM's main branch imports it up to February 2026
-            "transformer_engine==2.20.2",  # only Python code, because its extras are left out
-        ),
+        packages=_MEGATRON_PACKAGES,
         commands=("make",),  # compiles Megatron's helpers for datasets
     ),
     "megatron-bridge": FrameworkNeeds(
@@ -110,31 +100,7 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
         torch="torch==2.13.0",
         module="megatron.bridge",
         distribution="",
-        packages=(
-            "triton",
-            "transformers<=5.12.1,>=5.8",
-            "accelerate",
-            "datasets",
-            "diffusers",
-            "einops",
-            "hydra-core",
-            "megatron-energon==7.4.1",
-            "mistral-common",
-            "nvidia-modelopt",
-            "nvidia-resiliency-ext==0.6.0",
-            "omegaconf",
-            "onnx",
-            "onnxscript",
-            "packaging",
-            "peft",
-            "pybind11",
-            "pydantic",
-            "pyyaml",
-            "regex",
-            "six",
-            "tensorboard",
-            "transformer_engine==2.20.2",
-        ),
+        packages=_MEGATRON_BRIDGE_PACKAGES,
         commands=("make",),
     ),
     "maxtext": FrameworkNeeds(
@@ -142,27 +108,7 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
         torch="",
         module="maxtext",
         distribution="",
-        packages=(
-            "jax==0.12.0.1",
-            "jaxlib==0.12.0.1",
-            "flax==0.12.12",
-            "optax==0.2.8",
-            "orbax-checkpoint==0.12.8",
-            "grain==0.2.18",
-            "tokamax==0.0.17",
-            "qwix==0.1.8",
-            "aqtp==0.9.0",
-            "drjax==0.2.1",
-            "pathwaysutils==0.1.13",
-            "omegaconf==2.4.0",
-            "tensorflow-cpu==2.21.0",
-            "transformers==5.23.0",
-            "sentencepiece==0.2.3",
-            "tiktoken==0.14.0",
-            "jinja2==3.1.6",
-            "pillow==13.0.0",
-            "sympy==1.14.0",
-        ),
+        packages=_MAXTEXT_PACKAGES,
     ),
 }
 """What each framework needs, by adapter. Recipes of Megatron Bridge have an entry of their own, but their adapter is
@@ -182,7 +128,6 @@ OWN_MODEL_NEEDS = FrameworkNeeds(python="3.10", torch=f"torch<{_first_untested_t
 
 
 def needs_of(workload: Workload) -> FrameworkNeeds:
-    """Return what a workload needs to be traced."""
     if workload.runs_bridge:
         return FRAMEWORK_NEEDS["megatron-bridge"]
     return FRAMEWORK_NEEDS.get(workload.adapter, OWN_MODEL_NEEDS)

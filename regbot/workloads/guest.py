@@ -9,7 +9,7 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatError, clean_environment
@@ -41,10 +41,8 @@ MAX_FOLDER_IN_RECORDS = 4
 
 NO_LEDGER = "a command has no static ledger; give a profile or a dump to 'regbot ledger read'"
 
-_TRACE_ENVIRONMENT = {
-    # A trace allocates and frees thousands of shadow values of about 100 KiB, which would fragment glibc's heap.
-    "MALLOC_MMAP_THRESHOLD_": "65536",
-}
+_TRACE_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536"}
+"""A trace allocates and frees thousands of shadow values of about 100 KiB, which would fragment glibc's heap."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +55,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Checkout:
-    """The code of one arm, checked out and built."""
-
     arm: Arm
     root: Path
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables to add to the clean environment of a run."""
-    absent_files: Sequence[str] = ()
-    """Files of the commit that a sparse checkout lacks, relative to ``root``."""
 
     @property
     def caches(self) -> tuple[Path, ...]:
-        """Absolute paths in ``environment``. They are this checkout's folders for compiler caches."""
+        """This checkout's folders for compiler caches: the absolute paths in ``environment``."""
         return tuple(dict.fromkeys(Path(value) for value in self.environment.values() if value.startswith("/")))
 
 
@@ -83,7 +76,6 @@ class Scratch:
     limits: Limits = Limits()
 
     def child(self, name: str) -> "Scratch":
-        """Return the scratch folder ``name`` in this folder, for one of several runs."""
         return Scratch(self.folder / name, self.limits)
 
 
@@ -95,7 +87,6 @@ class RawRecord:
     nonce: str
     """Random text that the record must repeat. It shows that the record belongs to this run."""
     max_bytes: int = Limits.max_record_bytes
-    """Size limit of the record, and of each file that it names."""
 
 
 def trace(
@@ -106,11 +97,7 @@ def trace(
     attempt: int = 1,
     paper: Path | None = None,
 ) -> Run:
-    """Trace the static ledger of ``task`` in ``checkout``. Whatever the guest does, this function returns a run.
-
-    ``attempt`` is 1, or higher if an earlier trace is repeated. ``paper`` is the library of the paper GPU to trace on.
-    None traces a CPU program. Raises NoSeatError if the engine has no node for the trace.
-    """
+    """Trace the static ledger of one task. See ``trace_together``."""
     (run,) = trace_together([task], checkout, engine, scratch, attempt, paper)
     return run
 
@@ -123,27 +110,25 @@ def trace_together(
     attempt: int = 1,
     paper: Path | None = None,
 ) -> list[Run]:
-    """Trace several tasks of one workload, one after the other in one process. Return one run for each task.
+    """Trace several tasks of one workload, one after the other in one process. Return one run for each task, whatever
+    the guest does.
 
     The tasks share imports and the paper GPU's cached shapes. If the process dies, the runs of all tasks fail.
     ``attempt`` is above 1 if earlier traces are repeated. ``paper`` is the library of the paper GPU to trace on; None
     traces CPU programs. Raises NoSeatError if the engine has no node for the traces.
     """
     workload, arm, root = tasks[0].workload, checkout.arm, checkout.root
-    if workload.adapter == "command":
-        return [bare_run(task, arm, "refused", NO_LEDGER, attempt) for task in tasks]
-    if missing := missing_source_root(tasks[0], root):
-        return [bare_run(task, arm, "refused", missing, attempt) for task in tasks]
+    if refusal := NO_LEDGER if workload.adapter == "command" else missing_source_root(tasks[0], root):
+        return [bare_run(task, arm, "refused", refusal, attempt) for task in tasks]
     make_empty_folder(scratch.folder)
     record_folder = scratch.folder / "record"
-    # Fields of a request to trace on a paper GPU.
     paper_gpu = {"paper": str(paper), "gpu": workload.gpu} if paper is not None else {}
     records: list[RawRecord] = []
     requests: list[Path] = []
     for number, task in enumerate(tasks):
         suffix = "json" if len(tasks) == 1 else f"{number}.json"
         record = RawRecord(record_folder / f"raw.{suffix}", secrets.token_hex(16), scratch.limits.max_record_bytes)
-        document = {**request_document(task, root, record, checkout.absent_files), **paper_gpu}
+        document = {**request_document(task, root, record), **paper_gpu}
         records.append(record)
         requests.append(write_json(scratch.folder / f"request.{suffix}", document))
     launch = Launch(
@@ -165,8 +150,8 @@ def trace_together(
     except NoSeatError:  # this is not the code's fault: the check stops, and the user can resume it
         raise
     except EngineError as error:  # the interpreter does not exist, or the guest killed its own supervisor
-        empty_crash = {"crash": Crash()}
-        return [bare_run(task, arm, "crashed", str(error), attempt).model_copy(update=empty_crash) for task in tasks]
+        failed_runs = [bare_run(task, arm, "crashed", str(error), attempt) for task in tasks]
+        return [run.model_copy(update={"crash": Crash()}) for run in failed_runs]
     result = replace(result, wall_s=result.wall_s / len(tasks))  # each task gets the same part of the time
     runs = [build_run(task, arm, result, record, attempt) for task, record in zip(tasks, records, strict=True)]
     # A trace is a single process, whatever the number of ranks that it traces.
@@ -174,9 +159,7 @@ def trace_together(
 
 
 def interpreter(task: Task, root: Path) -> str:
-    """Return the interpreter of the workload. ``python`` of the workload is an absolute path, a path relative to the
-    checkout, or a command on PATH. If ``python`` is not set, regbot's own interpreter is returned.
-    """
+    """Return the interpreter of the workload: an absolute path, or a command on PATH."""
     python = task.workload.python
     if not python:
         return sys.executable
@@ -185,12 +168,7 @@ def interpreter(task: Task, root: Path) -> str:
 
 
 def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
-    """Build the run from the launch's result and the guest's record. ``attempt`` is above 1 for a repetition.
-
-    ``raw`` is the record as the guest wrote it; None if it is missing or cannot be read. A refusal is the guest's
-    reason why it has no result.
-    """
-    raw, fault = read_claims(record, task)  # ``fault`` says why the record cannot be used; '' if it can
+    raw, fault = read_claims(record, task)
     outcome, reason = _determine_outcome(result, raw, fault, task)
     ledger = raw.ledger if raw is not None and outcome == "ok" else None
     if raw is not None and raw.compiled is not None and outcome == "ok":
@@ -198,14 +176,15 @@ def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, att
             ledger = ledger_of_program(raw.compiled, task, record.path.parent, record.max_bytes)
         except BadProgram as error:
             outcome, reason = "bad_record", printable(str(error))
-    refusal = raw.refusal if raw is not None and outcome == "refused" else None
+    refusal = raw.refusal if raw is not None else None
+    crash = (refusal and refusal.crash) or Crash()  # empty if the process died without a report
     run = bare_run(task, arm, outcome, reason, attempt).model_copy(
         update={
             "exit_code": result.exit_code,
             "wall_s": result.wall_s,
-            "refusal": refusal.kind if refusal is not None else None,
+            "refusal": refusal.kind if refusal is not None and outcome == "refused" else None,
             "log_tail": "" if outcome == "ok" else result.log_tail,
-            "crash": _read_crash(raw) if outcome == "crashed" else None,
+            "crash": crash if outcome == "crashed" else None,
             "warnings": engine_warnings(result),
         }
     )
@@ -234,19 +213,15 @@ def read_claims(record: RawRecord, task: Task) -> tuple[RawRun | None, str]:
     if not record.path.exists() and not is_link:
         return None, ""
     try:
-        raw = _printable_record(read_record(record.path, RawRun, record.max_bytes))
+        raw = read_record(record.path, RawRun, record.max_bytes)
     except RecordError as error:
         return None, printable(str(error).replace(str(record.path), "the record"))
+    raw = RawRun.model_validate(make_printable(raw.model_dump()))
     return raw, printable(_find_mismatch(raw, task, record.nonce))
 
 
-def _printable_record(raw: RawRun) -> RawRun:
-    """Return ``raw`` without control characters, which could affect a terminal or a CI log when they are printed."""
-    return RawRun.model_validate(make_printable(raw.model_dump()))
-
-
 def make_printable(value: Any) -> Any:
-    """Return a JSON value in which no text has control characters."""
+    """Return a JSON value in which no text has control characters, which could affect a terminal or a CI log."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -257,11 +232,7 @@ def make_printable(value: Any) -> Any:
 
 
 def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1, tier: Tier = "static") -> Run:
-    """Return a run that has only an outcome and a reason, such as a failed build or a refusal.
-
-    ``attempt`` is above 1 if the run repeats an earlier one. ``tier`` says what kind of run it is: a trace ("static")
-    or a timed run ("timed").
-    """
+    """Return a run that has only an outcome and a reason, such as a failed build or a refusal."""
     return Run(
         arm=arm,
         workload=task.entry,
@@ -277,7 +248,6 @@ def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int =
 
 
 def missing_source_root(task: Task, root: Path) -> str:
-    """Return a message that names a source folder of the workload that the checkout lacks; '' if it has all of them."""
     if task.workload.adapter == "smoke":
         return ""
     missing = [folder for folder in task.workload.source_roots if not (root / folder).is_dir()]
@@ -285,14 +255,8 @@ def missing_source_root(task: Task, root: Path) -> str:
     return f"{key}: there is no folder {missing[0]!r} in the checkout; set it in regbot.toml" if missing else ""
 
 
-def request_document(task: Task, root: Path, record: RawRecord, absent_files: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the request for the guest. ``regbot_guest.request.Request`` explains the fields.
-
-    ``absent_files`` are the files of the commit that a sparse checkout lacks, relative to ``root``. regbot's smoke
-    model is not in the checkout, so files that the checkout lacks do not matter for the adapter ``smoke``. If the
-    workload sets ``watch``, only the packages in ``watch`` must come from the checkout, and ``absent_packages`` is
-    empty.
-    """
+def request_document(task: Task, root: Path, record: RawRecord) -> dict[str, Any]:
+    """Return the request for the guest. ``regbot_guest.request.Request`` explains the fields."""
     workload, is_smoke = task.workload, task.workload.adapter == "smoke"
     return {
         "request": record.nonce,
@@ -311,10 +275,6 @@ def request_document(task: Task, root: Path, record: RawRecord, absent_files: Se
         "program": workload.training_script,
         "source_roots": [] if is_smoke else workload.source_roots,
         "watch": workload.watch or _framework_package(task, root),
-        "sparse": bool(absent_files) and not is_smoke,
-        "absent_packages": (
-            [] if is_smoke or workload.watch else list_absent_packages(workload.source_roots, absent_files)
-        ),
         "mlp": task.variant.mlp,
         # A variant with the ending -skewed has skewed routing whatever the workload says.
         "routing": task.variant.routing if task.variant.routing == "skewed" else workload.routing,
@@ -324,31 +284,8 @@ def request_document(task: Task, root: Path, record: RawRecord, absent_files: Se
     }
 
 
-def list_absent_packages(source_roots: Sequence[str], absent_files: Sequence[str]) -> list[str]:
-    """Return the top-level packages and modules of the source roots that a sparse checkout lacks.
-
-    The guest refuses to load them from elsewhere, because an installed package of the same name is not the commit's
-    code.
-    """
-    names = set()
-    for root in source_roots:
-        is_checkout_root = PurePosixPath(root) == PurePosixPath()  # the source root is "."
-        prefix = "" if is_checkout_root else f"{PurePosixPath(root)}/"
-        for path in absent_files:
-            if not path.startswith(prefix):
-                continue
-            name, _, rest = path.removeprefix(prefix).partition("/")
-            if rest == "__init__.py":
-                names.add(name)
-            elif not rest and name.endswith(".py"):
-                names.add(name.removesuffix(".py"))
-    return sorted(names)
-
-
 def _framework_package(task: Task, root: Path) -> list[str]:
-    """Return the packages of Megatron or MaxText that must be loaded from the checkout.
-
-    Return [] if the workload uses neither framework, or if the checkout lacks the framework's package.
+    """Return the packages of Megatron or MaxText that must be loaded from the checkout, if they are in it.
 
     The guest finds packages with ``__init__.py`` by itself. The package ``megatron`` has no such file, and the package
     ``maxtext`` had none until April 2026. Recipes of Megatron Bridge also load some packages ``megatron.*`` from
@@ -359,16 +296,11 @@ def _framework_package(task: Task, root: Path) -> list[str]:
         return list(BRIDGE_PACKAGES)
     if workload.adapter not in ("megatron", "maxtext"):
         return []
-    package = workload.adapter  # both packages are called like their adapter
-    is_in_checkout = any((root / folder / package).is_dir() for folder in workload.source_roots)
-    return [package] if is_in_checkout else []
+    is_in_checkout = any((root / folder / workload.adapter).is_dir() for folder in workload.source_roots)
+    return [workload.adapter] if is_in_checkout else []  # both packages are called like their adapter
 
 
 def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
-    """Return why a well-formed record does not answer the request of this run; '' if it does.
-
-    ``nonce`` is the random text of the request, which the record must repeat.
-    """
     if raw.request != nonce:
         return "the record answers another request than this run's; it is stale or was written by other code"
     claims: list[tuple[str, str | None, str]] = [
@@ -395,11 +327,7 @@ def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
 
 
 def _determine_outcome(result: LaunchResult, raw: RawRun | None, fault: str, task: Task) -> tuple[Outcome, str]:
-    """Return the outcome of a traced run, and the reason ('' if the outcome is "ok"). ``fault`` says why the guest's
-    record cannot be used; '' if it can, or if there is none.
-
-    What the engine observed counts more than the record.
-    """
+    """Return the outcome of a traced run, and the reason. What the engine observed counts more than the record."""
     if early_end := engine_outcome(result, task):
         return early_end
     if fault:
@@ -424,17 +352,7 @@ def _determine_outcome(result: LaunchResult, raw: RawRun | None, fault: str, tas
     return "ok", ""
 
 
-def _read_crash(raw: RawRun | None) -> Crash:
-    """Return the crash that the guest reported. It is empty if the process died without a report."""
-    reported = raw.refusal.crash if raw is not None and raw.refusal is not None else None
-    return reported or Crash()
-
-
 def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | None:
-    """Return outcome and reason of a run that the engine killed. Return None if the engine did not kill the run.
-
-    The engine kills a run that exceeds its time limit or writes too much.
-    """
     if result.timed_out:
         return "hung", (
             f"did not end within {task.workload.timeout_min:g} minutes and was killed; see the end of its log, or "
@@ -446,7 +364,6 @@ def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | No
 
 
 def engine_warnings(result: LaunchResult) -> list[str]:
-    """Return the engine's warnings about a run. They do not affect its outcome."""
     warnings = []
     if result.left_behind:
         warnings.append(f"left {result.left_behind} child process(es) running, which were killed")

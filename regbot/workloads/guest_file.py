@@ -26,7 +26,6 @@ READ_LIMIT_S = 120
 ``local.max_record_mb`` takes 9 s.
 """
 READ_LIMIT_BYTES = 4 * 2**30
-"""Address space of the process that reads them."""
 WALL_FACTOR = 5
 """Longest time that the process may take, in multiples of ``READ_LIMIT_S``. A busy node gives it a part of a core."""
 
@@ -78,7 +77,6 @@ def _check_file(path: Path, max_bytes: int) -> None:
 
 
 def _read_files(paths: Sequence[Path], names: Sequence[str], request: Mapping[str, Any]) -> list[Any]:
-    """Return the contents of ``paths``. ``names`` are their names in messages; ``request`` says how to read them."""
     absolute_paths = [str(path.absolute()) for path in paths]
     answer = run_program({**request, "paths": absolute_paths})
     if error := answer.get("error", ""):
@@ -90,7 +88,6 @@ def _read_files(paths: Sequence[Path], names: Sequence[str], request: Mapping[st
 
 
 def run_program(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Run ``read_guest_files`` within its limits, and return its answer."""
     limits = {
         "limit_s": READ_LIMIT_S,
         "limit_bytes": READ_LIMIT_BYTES,

@@ -1,17 +1,16 @@
 """Read what the ranks of a hung run left: ``regbot_guest.hang_recorder`` writes two files for each rank.
 
-- ``stacks.RANK``: the stacks of its threads,
+- ``stacks.RANK``: the stacks of its threads, by ``faulthandler``,
 - ``flight.RANK``: its last collective, from torch's Flight Recorder.
 
-Code under test can write to the folder of these files. Files are therefore read with a size limit, and all text is made
-printable. An invalid file is treated as missing.
+Code under test can write to the folder of these files. They are read with a size limit, and an invalid one is treated
+as missing.
 """
 
 import math
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from regbot.records.files import RecordError, read_capped, read_record
@@ -19,49 +18,30 @@ from regbot.records.hang import Collective, Frame, Hang, RankHang
 from regbot.records.run import Run
 from regbot.records.text.clip import clip, clip_message
 from regbot.records.text.printable import printable
+from regbot.records.text.words import listed, plural
 
 MAX_STACKS_BYTES = 2**20
 MAX_FLIGHT_BYTES = 2**12
 MAX_RANKS = 4096
 KEPT_FRAMES = 8
-"""Largest number of frames that the record keeps for each rank."""
 MAX_TEXT = 2000
-"""Largest number of characters of the report's text."""
 MAX_PLACES = 4
-"""Largest number of different places that the text names."""
-MAX_PARTS = 8
-"""Largest number of ranges in a list of ranks."""
+MAX_LISTED_RANKS = 8
 
 _MAIN_THREAD = re.compile(r"main (0x[0-9a-f]{16})")
 _THREAD = re.compile(r"(?:Current thread|Thread) (0x[0-9a-f]{4,16})[^:]*:?$")
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 """Lines of ``stacks.{rank}``: the first line, the line before the frames of a thread, and the line of a frame."""
-_OWN_FILES = re.compile(r"(^|/)regbot_guest/")
-"""Files of regbot's guest code."""
-_OWN_MODEL_FILES = re.compile(r"(^|/)regbot_guest/(moe|model|dispatch|exchange|deepep|hybridep|routing|rows)\.py$")
-"""Files of regbot that can be code under test: the smoke model and its dispatchers."""
-_PLUMBING_FILES = re.compile(
-    r"^<|(^|/)(runpy|threading)\.py$|torch/distributed/((run|launcher|elastic)\b|c10d_logger\.py)|torch/_tensor\.py"
+_HIDDEN_FILES = re.compile(
+    r"^<|(^|/)regbot_guest/|regbot/guest/__main__\.py$|(^|/)(runpy|threading)\.py$"
+    r"|torch/distributed/((run|launcher|elastic)\b|c10d_logger\.py)|torch/_tensor\.py"
     r"|torch/(nn/modules/module|autograd/(__init__|function|graph)|utils/_contextlib)\.py$"
 )
-"""Files whose frames are in every stack and carry no information."""
+"""Files of regbot's guest, and files whose frames are in every stack and carry no information."""
 PACKAGES = "packages: "
-"""Prefix of file paths in installed packages. It replaces the folder that matches ``_INSTALLED_PREFIX``."""
 _INSTALLED_PREFIX = re.compile(r"^.*/(?:site|dist)-packages/|^.*/lib/python3\.\d+/")
 _BACKWARD_FUNCTION = "_engine_run_backward"
 """The torch function that runs the backward pass in torch's own threads, if tensors are on a GPU."""
-
-
-@dataclass(frozen=True)
-class Stacks:
-    """Stacks of one rank, innermost frame first."""
-
-    answered: bool
-    """Whether the rank wrote its stacks at the time limit."""
-    main: tuple[Frame, ...] = ()
-    """Stack of the main thread; empty if the rank did not write its stacks."""
-    others: tuple[tuple[Frame, ...], ...] = ()
-    """Stacks of the other threads."""
 
 
 def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
@@ -77,12 +57,32 @@ def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
 
 
 def read_hang(folder: Path, ranks: int, hosts: Sequence[str], root: Path) -> Hang:
-    """Build the hang report of a run with the number ``ranks`` of ranks, from its record folder ``folder``.
+    """Build the hang report of a run from its record folder.
 
-    ``hosts`` are in the order of their ranks, and every host has the same number of ranks. ``hosts`` is empty if they
-    are unknown. ``root`` is the run's checkout.
+    ``hosts`` are in the order of their ranks, each with the same number of ranks, or empty if they are unknown.
     """
-    reports = [_read_rank(folder, rank, _find_host(rank, ranks, hosts), root) for rank in range(min(ranks, MAX_RANKS))]
+    reports = []
+    for rank in range(min(ranks, MAX_RANKS)):
+        host = hosts[rank // math.ceil(ranks / len(hosts))] if hosts else ""
+        try:
+            text = read_capped(folder / f"stacks.{rank}", MAX_STACKS_BYTES).decode("utf-8", "replace")
+        except RecordError:
+            text = ""
+        threads = read_stacks(text, root)
+        main = threads[0] if threads else []
+        # Frames of a backward pass in torch's own threads come before those of the main thread, which waits for it.
+        waits_for_backward = bool(main) and main[0].function == _BACKWARD_FUNCTION
+        backward = [thread for thread in threads[1:] if any(map(_is_under_test, thread))] if waits_for_backward else []
+        frames = [frame for thread in (*backward[:1], main) for frame in thread if not _HIDDEN_FILES.search(frame.file)]
+        report = RankHang(
+            rank=rank,
+            host=host,
+            answered=bool(threads),
+            last=_read_last_collective(folder / f"flight.{rank}"),
+            frames=frames[:KEPT_FRAMES],
+            code_frame=next(filter(_is_under_test, frames), None),
+        )
+        reports.append(report)
     return Hang(ranks=reports, text=clip(describe_places(reports), MAX_TEXT))
 
 
@@ -91,15 +91,17 @@ def describe_places(ranks: Sequence[RankHang]) -> str:
     ranks_by_place: dict[str, list[RankHang]] = {}
     for rank in ranks:
         ranks_by_place.setdefault(_describe_place(rank), []).append(rank)
-    rarest_first = sorted(ranks_by_place.items(), key=lambda item: len(item[1]))
-    descriptions = [f"{_name_ranks(members)}: {place}" for place, members in rarest_first[:MAX_PLACES]]
-    if len(rarest_first) > MAX_PLACES:
-        descriptions.append(f"{len(rarest_first) - MAX_PLACES} more places")
-    return "; ".join(descriptions)
+    descriptions = []
+    for place, members in sorted(ranks_by_place.items(), key=lambda item: len(item[1])):
+        numbers = listed([str(rank.rank) for rank in members], MAX_LISTED_RANKS)
+        hosts = {rank.host for rank in members}
+        host = f" ({hosts.pop()})" if len(hosts) == 1 and members[0].host else ""
+        descriptions.append(f"{plural('rank', len(members))} {numbers}{host}: {place}")
+    more = [f"{len(descriptions) - MAX_PLACES} more places"] if len(descriptions) > MAX_PLACES else []
+    return "; ".join([*descriptions[:MAX_PLACES], *more])
 
 
 def _describe_place(rank: RankHang) -> str:
-    """Return the rank's line, if possible in the code under test, and its last collective."""
     if not rank.answered:
         place = "left no stack (it never began, is stopped, or its node hangs)"
     elif frame := rank.code_frame or next(iter(rank.frames), None):
@@ -112,54 +114,6 @@ def _describe_place(rank: RankHang) -> str:
     return f"{place}, last collective {rank.last.name}{number} of {rank.last.group} ({rank.last.state})"
 
 
-def _name_ranks(ranks: Sequence[RankHang]) -> str:
-    """Return for example ``rank 3 (node-2)`` or ``ranks 0, 1``. The host is named if all ranks are on it."""
-    hosts = {rank.host for rank in ranks}
-    host = f" ({hosts.pop()})" if len(hosts) == 1 and ranks[0].host else ""
-    return f"rank {ranks[0].rank}{host}" if len(ranks) == 1 else f"ranks {_format_numbers(ranks)}{host}"
-
-
-def _format_numbers(ranks: Sequence[RankHang]) -> str:
-    """Format rank numbers as ``0, 2, 3``. Four or more consecutive ranks are written as a range, such as ``0-62``."""
-    consecutive: list[list[int]] = []  # first and last rank of each group of consecutive ranks
-    for rank in ranks:
-        if consecutive and rank.rank == consecutive[-1][1] + 1:
-            consecutive[-1][1] = rank.rank
-        else:
-            consecutive.append([rank.rank, rank.rank])
-    parts = [
-        ", ".join(map(str, range(first, last + 1))) if last - first < 3 else f"{first}-{last}"
-        for first, last in consecutive
-    ]
-    return ", ".join(parts[:MAX_PARTS]) + (", ..." if len(parts) > MAX_PARTS else "")
-
-
-def _find_host(rank: int, ranks: int, hosts: Sequence[str]) -> str:
-    """Return the host of ``rank``; '' if the hosts are unknown. ``ranks`` is the number of ranks on all hosts."""
-    if not hosts:
-        return ""
-    ranks_per_host = max(1, math.ceil(ranks / len(hosts)))
-    return hosts[min(rank // ranks_per_host, len(hosts) - 1)]
-
-
-def _read_rank(folder: Path, rank: int, host: str, root: Path) -> RankHang:
-    """Return the report of one rank. ``root`` is the run's checkout. Code in it is the code under test."""
-    try:
-        text = read_capped(folder / f"stacks.{rank}", MAX_STACKS_BYTES).decode("utf-8", "replace")
-    except RecordError:
-        text = ""
-    stacks = read_stacks(text, root)
-    frames = [frame for frame in _working_frames(stacks, root) if not _is_hidden(frame, root)]
-    return RankHang(
-        rank=rank,
-        host=host,
-        answered=stacks.answered,
-        last=_read_last_collective(folder / f"flight.{rank}"),
-        frames=frames[:KEPT_FRAMES],
-        code_frame=next(filter(_is_under_test, frames), None),
-    )
-
-
 def _read_last_collective(path: Path) -> Collective | None:
     try:
         last = read_record(path, Collective, MAX_FLIGHT_BYTES)
@@ -170,71 +124,31 @@ def _read_last_collective(path: Path) -> Collective | None:
     )
 
 
-def _working_frames(stacks: Stacks, root: Path) -> Sequence[Frame]:
-    """Return the frames that show what a rank does.
-
-    These are the frames of its main thread. If the main thread waits for the backward pass, torch runs the backward
-    pass in another thread. Then the frames of the first thread with code under test come before those of the main
-    thread.
-    """
-    is_in_backward = bool(stacks.main) and stacks.main[0].function == _BACKWARD_FUNCTION
-    if not is_in_backward:
-        return stacks.main
-
-    def runs_code_under_test(thread: Sequence[Frame]) -> bool:
-        return any(_is_under_test(frame) and not _is_hidden(frame, root) for frame in thread)
-
-    backward_thread = next(filter(runs_code_under_test, stacks.others), ())
-    return [*backward_thread, *stacks.main]
-
-
-def _is_hidden(frame: Frame, root: Path) -> bool:
-    """Whether the report leaves a frame out, because it is in regbot's own code or in ``_PLUMBING_FILES``.
-
-    If the code under test is regbot's smoke model, frames in the model and its dispatchers are kept. This is the
-    case if ``root``, the run's checkout, contains the package ``regbot_guest``.
-    """
-    smoke_model_is_under_test = (root / "regbot_guest").is_dir()
-    if _OWN_FILES.search(frame.file) or frame.file.endswith("regbot/guest/__main__.py"):
-        is_in_smoke_model = smoke_model_is_under_test and _OWN_MODEL_FILES.search(frame.file)
-        return not is_in_smoke_model
-    if smoke_model_is_under_test and frame.file == "__main__.py":  # the guest's own __main__.py
-        return True
-    return bool(_PLUMBING_FILES.search(frame.file))
-
-
 def _is_under_test(frame: Frame) -> bool:
-    """Whether a frame is in a file of the checkout. ``_parse_frame`` has made the paths of these files relative."""
-    return not frame.file.startswith(("/", "<", PACKAGES))
+    is_in_checkout = not frame.file.startswith(("/", "<", PACKAGES))  # ``_parse_frame`` has made these paths relative
+    return is_in_checkout and not _HIDDEN_FILES.search(frame.file)
 
 
-def read_stacks(text: str, root: Path) -> Stacks:
-    """Parse the file that ``faulthandler`` wrote. The file's first line names the main thread.
+def read_stacks(text: str, root: Path) -> list[list[Frame]]:
+    """Return the stacks in a file of ``faulthandler``, innermost frame first; that of the main thread comes first.
 
-    If the file has no stack of that thread, the last thread in the file counts as the main thread.
+    The file's first line names the main thread. If it has no stack, the last thread in the file comes first.
     """
     lines = text.splitlines()
     main_line = _MAIN_THREAD.fullmatch(lines[0]) if lines else None
-    main_thread = int(main_line[1], 16) if main_line else None
-    frames_by_thread: list[tuple[int, list[Frame]]] = []
+    threads: list[tuple[int, list[Frame]]] = []
     for line in lines[1:]:
         if thread_line := _THREAD.match(line):
-            frames_by_thread.append((int(thread_line[1], 16), []))
-        elif frames_by_thread and (frame_line := _FRAME.fullmatch(line)):
-            _, last_frames = frames_by_thread[-1]
-            last_frames.append(_parse_frame(frame_line, root))
-    if not frames_by_thread:
-        return Stacks(answered=False)
-    _, last_frames = frames_by_thread[-1]
-    main_frames = next((frames for thread, frames in frames_by_thread if thread == main_thread), last_frames)
-    others = tuple(tuple(frames) for _, frames in frames_by_thread if frames is not main_frames)
-    return Stacks(answered=True, main=tuple(main_frames), others=others)
+            threads.append((int(thread_line[1], 16), []))
+        elif threads and (frame_line := _FRAME.fullmatch(line)):
+            threads[-1][1].append(_parse_frame(frame_line, root))
+    main_thread = int(main_line[1], 16) if main_line else None
+    threads.reverse()
+    threads.sort(key=lambda thread: thread[0] != main_thread)
+    return [frames for _, frames in threads]
 
 
 def _parse_frame(frame_line: re.Match[str], root: Path) -> Frame:
-    """Return the frame of a line that matches ``_FRAME``. Files of the checkout and of installed packages get relative
-    paths. A line number that is not a number, or has more than 8 digits, becomes 0.
-    """
     path = os.path.normpath(frame_line["file"])
     checkout = next((folder for folder in (str(root), os.path.realpath(root)) if path.startswith(f"{folder}/")), None)
     path = path.removeprefix(f"{checkout}/") if checkout is not None else _INSTALLED_PREFIX.sub(PACKAGES, path)

@@ -1,5 +1,3 @@
-"""Start one timed run of any workload."""
-
 from regbot.engines import Needs, Seat
 from regbot.records.run import Run
 from regbot.workloads.command import time_command

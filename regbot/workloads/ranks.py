@@ -27,9 +27,6 @@ CLOCK_TOLERANCE_S = 0.25
 """Allowed deviation in seconds. File times are exact to a few milliseconds, and a busy disk or core can delay the
 creation of a file."""
 
-MAX_MISSING = 1000
-"""Largest number of missing modules in the record."""
-
 BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 """Names of the files that mark the beginning of the steps, the end of the warm-up, and the end of the steps. See
 ``regbot_guest.probe``."""
@@ -37,36 +34,27 @@ BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 
 @dataclass(frozen=True)
 class Marks:
-    """Seconds between the marks by the system's clock. A value is None if a mark is missing."""
-
     total_s: float | None
-    """For all steps."""
     steady_s: float | None
-    """For the steps after the warm-up."""
 
 
 def read_marks(folder: Path) -> Marks:
-    """Return the time between the marks in ``folder``.
+    """Return the time between the marks in ``folder``, from the modification times of the files.
 
-    The time is computed from the modification times of the files. The supervisor has set these to the change times
-    after the guest ended, so the guest could not forge them.
+    The supervisor has set these to the change times after the guest ended, so the guest could not forge them.
     """
     times: dict[str, int] = {}
     for name in (BEGUN, STEADY, ENDED):
         mark = folder / name
         if mark.is_file() and not mark.is_symlink():
             times[name] = mark.lstat().st_mtime_ns
-    return Marks(total_s=_seconds_to_end(times, BEGUN), steady_s=_seconds_to_end(times, STEADY))
 
+    def seconds_to_end(begin: str) -> float | None:
+        if begin not in times or ENDED not in times:
+            return None
+        return max(0.0, (times[ENDED] - times[begin]) / 1e9)
 
-def _seconds_to_end(times: Mapping[str, int], begin: str) -> float | None:
-    """Return the seconds from the mark ``begin`` to the mark ENDED; None if one of the two is missing.
-
-    ``times`` are in nanoseconds.
-    """
-    if begin not in times or ENDED not in times:
-        return None
-    return max(0.0, (times[ENDED] - times[begin]) / 1e9)
+    return Marks(total_s=seconds_to_end(BEGUN), steady_s=seconds_to_end(STEADY))
 
 
 def find_step_fault(ranks: Mapping[int, RankSteps | None], requested: int, cut: int, marks: Marks) -> str:
@@ -99,10 +87,6 @@ def find_step_fault(ranks: Mapping[int, RankSteps | None], requested: int, cut: 
 
 
 def _find_fault_of_rank(steps: RankSteps, requested: int) -> str:
-    """Return what is impossible in the step times of one rank, such as ``claims a step that took no time``.
-
-    Return '' if the step times are possible. ``requested`` is the number of requested steps.
-    """
     lengths = {len(steps.step_s), len(steps.cpu_s), len(steps.wait_s), len(steps.memory_bytes)}
     if steps.overlapped_s is not None:
         lengths.add(len(steps.overlapped_s))
@@ -116,10 +100,7 @@ def _find_fault_of_rank(steps: RankSteps, requested: int) -> str:
 
 
 def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -> str:
-    """Return text about a deviation that is too large; '' if the deviation is allowed.
-
-    ``tolerance`` is relative to ``measured_s``.
-    """
+    """Return text about a deviation that is too large; '' if it is allowed. ``tolerance`` is relative."""
     if abs(claimed_s - measured_s) <= max(CLOCK_TOLERANCE_S, tolerance * measured_s):
         return ""
     return (
@@ -129,18 +110,12 @@ def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -
 
 
 def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcome, str]:
-    """Return outcome and reason of the run. The outcome is "ok" if all ``requested`` steps were training steps.
-
-    ``raws`` has the records by rank. The reason is '' if the outcome is "ok".
-    """
     completed = min(len(raw.steps.step_s) for raw in raws.values() if raw.steps is not None)
     if completed < requested:
         return "short", f"ended without an error after {completed} of {requested} steps"
     if any(len(raw.loss) != requested for raw in raws.values()):
-        return (
-            "bad_record",
-            f"does not report one loss for each of {requested} steps on every rank; the run was not used",
-        )
+        reason = f"does not report one loss for each of {requested} steps on every rank; the run was not used"
+        return "bad_record", reason
     losses = mean_loss([raw.loss for raw in raws.values()])
     if None in losses:
         first = losses.index(None) + 1
@@ -151,32 +126,28 @@ def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcom
 
 
 def mean_loss(ranks: Sequence[Sequence[float | None]]) -> list[float | None]:
-    """Return the mean loss over ranks for each step. ``ranks`` has the losses of each rank by step.
-
-    The mean is None if a rank's loss is not finite in this step.
-    """
-    return [_mean(step) for step in zip(*ranks, strict=False)]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of ``values``; None if a value is None or the sum is not finite."""
-    known = [value for value in values if value is not None]
-    mean = sum(known) / len(values)
-    return mean if len(known) == len(values) and math.isfinite(mean) else None
+    """Return the mean loss over ranks for each step; None if a rank's loss is not finite in this step."""
+    means = []
+    for losses in zip(*ranks, strict=False):
+        known = [loss for loss in losses if loss is not None]
+        mean = sum(known) / len(losses)
+        means.append(mean if len(known) == len(losses) and math.isfinite(mean) else None)
+    return means
 
 
 def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks) -> Timing | None:
     """Combine the timings of all ranks into one. The step time is that of the slowest rank.
 
-    ``raws`` has the records by rank. ``requested`` steps were requested, and the first ``cut`` of them are warm-up.
-    The growth of memory is stored for the rank where it is largest, up or down. ``marks`` are stored beside the step
-    times as ``harness_s`` (all steps) and ``harness_steady_s`` (steps after the warm-up).
-
-    Return None if the result is not a valid record, because the ranks' claims are inconsistent.
+    The growth of memory is stored for the rank where it is largest, up or down. Return None if the result is not a
+    valid record, because the ranks' claims are inconsistent.
     """
     ranks = {str(rank): raw.steps for rank, raw in sorted(raws.items()) if raw.steps is not None}
     step_s_by_rank = [steps.step_s for steps in ranks.values()]
-    memory_slopes = [slope(steps.memory_bytes[cut:]) for steps in ranks.values()]
+    memory_slopes = [_slope(steps.memory_bytes[cut:]) for steps in ranks.values()]
+    counts_by_rank = [raw.tokens_per_expert for raw in raws.values()]
+    have_same_experts = len({len(counts) for counts in counts_by_rank}) == 1
+    tokens_per_expert = list(map(sum, zip(*counts_by_rank, strict=True))) if have_same_experts else []
+    dropped_tokens = [raw.dropped_tokens for raw in raws.values()]
     try:
         return Timing(
             requested_steps=requested,
@@ -189,32 +160,15 @@ def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks
             harness_steady_s=marks.steady_s,
             memory_peak_bytes=max((steps.peak_bytes for steps in ranks.values()), default=0),
             memory_slope_bytes=max(memory_slopes, key=abs, default=0.0),
-            tokens_per_expert=_sum_tokens_per_expert([raw.tokens_per_expert for raw in raws.values()]),
-            dropped_tokens=_sum_dropped_tokens([raw.dropped_tokens for raw in raws.values()]),
+            tokens_per_expert=tokens_per_expert,
+            dropped_tokens=None if None in dropped_tokens else sum(count or 0 for count in dropped_tokens),
             skipped_steps=max(raw.skipped_steps for raw in raws.values()),
         )
     except ValidationError:
         return None
 
 
-def _sum_tokens_per_expert(counts_by_rank: Sequence[Sequence[int]]) -> list[int]:
-    """Return the sum over ranks for each expert. Return [] if a rank reports no counts, or if the numbers of experts
-    differ.
-    """
-    numbers_of_experts = {len(counts) for counts in counts_by_rank}
-    if not all(counts_by_rank) or len(numbers_of_experts) != 1:
-        return []
-    return [sum(counts_of_expert) for counts_of_expert in zip(*counts_by_rank, strict=True)]
-
-
-def _sum_dropped_tokens(counts: Sequence[int | None]) -> int | None:
-    """Return the sum over ranks; None if a rank does not know its number of dropped tokens."""
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
-
-
-def slope(values: Sequence[float]) -> float:
-    """Return the growth of ``values`` per step, by least squares; 0 if there are fewer than two values."""
+def _slope(values: Sequence[float]) -> float:
     n = len(values)
     if n < 2:
         return 0.0
@@ -231,16 +185,13 @@ def ledger_of(ledgers: Sequence[Ledger]) -> Ledger:
 
 
 def digest(ledger: Ledger) -> str:
-    """Return the SHA-256 of a ledger's entries. The order of the entries does not affect it."""
+    """Return the SHA-256 of a ledger's entries, in any order."""
     entries = sorted(entry.model_dump_json() for entry in ledger.entries)
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
 def backends_of(ranks: Sequence[Mapping[str, Backend]]) -> dict[str, Backend]:
-    """Combine the backends that the ranks report. A backend that some rank does not report is left out.
-
-    If ranks executed different implementations of a backend, all of them are listed, and the evidence says so.
-    """
+    """Combine the backends that all ranks report. If ranks executed different ones, all of them are listed."""
     if not ranks:
         return {}
     combined: dict[str, Backend] = {}
@@ -258,11 +209,9 @@ def backends_of(ranks: Sequence[Mapping[str, Backend]]) -> dict[str, Backend]:
 
 
 def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
-    """Combine the ranks' proofs of the code that they ran. A file that is foreign (not from the checkout) on one rank
-    counts as foreign.
+    """Combine the ranks' proofs of the code that they ran. A file that is foreign on one rank counts as foreign.
 
-    Return None if a rank has no proof, or if two ranks loaded different contents of one file. In a proof, ``watched``
-    has the folder from which each package of the checkout was loaded, and ``files`` has the hashes of the loaded files.
+    Return None if a rank has no proof, or if two ranks loaded different contents of one file.
     """
     known_proofs = [proof for proof in proofs if proof is not None]
     if len(known_proofs) != len(proofs) or not known_proofs:
@@ -275,6 +224,5 @@ def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
             watched={**proof.watched, **merged.watched},
             foreign={**proof.foreign, **merged.foreign},
             files={**proof.files, **merged.files},
-            missing=sorted({*proof.missing, *merged.missing})[:MAX_MISSING],
         )
     return merged

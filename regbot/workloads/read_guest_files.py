@@ -18,7 +18,6 @@ from regbot.errors import UserError
 
 
 def answer_request(request: dict[str, Any]) -> dict[str, Any]:
-    """Return the contents of the requested files, or the reason why one of them cannot be read."""
     try:
         return {"contents": _read_files(request)}
     except UserError as error:
@@ -26,7 +25,6 @@ def answer_request(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read_files(request: dict[str, Any]) -> list[Any]:
-    """Return the content of each file: its ledger, or its step log. Raises ReadError or LogError."""
     paths = [Path(path) for path in request["paths"]]
     if request["reader"] == "logs":
         from regbot.workloads.logs import read_log

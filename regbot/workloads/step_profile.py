@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from regbot.ledgers.readers import kineto
-from regbot.ledgers.readers.kineto_groups import UNKNOWN
+from regbot.ledgers.readers.groups import UNKNOWN
 from regbot.records.ledger import Axis, CollectiveBackend, Entry, Ledger, Liveness
 from regbot.records.run import Backend, RawProfile
 from regbot.records.text.clip import clip_message
@@ -43,7 +43,6 @@ expert-parallel group.
 """
 EXPERT_AXIS = "ep"
 MAX_NAMES = 3
-"""Largest number of operators that a message lists."""
 
 
 class UnusableProfileError(Exception):
@@ -112,9 +111,6 @@ def _is_middle_step_usual(advances: Sequence[int]) -> bool:
 
 
 def _read(paths: Sequence[Path], task: Task, max_bytes: int) -> list[Ledger]:
-    """Count the collectives in the traces of the guest. Raises UnusableProfileError if a trace cannot be read, or is
-    not of rank 0 of the requested world.
-    """
     try:
         ledgers = read_ledgers(kineto, paths, max_bytes, MAX_EXPANSION, accepts_unlinked=False)
     except GuestFileError as error:

@@ -31,7 +31,6 @@ class Task:
     shape: Shape
     variant: Variant
     parallelism: Parallelism
-    """The mesh: its name, its number of ranks and the sizes of its axes."""
 
     @property
     def entry(self) -> str:
@@ -41,7 +40,6 @@ class Task:
 
     @property
     def wants_paper_gpu(self) -> bool:
-        """Whether static traces of this task use a paper GPU if one is available."""
         needs_paper_gpu = not self.has_cpu_program
         prefers_paper_gpu = self.workload.adapter in PAPER_ADAPTERS and self.workload.device == "cuda"
         return needs_paper_gpu or prefers_paper_gpu
@@ -148,8 +146,8 @@ def single_task(
 def _axis_settings(workload: Workload, mesh: OwnMesh) -> dict[str, Scalar]:
     """Return the keys of the framework's configuration that set the axes of ``mesh``, with their values.
 
-    An axis of size 1 is the framework's default and needs no key. There is one exception: Megatron gives ETP (tensor
-    parallelism of the experts) the size of TP by default. So the key of ETP is also set if TP is larger than 1.
+    An axis of size 1 is the framework's default. But Megatron gives ETP (tensor parallelism of the experts) the size of
+    TP by default.
     """
     keys, sizes = AXIS_KEYS[workload.adapter], mesh.axis_sizes
     axes_to_set = {axis for axis, size in sizes.items() if size > 1}
@@ -195,9 +193,7 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
 
 
 def plan_of(task: Task, session: SessionSettings) -> TimedPlan:
-    """Return the plan of a timed run of ``task``. ``steps`` of the plan include the warm-up steps, and ``cut`` is their
-    number. The session's configuration may set these numbers. Otherwise they are those of the shape.
-    """
+    """Return the plan of a timed run of ``task``, with the numbers of steps of the session or else of the shape."""
     warmup = session.warmup or task.shape.warmup_steps
     geometry = task.variant.geometry
     return TimedPlan(
@@ -215,8 +211,7 @@ def plan_of(task: Task, session: SessionSettings) -> TimedPlan:
 def task_on_node(task: Task, variant: str, mesh: MeshName, gpus: int) -> Task:
     """Return ``task`` at ``variant`` for a node with ``gpus`` GPUs. Raises ShapeError.
 
-    The task has the ranks of ``mesh``. If the variant has the size ``smoke`` and the node has fewer GPUs, the task may
-    have fewer ranks.
+    If the variant has the size ``smoke`` and the node has fewer GPUs than ``mesh`` has ranks, the task may have fewer.
     """
     workload = task.workload.model_copy(update={"variant": variant})
     reduced_world = None
@@ -228,11 +223,7 @@ def task_on_node(task: Task, variant: str, mesh: MeshName, gpus: int) -> Task:
 
 
 def _smoke_ranks(task: Task, mesh: MeshName, gpus: int) -> int:
-    """Return the number of ranks that time the size ``smoke`` on a node with ``gpus`` GPUs.
-
-    This is the number of ranks of ``mesh``, or one of ``SMALL_NODES`` if the node has fewer GPUs and the task can run
-    on fewer ranks. The number is above ``gpus`` if no number of ranks fits the node.
-    """
+    """Return the number of ranks that time the size ``smoke``. It is above ``gpus`` if no number fits the node."""
     ranks = task.shape.meshes["smoke"][mesh].world_size
     can_use_fewer_ranks = mesh == "ep" and task.workload.adapter in PAPER_ADAPTERS
     if gpus >= ranks or not can_use_fewer_ranks:
@@ -241,10 +232,6 @@ def _smoke_ranks(task: Task, mesh: MeshName, gpus: int) -> int:
 
 
 def unfit_for(task: Task, gpus: int) -> str:
-    """Return why a machine with ``gpus`` GPUs cannot time ``task``; '' if it can.
-
-    Variants of size ``cpu`` and commands can be timed without GPUs.
-    """
     ranks = task.parallelism.world_size
     if task.variant.size == "cpu" or gpus >= ranks or task.workload.adapter == "command":
         return ""
@@ -254,10 +241,8 @@ def unfit_for(task: Task, gpus: int) -> str:
 
 
 def timed_variant(task: Task, mesh: MeshName, gpus: int) -> str | None:
-    """Return the variant of ``task`` to time on ``mesh`` with ``gpus`` GPUs.
-
-    The workload may name this variant. Otherwise it is ``smoke`` if there are enough GPUs, or ``cpu`` if the adapter
-    can run on a CPU. Return None if the shape has no variant that can be timed.
+    """Return the variant of ``task`` to time: the workload's own, ``smoke`` if there are enough GPUs, or ``cpu`` if the
+    adapter can run on a CPU. Return None if the shape has no variant that can be timed.
     """
     if task.workload.timed_variant:
         return task.workload.timed_variant
@@ -270,7 +255,6 @@ def timed_variant(task: Task, mesh: MeshName, gpus: int) -> str | None:
 
 
 def _expand(name: str, workload: Workload) -> list[Task]:
-    """Return the tasks of one workload: one for each of its shapes and meshes. Raises ConfigError."""
     try:
         return [
             single_task(name, workload, load_shape(shape), mesh)

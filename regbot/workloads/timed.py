@@ -17,7 +17,6 @@ from regbot.records.files import describe_validation_error
 from regbot.records.ledger import Ledger
 from regbot.records.run import (
     Arm,
-    Environment,
     Node,
     Outcome,
     Position,
@@ -71,9 +70,7 @@ class RunSpec:
     """Which run of a session to launch, and how."""
 
     position: Position
-    """Number of the run's block in the session, and number of the run within this block."""
     attempt: int
-    """1, or higher if the run is a repetition."""
     steps: int
     """Number of steps, with warm-up steps. A warm launch has fewer than the session's plan."""
     cut: int
@@ -88,10 +85,10 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
     """Launch ``task`` once in ``checkout`` and time its steps. Whatever the guest does, this function returns a run."""
     arm, root = checkout.arm, checkout.root
     if missing := missing_source_root(task, root):
-        return _with_position(bare_run(task, arm, "refused", missing, spec.attempt, "timed"), spec)
+        return bare_timed_run(task, arm, "refused", missing, spec)
     path = scratch.folder / "record" / "raw.{rank}.json"  # {rank} stands for the number of the rank
     record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
-    document = request_document(task, root, record, checkout.absent_files) | {
+    document = request_document(task, root, record) | {
         "mode": "timed",
         "device": task.timed_device,
         "numa_pinning": task.workload.numa_pinning,
@@ -126,19 +123,13 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
     try:
         result = seat.run(launch)
     except EngineError as error:
-        failed_run = _with_position(
-            bare_run(task, arm, outcome_of_error(error), str(error), spec.attempt, "timed"), spec
-        )
-        return add_seat(seat, failed_run)
+        return add_seat(seat, bare_timed_run(task, arm, outcome_of_error(error), str(error), spec))
     run = add_seat(seat, read_ranks(task, spec, arm, result, record, seat.node), result)
     return add_hang_report(run, path.parent, ranks, root)
 
 
 def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record: RawRecord, node: Node) -> Run:
-    """Build the run from the launch's result and the records of all ranks.
-
-    ``record.path`` contains ``{rank}``, which stands for the number of the rank. ``node`` is the node of the launch.
-    """
+    """Build the run from the launch's result and the records of all ranks. ``record.path`` contains ``{rank}``."""
     raws, faults = _read_records(task, record)  # usable records by rank, and why other records cannot be used
     marks = read_marks(record.path.parent)  # the time of the steps by the system's clock, from files that rank 0 made
     outcome, reason = _determine_outcome(result, raws, faults, task, spec, marks)
@@ -146,16 +137,21 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
     timing = timing_of(raws, spec.steps, spec.cut, marks) if is_complete else None
     if outcome == "ok" and timing is None:
         outcome, reason = "bad_record", "its ranks' reports about their steps are inconsistent; the run was not used"
-    run = _with_position(bare_run(task, arm, outcome, reason, spec.attempt, "timed"), spec).model_copy(
+    warnings = engine_warnings(result)
+    ranks = task.parallelism.world_size
+    if not node.gpus and ranks > node.cores:
+        warnings.append(f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays")
+    run = bare_timed_run(task, arm, outcome, reason, spec).model_copy(
         update={
             "exit_code": result.exit_code,
             "wall_s": result.wall_s,
             "log_tail": "" if outcome == "ok" else result.log_tail,
-            "warnings": [*engine_warnings(result), *_oversubscription_warnings(task.parallelism.world_size, node)],
+            "warnings": warnings,
         }
     )
     if not is_complete:
         return run
+    environment = raws[0].environment
     ledgers = [raw.ledger for raw in raws.values() if raw.ledger is not None]
     all_ranks_counted = len(ledgers) == len(raws)
     complete_run = run.model_copy(
@@ -165,9 +161,10 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
             "timing": timing,
             "backends": backends_of([raw.backends for raw in raws.values()]),
             "code": code_of([raw.code for raw in raws.values()]),
-            "environment": _add_model(raws[0].environment, task),
+            # The guest does not report the hash of regbot's model, because code under test could change it.
+            "environment": environment and environment.model_copy(update={"model": model_hash(task.workload.adapter)}),
             "peak_rss_bytes": max((raw.peak_rss_bytes or 0 for raw in raws.values()), default=0),
-            "warnings": [*run.warnings, *_distinct_warnings(raws)],
+            "warnings": [*run.warnings, *dict.fromkeys(line for raw in raws.values() for line in raw.warnings)],
         }
     )
     if outcome == "ok" and raws[0].profile is not None:
@@ -180,9 +177,6 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
 
 
 def _read_records(task: Task, record: RawRecord) -> tuple[dict[int, RawRun], list[str]]:
-    """Return the usable records by rank, and a fault for each record that cannot be used. A rank without a record is in
-    neither of them.
-    """
     raws: dict[int, RawRun] = {}
     faults: list[str] = []
     for rank in range(task.parallelism.world_size):
@@ -197,16 +191,10 @@ def _read_records(task: Task, record: RawRecord) -> tuple[dict[int, RawRun], lis
     return raws, faults
 
 
-def _distinct_warnings(raws: Mapping[int, RawRun]) -> list[str]:
-    """Return the warnings of all ranks. A warning that several ranks give is listed once."""
-    return list(dict.fromkeys(warning for raw in raws.values() for warning in raw.warnings))
-
-
 def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> Run:
-    """Return ``run`` with the ledger of its profiled steps.
+    """Return ``run`` with the ledger of its profiled steps. A ledger that the ranks have counted is dropped.
 
-    If the profile gives no ledger, the run gets a warning instead, and its step times still count. ``claim`` is the
-    part of the guest's record about the profile. If the ranks have also counted a ledger, that ledger is dropped.
+    If the profile gives no ledger, the run gets a warning instead, and its step times still count.
     """
     try:
         profile_ledger = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
@@ -240,22 +228,11 @@ def add_seat(seat: Seat, run: Run, result: LaunchResult | None = None) -> Run:
 
 
 def outcome_of_error(error: EngineError) -> Outcome:
-    """Return the outcome of a launch that the engine could not complete. "lost" means that the nodes were not
-    available, which is not a fault of the code under test.
-    """
     return "lost" if isinstance(error, NoSeatError) else "crashed"
 
 
-def _add_model(environment: Environment | None, task: Task) -> Environment | None:
-    """Return ``environment`` with the hash of regbot's own model code. The guest does not report this hash, because
-    code under test could change it.
-    """
-    if environment is None:
-        return None
-    return environment.model_copy(update={"model": model_hash(task.workload.adapter)})
-
-
-def _with_position(run: Run, spec: RunSpec) -> Run:
+def bare_timed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, spec: RunSpec) -> Run:
+    run = bare_run(task, arm, outcome, reason, spec.attempt, "timed")
     return run.model_copy(update={"position": spec.position})
 
 
@@ -267,11 +244,6 @@ def _determine_outcome(
     spec: RunSpec,
     marks: Marks,
 ) -> tuple[Outcome, str]:
-    """Return outcome and reason of the run. If there are several reasons, return the one closest to the cause.
-
-    ``raws`` has the usable records by rank, and ``faults`` says why other records cannot be used. ``marks`` has the
-    time of the steps by the system's clock, which the ranks' claims are checked against.
-    """
     ranks = task.parallelism.world_size
     if early_end := engine_outcome(result, task):
         return early_end
@@ -279,7 +251,9 @@ def _determine_outcome(
         return "bad_record", f"{faults[0]}. Code under test must not write regbot's record; the run was not used"
     missing = [rank for rank in range(ranks) if rank not in raws]
     missing_ranks = f"{plural('rank', len(missing))} {', '.join(map(str, missing[:8]))}"
-    if refusal := _primary_refusal(raws):
+    refusals = [raw.refusal for _, raw in sorted(raws.items()) if raw.refusal is not None]
+    # A refusal that is not a consequence of another rank's failure comes first (False is less than True).
+    if refusal := min(refusals, key=_is_secondary, default=None):
         location = f" ({refusal.where})" if refusal.where else ""
         message = f"{refusal.message}{location}"
         if missing and _is_secondary(refusal):
@@ -305,22 +279,5 @@ def _determine_outcome(
     return training_outcome(raws, spec.steps)
 
 
-def _primary_refusal(raws: Mapping[int, RawRun]) -> Refusal | None:
-    """Return the refusal that is closest to the cause; None if no rank refused.
-
-    A refusal that is not a consequence of another rank's failure comes first. Among equals, the lowest rank counts.
-    """
-    refusals = [raw.refusal for _, raw in sorted(raws.items()) if raw.refusal is not None]
-    return min(refusals, key=_is_secondary, default=None)  # False is less than True; the first of equals is returned
-
-
 def _is_secondary(refusal: Refusal) -> bool:
-    """Whether a rank failed because it lost the connection to another rank."""
     return any(phrase in refusal.message.lower() for phrase in SECONDARY_PHRASES)
-
-
-def _oversubscription_warnings(ranks: int, node: Node) -> list[str]:
-    """Return a warning if a node without GPUs has fewer cores than ranks."""
-    if node.gpus or ranks <= node.cores:
-        return []
-    return [f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays"]

@@ -49,15 +49,16 @@ class Scene:
         arm = checkout.arm  # type: ignore[attr-defined]
         device = "cuda" if paper is not None else "cpu"
         self.traced.append((device, arm.subject))
-        outcome = self.outcomes.get((device, arm.subject), "ok")
+        mesh = f"{arm.subject}/{task.parallelism.name}"
+        outcome = self.outcomes.get((device, arm.subject)) or self.outcomes.get((device, mesh), "ok")
         ledger = smoke_ledger().model_copy(update={"device": device})
         run = smoke_run(arm, ledger, "ok")
         return run if outcome == "ok" else run.model_copy(update={"outcome": outcome, "ledger": None})
 
-    def measurer(self, task: Task = TASK, known: dict[str, Run] | None = None) -> TraceMeasurer:
+    def measurer(self, *tasks: Task, known: dict[str, Run] | None = None) -> TraceMeasurer:
         trees = Worktrees(self.repository.path, self.home / "cache", lambda _: None)
         return TraceMeasurer(
-            {task.entry: task},
+            {task.entry: task for task in tasks or (TASK,)},
             PointCheckouts(trees, lambda _: None),
             LocalEngine(),
             self.home / "out",
@@ -100,6 +101,18 @@ def test_a_resumed_bisection_keeps_the_device(tmp_path: Path, monkeypatch: pytes
     known = smoke_run(arm_of(scene.points[0]), ledger, "ok").model_copy(update={"workload": TASK.entry})
     scene.measurer(known={TASK.entry: known}).measure(_request(scene.points[1]))
     assert scene.traced == [(device, "1")]
+
+
+def test_entries_of_one_workload_share_the_device_and_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ledger of a CPU program is never compared with one of a paper GPU: the second entry's failure is its own."""
+    scene = Scene(tmp_path, monkeypatch, {("cuda", "0/ep-dp"): "crashed"})
+    other = single_task("moe", TASK.workload, TASK.shape, "ep-dp")
+    measurer = scene.measurer(TASK, other)
+    first, second = scene.points
+    usable = [measurer.measure(_request(point, task)).usable for task, point in ((TASK, first), (other, first))]
+    assert usable == [True, False]
+    assert measurer.measure(_request(second)).usable
+    assert {device for device, _ in scene.traced} == {"cuda"}
 
 
 def test_a_trace_that_a_check_would_not_believe_is_no_measurement(

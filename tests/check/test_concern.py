@@ -220,15 +220,3 @@ def test_the_stored_trace_of_the_base_decides_between_pass_and_measurement(tmp_p
     code, verdict = case.check("--no-timing")
     assert (code, verdict["verdict"]) == (1, "FAIL"), "the regression is found although paths leave the file out"
     assert any("loaded serving/api.py" in warning for warning in verdict["warnings"])
-
-
-def test_a_change_that_sparse_leaves_out_is_not_proven(scene: Scene) -> None:
-    """A stored run of a sparse checkout could not load the file, so it proves nothing."""
-    scene.store_trace(["train/moe.py"])
-    head = scene.change(**{"serving/api.py": "PORT = 81\n"})
-    assert only_reason(scene.ask(head, settings(["train/"], timed=[])), proven=True)
-    reason = only_reason(scene.ask(head, settings(["train/"], timed=[], sparse=["train"])), proven=False)
-    assert reason == "serving/api.py changed, and 'sparse' leaves it out, so no stored run could load it"
-    assert only_reason(scene.ask(head, settings(["train/"], timed=[], sparse=["serving", "train"])), proven=True)
-    docs = scene.change(**{"README.md": "more\n"})
-    assert only_reason(scene.ask(docs, settings(["train/"], timed=[], sparse=["train"])), proven=True)

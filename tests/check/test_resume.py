@@ -305,14 +305,14 @@ def test_a_session_of_another_check_is_neither_resumed_nor_changed(replayed: Cas
     ):
         result = replayed.regbot(*arguments, *options)
         assert result.returncode == 2, result.stdout
-        assert f"is a session of another check ({difference} differs)" in result.stderr
+        assert f"is of another check ({difference} differs)" in result.stderr
         assert "leave out --resume to begin anew, or give another --out" in result.stderr
         assert session_file(replayed).read_bytes() == written
     assert replayed.check("--no-timing", "--resume")[0] == 0
     replayed.commit("# newer\n" + GOOD_LAYER, None)
     result = replayed.regbot(*arguments, "--no-timing")
     assert result.returncode == 2
-    assert "is a session of another check (head differs)" in result.stderr
+    assert "is of another check (head differs)" in result.stderr
 
 
 @pytest.mark.slow

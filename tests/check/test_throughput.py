@@ -385,9 +385,7 @@ def test_every_decision_has_a_status() -> None:
     assert set(STATUS.values()) == {"FAIL", "PASS", "INCONCLUSIVE"}
 
 
-def test_two_sessions_of_one_workload_are_judged_together_by_an_anytime_interval(
-    tmp_path: Path,
-) -> None:
+def test_two_sessions_of_one_workload_are_judged_together_by_an_anytime_interval(tmp_path: Path) -> None:
     files = write_sessions(tmp_path, [play(noisy(1.5, 0.01, seed))[:10] for seed in (1, 2)])
     alone, both = (judge_sessions(session_files, None, [], None).verdict for session_files in (files[:1], files))
     first, pooled = (verdict.workloads[0].throughput for verdict in (alone, both))
@@ -495,13 +493,7 @@ def test_runs_that_differ_from_the_plan_are_invalid() -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"step_s": [0.05] * 8},
-        {"ranks": {}},
-        {"ranks": {"0": {"step_s": [0.1]}}},
-        {"step_s": [0.0] * 8},
-    ],
+    "change", [{"step_s": [0.05] * 8}, {"ranks": {}}, {"ranks": {"0": {"step_s": [0.1]}}}, {"step_s": [0.0] * 8}]
 )
 def test_a_record_whose_step_times_contradict_its_ranks_is_refused(change: dict[str, Any]) -> None:
     good = timing([0.1] * 8).model_dump()

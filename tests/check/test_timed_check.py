@@ -130,8 +130,7 @@ BROKEN = ("crashed", "hung", "no_record", "short", "diverged")
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [fault if fault in QUICK else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS],
+    "fault", [fault if fault in QUICK else pytest.param(fault, marks=pytest.mark.slow) for fault in FAULTS]
 )
 def test_a_repeated_fault_of_the_head_alone_is_fail_or_invalid(case: Case, genuine: Path, fault: str) -> None:
     """A fault of the head's code is a FAIL. A fault that only prevents the measurement is INVALID."""

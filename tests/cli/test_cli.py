@@ -46,21 +46,6 @@ def test_help_and_the_trusted_half_work_without_torch(tmp_path: Path, no_torch: 
     assert regbot("ledger", "diff", "a.json", "a.json", at=tmp_path, **no_torch).returncode == 0
 
 
-def test_help_has_a_short_option_in_every_command(tmp_path: Path) -> None:
-    for command in ([], ["ledger", "trace"], ["check"]):
-        assert regbot(*command, "-h", at=tmp_path).stdout == regbot(*command, "--help", at=tmp_path).stdout
-
-
-def test_a_shell_completes_commands(tmp_path: Path) -> None:
-    words = {"_REGBOT_COMPLETE": "complete_bash", "COMP_WORDS": "regbot led", "COMP_CWORD": "1"}
-    assert regbot(at=tmp_path, **words).stdout.split() == ["ledger"]
-
-
-def test_the_package_runs_as_a_module(tmp_path: Path) -> None:
-    module = subprocess.run([sys.executable, "-m", "regbot", "--version"], capture_output=True, text=True, check=True)
-    assert module.stdout == regbot("--version", at=tmp_path).stdout
-
-
 def test_a_trace_without_torch_says_how_to_get_it(tmp_path: Path) -> None:
     # Guests do not inherit PYTHONPATH, so the interpreter itself must be without it.
     bare = tmp_path / "bare-python"
@@ -156,7 +141,3 @@ def test_doctor_reports_the_capabilities(tmp_path: Path) -> None:
     assert checks["dispatcher deepep"]["ok"] is False
     assert "deep_ep" in checks["dispatcher deepep"]["detail"]
     assert "yes  git" in regbot("doctor", at=tmp_path).stdout
-
-
-def test_version_is_the_package_version(tmp_path: Path) -> None:
-    assert regbot("--version", at=tmp_path).stdout.startswith("regbot 0.")

@@ -57,33 +57,3 @@ def test_an_error_ends_a_command_with_its_message_and_code(error: UserError, cod
     with pytest.raises(typer.Exit) as ended, usage_errors(say=messages.append):
         raise error
     assert (ended.value.exit_code, messages) == (code, lines)
-
-
-def test_message_and_advice_of_an_error_are_separate_arguments() -> None:
-    mixed = [
-        f"{path.relative_to(PACKAGE)}:{node.lineno}"
-        for path in PACKAGE.rglob("*.py")
-        if not path.is_relative_to(PACKAGE / "guest")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and len(node.exc.args) == 1
-        if ast.unparse(node.exc.func) in KINDS and fixed_part(node.exc.args[0]).count("; ") == 1
-    ]
-    assert mixed == []
-
-
-KINDS = {
-    "AwayError",
-    "CheckoutError",
-    "ConfigError",
-    "EngineError",
-    "ForgeError",
-    "NoSeatError",
-    "RecordError",
-    "UserError",
-}
-
-
-def fixed_part(text: ast.expr) -> str:
-    """Return the constant text of a literal or an f-string."""
-    parts = text.values if isinstance(text, ast.JoinedStr) else [text]
-    return "".join(str(part.value) for part in parts if isinstance(part, ast.Constant))

@@ -48,7 +48,7 @@ def test_files_that_were_counted_in_different_ways_are_refused(tmp_path: Path) -
     ("content", "words"),
     [
         (b"", "is empty"),
-        (b"hello\n", "has no format that regbot reads; regbot reads Kineto trace"),
+        (b"hello\n", "has no format that regbot reads; regbot reads .*Kineto trace"),
         (json.dumps({"entries": []}).encode(), "has no format that regbot reads"),
         (b"\x80\x04\x95", "has no format|pickle"),
     ],
@@ -82,5 +82,5 @@ def test_an_unknown_format_and_an_unreadable_file_are_usage_errors(tmp_path: Pat
     file = saved(tmp_path, smoke_ledger())
     unknown = CliRunner().invoke(app, ["ledger", "read", str(file), "--format", "xplane"])
     assert unknown.exit_code == 2
-    assert "unknown format; the formats are kineto, flight-recorder, hlo" in unknown.output
+    assert "unknown format; the formats are flight-recorder, hlo" in unknown.output
     assert CliRunner().invoke(app, ["ledger", "read", str(tmp_path / "none")]).exit_code == 2

@@ -1,14 +1,12 @@
 """``regbot pre-push`` as a hook of the real pre-commit, in pushes by git to another repository."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import tomllib
 from ruamel.yaml import YAML
 
 from support.git_repos import Repository
@@ -89,20 +87,6 @@ def test_each_hook_runs_the_command_once_before_a_push() -> None:
     for hook in hooks:
         fixed = (hook["entry"], hook["stages"], hook["pass_filenames"], hook["always_run"], hook["verbose"])
         assert fixed == ("regbot pre-push", ["pre-push"], False, True, True)
-
-
-def test_the_environment_of_pre_commit_has_what_the_extra_smoke_has() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    own, _ = YAML(typ="safe").load(HOOKS)
-    assert own["additional_dependencies"] == project["optional-dependencies"]["smoke"]
-
-
-def test_the_page_names_a_hook_of_the_manifest() -> None:
-    page = (ROOT / "docs" / "github.md").read_text()
-    (example,) = re.findall(r"<!-- pre-commit -->\n```yaml\n(.*?)```", page, re.DOTALL)
-    (repository,) = YAML(typ="safe").load(example)["repos"]
-    names = {hook["id"] for hook in YAML(typ="safe").load(HOOKS)}
-    assert {hook["id"] for hook in repository["hooks"]} <= names
 
 
 @needs_pre_commit

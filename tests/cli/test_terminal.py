@@ -17,7 +17,6 @@ from regbot.records.ledger import Ledger
 
 COLOUR = "\x1b["
 DIFF = ("ledger", "diff", "a.json", "a.json")
-COMPARE = ("compare", "--base", "a.csv", "--head", "b.csv")
 
 
 @pytest.fixture
@@ -68,19 +67,8 @@ def test_a_status_has_a_colour_on_a_terminal_only(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_no_color_is_respected(folder: Path) -> None:
-    assert on_terminal(folder, *DIFF, NO_COLOR="1") == piped(folder, *DIFF)
-
-
-@pytest.mark.slow
 def test_json_is_the_same_on_a_terminal(folder: Path) -> None:
     assert on_terminal(folder, *DIFF, "--json") == piped(folder, *DIFF, "--json")
-
-
-@pytest.mark.parametrize("columns", [60, 90, 150])
-def test_sentences_are_as_wide_as_the_terminal(folder: Path, columns: int) -> None:
-    widths = [len(line) for line in on_terminal(folder, *COMPARE, columns=columns, NO_COLOR="1").splitlines()]
-    assert columns - 25 < max(widths) <= columns
 
 
 def test_help_imports_no_rich(folder: Path) -> None:

@@ -479,4 +479,4 @@ def test_doctor_says_why_no_sandbox_works(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(sandboxes, "_bwrap", lambda: "/nowhere/bwrap")
     check = doctor.check_sandbox(SANDBOX)
     assert (check.ok, check.detail) == (False, unavailable_reason())
-    assert check.fix == "run untrusted code only on machines without secrets (docs/sandbox.md)"
+    assert check.fix == "run untrusted code only on machines without secrets (docs/operator.md)"

@@ -221,7 +221,7 @@ def test_the_versions_of_jax_are_part_of_the_environment(traced: Traced) -> None
 def test_a_checkout_without_maxtext_is_invalid(traced: Traced) -> None:
     run = traced("empty", task(variant="cpu"), lambda root: (root / "src").mkdir())
     assert judge_head(run).status == "INVALID"
-    assert "no source root of the checkout (src) has the package maxtext; the installed one in" in run.reason
+    assert "which is not the checkout's code; set 'source_roots'" in run.reason
 
 
 def test_a_moved_target_is_invalid_by_its_name(traced: Traced) -> None:

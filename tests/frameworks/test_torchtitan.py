@@ -1,6 +1,6 @@
 """torchtitan: its counts at full size, its traces compared with real ranks, and planted regressions.
 
-Set REGBOT_TORCH_FRAMEWORKS to a Python with torchtitan 0.3.0 (docs/frameworks/torchtitan.md). Every run is made once.
+Set REGBOT_TORCH_FRAMEWORKS to a Python with torchtitan 0.3.0 (docs/frameworks.md). Every run is made once.
 """
 
 import os

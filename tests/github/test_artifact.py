@@ -11,14 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from regbot.check.sessions.schedule import Slot
-from regbot.github import archive, artifact
+from regbot.github import artifact
 from regbot.github.artifact import MEMBER, read_artifact
-from regbot.records.files import RecordError, estimate_memory
-from regbot.records.ledger import Ledger
-from regbot.records.run import RankSteps, Run
-from support.ledger_builder import smoke_ledger
-from support.timed_builder import HEADER, play, session_of, statics, timed_run, timing
+from regbot.records.files import RecordError
+from support.timed_builder import HEADER, session_of, statics
 
 
 def session_text() -> bytes:
@@ -137,46 +133,6 @@ def test_an_archive_of_thousands_of_files_is_not_opened(monkeypatch: pytest.Monk
     monkeypatch.setattr(zipfile, "ZipFile", lambda *_: pytest.fail("it was opened"))
     with pytest.raises(RecordError, match=r"must contain only the file session.jsonl, but contains many files"):
         read_artifact(archive, "artifact 7")
-
-
-def full_ledger() -> Ledger:
-    """Return a ledger of 94 layers, as large as that of Qwen3-235B."""
-    return smoke_ledger(layers=94, world=64)
-
-
-def test_a_session_of_many_workloads_and_pairs_fits_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 20 workloads with 48 pairs of full ledgers and 8 ranks, the test reads the lines of five pairs."""
-    draw = random.Random(1)
-
-    def launch(at: Slot) -> Run:
-        seconds = [0.1 + draw.random() / 100 for _ in range(50)]
-        steps = [[draw.gauss(0.1, 0.001) for _ in range(50)] for _ in range(24)]
-        ranks = {
-            str(rank): RankSteps(
-                step_s=seconds,
-                cpu_s=steps[rank],
-                wait_s=steps[8 + rank],
-                overlapped_s=steps[16 + rank],
-                memory_bytes=[draw.randrange(8 * 10**10) for _ in range(50)],
-                peak_bytes=8 * 10**10,
-            )
-            for rank in range(8)
-        }
-        return timed_run(at, seconds, timing=timing(seconds, ranks=ranks), ledger=full_ledger())
-
-    timed_runs = play(launch)[:10]
-    lines = [run.to_line().encode() for run in timed_runs]
-    text = HEADER.to_line().encode() + b"".join(lines)
-    packed = zipped((MEMBER, text))
-    runs = 20 * (2 * 48 + 4)
-    room = 2
-    assert room * runs * max(map(len, lines)) < artifact.MAX_SESSION_BYTES
-    assert room * runs * len(packed) / len(lines) < artifact.MAX_ARCHIVE_BYTES
-    assert room * (runs + 1) < artifact.MAX_LINES
-    assert room * runs * estimate_memory(lines[0]) < archive.MAX_MEMORY
-    monkeypatch.setattr(archive, "SMALL_ARCHIVE_MEMORY", archive.SMALL_ARCHIVE_MEMORY // room)
-    monkeypatch.setattr(archive, "MEMORY_PER_BYTE", archive.MEMORY_PER_BYTE // room)
-    assert len(read_artifact(packed, "artifact 7").runs) == len(lines)
 
 
 def test_an_archive_above_the_limit_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,10 @@ from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.check.configuration import find_config
 from regbot.github.base_branch import load_base_config
-from regbot.github.metadata import MEASURE, STATIC, identify_subjects
-from regbot.records.config import Config
+from regbot.github.metadata import MEASURE, STATIC, Subject, identify_subject
+from regbot.records.config import Config, GitHub
 from regbot.workloads.checkout import resolve_arms
-from support.forge_cases import TOML, Bench
+from support.forge_cases import TOML, Bench, only
 from support.timed_builder import noisy
 from support.workflow_rules import ROOT
 
@@ -71,9 +71,9 @@ def test_the_job_and_the_post_use_the_same_configuration(bench: Bench, tier: str
     session = bench.session(bench.head(number), base=base, timed=SLOWER if tier == "measured" else None)
     run = bench.measured(number, session) if tier == "measured" else bench.static(number, session)
     assert run.path == (MEASURE if tier == "measured" else STATIC)
-    subjects = identify_subjects(bench.forge, bench.forge.run(run.id), "github-actions[bot]", bench.checkout)
-    assert isinstance(subjects, list)
-    target = subjects[0].target_branch if tier == "static" else None
+    subject = identify_subject(bench.forge, bench.forge.run(run.id), GitHub(), bench.checkout)
+    assert isinstance(subject, Subject)
+    target = subject.target_branch if tier == "static" else None
     judged = load_base_config(bench.checkout, base, target).config
     assert judged == of_the_job(bench, number, base, release, tier)
     lenient = at_base or tier == "static"
@@ -88,9 +88,8 @@ def test_an_unreviewed_branch_does_not_judge_a_pull_request_from_the_default_bra
     bench.repo.commit({"regbot.toml": TOML})
     number = aimed(bench, "soft" if own else "main", old)
     bench.approve(number)
-    posted = bench.post(bench.measured(number, bench.session(bench.head(number), base=old, timed=SLOWER)))
-    assert isinstance(posted, list)
-    assert [post.status for post in posted] == ["FAIL"]
+    session = bench.session(bench.head(number), base=old, timed=SLOWER)
+    assert only(bench.post(bench.measured(number, session))).status == "FAIL"
     assert bench.check(number).conclusion == "failure"
 
 
@@ -100,6 +99,4 @@ def test_a_reviewed_base_branch_judges_its_pull_requests(bench: Bench) -> None:
     number = aimed(bench, "release", release)
     bench.approve(number)
     session = bench.session(bench.head(number), base=release, timed=SLOWER)
-    posted = bench.post(bench.measured(number, session))
-    assert isinstance(posted, list)
-    assert [post.status for post in posted] == ["PASS"]
+    assert only(bench.post(bench.measured(number, session))).status == "PASS"

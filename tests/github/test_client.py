@@ -3,7 +3,6 @@
 import io
 import logging
 import re
-import threading
 import zipfile
 from datetime import UTC, datetime, timedelta
 
@@ -70,72 +69,10 @@ def posts(hub: FakeGitHub, end: str) -> int:
 # What it reads
 
 
-def test_a_pull_request_names_the_repository_of_its_head(forge: Forge, repo: Repository, number: int) -> None:
-    repo.label(number, "ann", "perf")
-    pull = forge.pull(number)
-    assert (pull.number, pull.title, pull.author, pull.open, pull.fork) == (number, "A *change*", "ann", True, False)
-    assert (pull.head_repository, pull.head_ref, pull.base_ref) == ("acme/moe", "topic", "main")
-    assert pull.head_sha == repo.git.branch("topic")
-    assert pull.labels == ("perf",)
-
-
-def test_a_fork_is_not_confused_with_a_branch_of_the_same_name(forge: Forge, repo: Repository, number: int) -> None:
-    fork = repo.fork("mallory")
-    fork.commit({"moe.py": "x = 2\n"}, branch="topic")
-    theirs = repo.open_pull(head="mallory:topic")
-    assert forge.pull(theirs).fork
-    assert [pull.number for pull in forge.pulls_with_head("mallory/moe", "topic")] == [theirs]
-    assert [pull.number for pull in forge.pulls_from("topic")] == [number]
-
-
-def test_the_files_of_a_pull_request_are_listed_with_their_old_names(forge: Forge, repo: Repository) -> None:
-    text = "".join(f"line {n}\n" for n in range(40))
-    repo.commit({"old.py": text}, message="a file")
-    repo.commit({"old.py": None, "new.py": text, "more.py": "1"}, branch="moved")
-    assert set(forge.compare("main", "moved").files or ()) == {"old.py", "new.py", "more.py"}
-
-
-def test_every_page_of_comments_is_read(forge: Forge, repo: Repository, number: int) -> None:
-    ids = [repo.comment(number, "bob", f"comment {n}") for n in range(250)]
-    assert [comment.id for comment in forge.comments(number)] == ids
-
-
-def test_an_edited_comment_is_recognized(forge: Forge, repo: Repository, number: int) -> None:
-    first, second = repo.comment(number, "bob", "one"), repo.comment(number, BOT, "two")
-    repo.edit_comment(first, "another")
-    edited, kept = forge.comments(number)
-    assert edited.updated > edited.created
-    assert (kept.id, kept.updated, kept.bot) == (second, kept.created, True)
-
-
-def test_closed_pull_requests_of_this_repository_are_listed_newest_first(forge: Forge, repo: Repository) -> None:
-    heads = []
-    for n in range(3):
-        heads.append(repo.commit({"moe.py": f"x = {n}\n"}, branch="nightly"))
-        number = repo.open_pull(head="nightly", author="ann")
-        repo.close(number, merge=n == 1)
-    fork = repo.fork("mallory")
-    fork.commit({"moe.py": "x = 7\n"}, branch="nightly")
-    repo.close(repo.open_pull(head="mallory:nightly", author="mallory"))
-    repo.commit({"moe.py": "x = 8\n"}, branch="nightly")
-    repo.open_pull(head="nightly", author="ann")
-    pulls = forge.closed_pulls_from("nightly")
-    assert [pull.merged for pull in pulls] == [False, True, False]
-    assert [pull.head_sha for pull in pulls] == heads[::-1]
-    assert [pull.number for pull in pulls] == sorted((pull.number for pull in pulls), reverse=True)
-    assert forge.closed_pulls_from("other") == []
-
-
 def test_the_tip_of_a_branch_is_not_that_of_a_tag_with_its_name(forge: Forge, repo: Repository) -> None:
     tip = repo.commit({"moe.py": "x = 1\n"}, branch="rel/1")
     repo.git.set_ref("refs/tags/rel/1", repo.commit({"moe.py": "x = 2\n"}, branch="evil"))
     assert forge.tip("rel/1") == tip
-
-
-def test_the_merge_base_stays_the_same_when_the_target_moves(forge: Forge, repo: Repository, number: int) -> None:
-    was = repo.git.branch("main")
-    repo.commit({"other.py": "1"})
-    assert forge.merge_base("main", forge.pull(number).head_sha) == was
 
 
 @pytest.mark.parametrize("role", ["read", "triage", "write", "maintain", "admin"])
@@ -180,65 +117,6 @@ def test_github_enterprise_has_another_base(tmp_path: object, naps: Naps) -> Non
 
 
 # What it writes
-
-
-def test_comments_are_made_edited_and_removed(forge: Forge, repo: Repository, number: int) -> None:
-    made = forge.create_comment(number, "one")
-    forge.edit_comment(made.id, "two")
-    assert [(comment.author, comment.body) for comment in repo.comments(number)] == [(BOT, "two")]
-    forge.delete_comment(made.id)
-    forge.delete_comment(made.id)
-    assert repo.comments(number) == []
-    assert forge.comment(made.id) is None
-    with pytest.raises(RefusedError) as gone:
-        forge.edit_comment(made.id, "three")
-    assert gone.value.status == 404
-
-
-def test_labels_are_set_and_taken_off(forge: Forge, repo: Repository, number: int) -> None:
-    forge.add_label(number, "perf: regression")
-    forge.add_label(number, "perf: regression")
-    assert forge.labels(number) == ["perf: regression"]
-    forge.remove_label(number, "perf: regression")
-    forge.remove_label(number, "perf: regression")
-    assert repo.labels(number) == []
-
-
-def test_a_check_run_is_made_and_changed(forge: Forge, repo: Repository, number: int) -> None:
-    sha = forge.pull(number).head_sha
-    made = forge.create_check(check(sha))
-    done = check(sha, status="completed", conclusion="success", title="PASS", summary="fine")
-    forge.update_check(made.id, done)
-    ((check_run,), _) = forge.checks(sha, "regbot")
-    assert (check_run.id, check_run.status, check_run.conclusion, check_run.title) == (
-        made.id,
-        "completed",
-        "success",
-        "PASS",
-    )
-    assert check_run.app == "github-actions"
-
-
-def test_a_check_run_keeps_its_external_id_where_none_is_given(forge: Forge, repo: Repository, number: int) -> None:
-    sha = repo.pulls[number].head_sha
-    made = forge.create_check(check(sha))
-    forge.update_check(made.id, check(sha, external_id="", title="another"))
-    ((check_run,), _) = forge.checks(sha, "regbot")
-    assert (check_run.title, check_run.external_id) == ("another", made.external_id)
-
-
-def test_a_workflow_is_started_with_its_inputs(forge: Forge, repo: Repository) -> None:
-    repo.commit({".github/workflows/m.yml": DISPATCHED})
-    forge.dispatch("m.yml", "main", {"pr": "1", "nonce": "abc"})
-    assert [(dispatch.ref, dispatch.inputs) for dispatch in repo.dispatched] == [("main", {"pr": "1", "nonce": "abc"})]
-
-
-def test_a_pull_request_is_opened_and_changed(forge: Forge, repo: Repository) -> None:
-    repo.commit({"b.json": "1"}, branch="regbot/check/refresh")
-    repo.actions_may_open_pulls = True
-    made = forge.create_pull("New baselines", "text", "regbot/check/refresh", "main")
-    forge.edit_pull(made.number, "Newer baselines", "text")
-    assert repo.pulls[made.number].title == "Newer baselines"
 
 
 # A bad day
@@ -308,15 +186,6 @@ def test_a_failed_read_is_repeated(forge: Forge, hub: FakeGitHub, number: int, f
     assert forge.pull(number).number == number
 
 
-def test_a_failed_removal_is_repeated_and_a_missing_object_is_no_error(
-    forge: Forge, hub: FakeGitHub, repo: Repository, number: int
-) -> None:
-    made = forge.create_comment(number, "one")
-    hub.faults.next("502-after", "DELETE")
-    forge.delete_comment(made.id)
-    assert repo.comments(number) == []
-
-
 def test_the_client_waits_as_long_as_github_asks(forge: Forge, hub: FakeGitHub, number: int, naps: Naps) -> None:
     hub.faults.retry_after_s = 37
     hub.faults.next("secondary-403", "GET")
@@ -364,12 +233,6 @@ def test_github_that_is_down_for_five_minutes_ends_with_a_message_and_a_rerun_co
     hub.faults.stop()
     Forge(next(iter(hub.tokens)), "acme/moe", hub.url, naps).create_comment(number, "hello")
     assert [comment.body for comment in repo.comments(number)] == ["hello"]
-
-
-def test_a_server_that_is_not_there_ends_with_a_message(naps: Naps) -> None:
-    with pytest.raises(AwayError, match="the connection failed"):
-        Forge("secret", "acme/moe", "http://127.0.0.1:9", naps, patience_s=10).pull(1)
-    assert sum(naps) <= 10
 
 
 def test_a_wait_above_the_limit_is_not_started(hub: FakeGitHub, repo: Repository, number: int, naps: Naps) -> None:
@@ -436,12 +299,6 @@ def test_a_missing_object_is_requested_twice_and_then_reported(forge: Forge, nap
     assert naps == [1.0]
 
 
-@pytest.mark.parametrize("name", ["moe", "acme/moe/x", "acme/../x", "acme/m?x", ""])
-def test_an_invalid_repository_name_is_refused(name: str) -> None:
-    with pytest.raises(ForgeError, match="OWNER/NAME"):
-        Forge("token", name)
-
-
 def test_a_file_without_https_is_not_fetched(forge: Forge) -> None:
     from regbot.github.transport import Transport
 
@@ -450,18 +307,3 @@ def test_a_file_without_https_is_not_fetched(forge: Forge) -> None:
         api._fetch("http://storage.example/zip", 10)
     with pytest.raises(ForgeError, match="does not begin with https"):
         api._fetch("file:///etc/passwd", 10)
-
-
-def test_concurrent_clients_create_exactly_what_was_requested(hub: FakeGitHub, repo: Repository, number: int) -> None:
-    token = hub.token(BOT, pull_requests="write", issues="write")
-    hub.faults.plan(0.3, seed=5)
-
-    def write(n: int) -> None:
-        Forge(token, "acme/moe", hub.url, lambda _: None).create_comment(number, f"comment {n}")
-
-    threads = [threading.Thread(target=write, args=(n,)) for n in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(comment.body for comment in repo.comments(number)) == sorted(f"comment {n}" for n in range(12))

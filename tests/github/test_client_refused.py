@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from regbot.github.client import Forge, ForgeError, RefusedError
+from regbot.github.client import Forge, ForgeError
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -52,12 +52,3 @@ WRITES: dict[str, Callable[[Forge], object]] = {
 def test_a_write_to_a_renamed_repository_is_an_error(name: str, status: int) -> None:
     with refusing(status, {"message": "Moved Permanently"}) as forge, pytest.raises(ForgeError, match="been renamed"):
         WRITES[name](forge)
-
-
-@pytest.mark.parametrize("error", ["the label is too long", {"message": "the label is too long"}])
-def test_githubs_error_messages_are_shown_in_every_format(error: object) -> None:
-    with (
-        refusing(422, {"message": "Validation Failed", "errors": [error]}) as forge,
-        pytest.raises(RefusedError, match="Validation Failed; the label is too long"),
-    ):
-        forge.add_label(5, "x")

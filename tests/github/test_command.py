@@ -14,7 +14,6 @@ from github_fake.fixtures import hub
 from regbot.cli import github as commands
 from regbot.cli.app import app
 from regbot.errors import UserError
-from regbot.github.bisection import BisectionReply
 from regbot.github.checks import CONCLUSIONS
 from regbot.github.client import AwayError
 from regbot.github.commands import (
@@ -46,47 +45,34 @@ __all__ = ["hub", "scene"]
 def test_an_event_has_every_field_that_decides(scene: Scene) -> None:
     event = scene.commented("/regbot run")
     for path in ("action", "issue.number", "comment.id", "comment.user.type", "repository.full_name"):
-        with pytest.raises(UserError, match=f"{path} is missing; pass the file that GITHUB_EVENT_PATH names"):
+        with pytest.raises(UserError, match="pass the file that GITHUB_EVENT_PATH names"):
             scene.replay(without(event, path))
     event = scene.labelled()
     keys = ("number", "head.sha", "labels", "updated_at")
     for path in (*(f"pull_request.{key}" for key in keys), "label.name", "sender.login"):
-        with pytest.raises(UserError, match=f"{path} is missing"):
+        with pytest.raises(UserError, match="no such event of GitHub"):
             scene.pulled(without(event, path))
 
 
-NUMBER = '{"repository": {"full_name": "acme/moe"}, "action": "created", "issue": {"number": 1}}'
-
-
-@pytest.mark.parametrize("text", ["", "now", "2026-01-05", "2026-01-05T09:00:00", "9" * 5000])
-def test_an_event_without_a_time_is_refused(scene: Scene, text: str) -> None:
-    event = scene.labelled()
-    event["pull_request"]["updated_at"] = text
-    with pytest.raises(UserError, match="updated_at is no time"):
-        scene.pulled(event)
+COMMENT = '"comment": {"user": null, "id": 2, "body": ""}'
+NUMBER = f'{{"repository": {{"full_name": "acme/moe"}}, "action": "created", "issue": {{"number": 1}}, {COMMENT}}}'
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("", "not valid JSON"),
-        ("[]", "repository.full_name is missing"),
-        ("null", "repository.full_name is missing"),
-        ('{"repository": 1}', "repository.full_name is missing"),
-        ('{"repository": {"full_name": 1}}', "is no text"),
+        ("[]", "no such event of GitHub"),
+        ("null", "no such event of GitHub"),
+        ('{"repository": 1}', "no such event of GitHub"),
+        ('{"repository": {"full_name": 1}}', "no text"),
         ('{"repository": {"full_name": "eve/moe"}}', "the event is of 'eve/moe'"),
         ('{"a": 1, "a": 2}', "appears twice"),
         ('{"a": NaN}', "NaN"),
         ("[" * 100_000, "nested too deeply"),
-        (
-            NUMBER.replace("1", "true"),
-            "is no whole number",
-        ),
-        (NUMBER.replace("1", "0"), "issue.number is 0"),
-        (
-            NUMBER.replace("1", '"1"'),
-            "is no whole number",
-        ),
+        (NUMBER.replace("1", "true"), "no positive whole number"),
+        (NUMBER.replace("1", "0"), "no positive whole number"),
+        (NUMBER.replace("1", '"1"'), "no positive whole number"),
     ],
 )
 def test_an_invalid_event_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
@@ -149,15 +135,6 @@ def test_the_command_obeys_a_comment(actions: Scene, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_reads_the_configuration_of_the_default_branch(actions: Scene) -> None:
-    configure(actions, 'version = 1\n[github]\nprotected = ["moe.py"]\n')
-    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
-    assert invoke(actions, "command", "--event", str(event))[1].startswith("refused: ")
-    configure(actions, "nonsense")
-    assert invoke(actions, "command", "--event", str(event))[0] == 2
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "path"), [("perf/refs", "perf/refs/a/b.json"), ("./perf/", "PERF/a"), (".", "moe.py")]
 )
@@ -167,14 +144,6 @@ def test_the_folder_of_stored_references_is_protected_wherever_it_is(actions: Sc
     event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
     assert invoke(actions, "command", "--event", str(event))[1].startswith("refused: ")
     assert f"protected files: `{path}`" in actions.replies[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("table", ['baselines = "x"\n', "[baselines]\nfolder = 3\n", "[baselines]\nlater = true\n"])
-def test_faults_in_other_tables_of_the_configuration_do_not_stop_the_gate(actions: Scene, table: str) -> None:
-    configure(actions, f"version = 1\n{table}")
-    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
-    assert invoke(actions, "command", "--event", str(event))[1].startswith("started: ")
 
 
 @pytest.mark.slow
@@ -205,13 +174,6 @@ def test_an_event_of_another_kind_is_refused(actions: Scene) -> None:
     assert "is for the event pull_request_target, not for 'issue_comment'" in output
 
 
-def test_an_event_without_a_key_is_a_message_and_no_traceback(actions: Scene) -> None:
-    event = actions.file({})
-    code, output = invoke(actions, "command", "--event", str(event))
-    assert code == 2
-    assert "repository.full_name is missing" in output
-
-
 @pytest.mark.parametrize("name", ["GITHUB_TOKEN", "GITHUB_REPOSITORY"])
 def test_a_variable_that_is_missing_is_named(actions: Scene, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
@@ -219,15 +181,6 @@ def test_a_variable_that_is_missing_is_named(actions: Scene, name: str, monkeypa
     code, output = invoke(actions, "command", "--event", str(event))
     assert code == 2
     assert f"{name} is not set" in output
-
-
-def test_a_token_that_has_expired_ends_with_a_message_and_without_the_token(actions: Scene) -> None:
-    event = actions.file(actions.commented(f"/regbot run {actions.sha}"))
-    actions.hub.expire(actions.token)
-    code, output = invoke(actions, "command", "--event", str(event))
-    assert code == 2
-    assert "has expired" in output
-    assert actions.token not in output
 
 
 def test_an_unreachable_github_has_its_own_exit_code(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,25 +209,12 @@ def test_a_fault_of_the_judge_is_posted_and_has_its_own_exit_code(
     monkeypatch.setenv("GITHUB_RUN_ID", "5")
     posts = [PostedResult(1, actions.sha, "INVALID", "INVALID: \x1b[2Jodd", "the text", True, "Traceback\nOops")]
     monkeypatch.setattr("regbot.github.post.post", lambda *_: posts)
-    event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-post.yml", inputs={"run": "7"}))
+    event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-post.yml", inputs={"change": "7"}))
     code, output = invoke(actions, "post", "--event", str(event))
     assert code == commands.INTERNAL_ERROR
     assert f"posted: #1 {actions.sha[:12]}: INVALID: odd\n" in output
     assert "| Traceback\n| Oops\n" in output
     assert (tmp_path / "summary.md").read_text() == "the text\n"
-
-
-def test_a_fault_in_a_bisection_reply_is_reported_and_has_its_own_exit_code(
-    actions: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GITHUB_RUN_ID", "5")
-    monkeypatch.setattr("regbot.github.post.post", lambda *_: BisectionReply(1, "no answer", True, "Traceback\nOops"))
-    event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-bisect.yml", inputs={"pr": "1"}))
-    code, output = invoke(actions, "post", "--event", str(event))
-    assert code == commands.INTERNAL_ERROR
-    assert "answered: #1\n" in output
-    assert "| Traceback\n| Oops\n" in output
-    assert (tmp_path / "summary.md").read_text() == "no answer\n"
 
 
 @pytest.mark.parametrize("event", [{"schedule": "0 3 * * *"}, {"repository": {"full_name": "acme/moe"}}])

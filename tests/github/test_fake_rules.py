@@ -9,16 +9,15 @@ from typing import Any
 
 import pytest
 
-from github_fake import UNVALIDATED, FakeGitHub, Repository
-from github_fake.call import ROUTES, Answer
+from github_fake import FakeGitHub, Repository
+from github_fake.call import ROUTES
 from github_fake.fixtures import hub as hub
 from github_fake.openapi import Description
 from github_fake.slim import leaves
-from support.github_fake_client import BOT, EVERYTHING, call
+from support.github_fake_client import BOT, call
 from support.github_fake_client import repo as repo
 
 LONG = {"title": "t", "summary": "s" * 65_536}
-MANY = {str(number): "" for number in range(26)}
 
 
 # Tokens
@@ -44,85 +43,7 @@ def test_every_route_is_open_to_the_permission_that_github_documents_and_to_no_l
                 assert permission in refused.headers["X-Accepted-GitHub-Permissions"]
 
 
-def test_what_changes_something_needs_a_permission_to_write_and_what_reads_does_not() -> None:
-    for route in [candidate for candidate in ROUTES if candidate.access]:
-        levels = {access.partition(":")[2] for access in route.access}
-        assert levels == {"read" if route.method == "GET" else "write"}, route
-
-
-def test_with_a_permission_for_pull_requests_one_comments_but_does_not_react(hub: FakeGitHub, repo: Repository) -> None:
-    token, issue = hub.token(BOT, pull_requests="write"), repo.open_issue("A question", "bob")
-    made = call(hub, token, "POST", "/repos/acme/moe/issues/1/comments", json={"body": "b"})
-    react = f"/repos/acme/moe/issues/comments/{made.json()['id']}/reactions"
-    assert made.status_code == 201
-    both = hub.token(BOT, issues="write", pull_requests="write")
-    statuses = [
-        call(hub, each, "POST", react, json={"content": "eyes"}).status_code
-        for each in (token, hub.token(BOT, issues="write"), both)
-    ]
-    assert statuses == [403, 403, 201]
-    assert call(hub, token, "POST", f"/repos/acme/moe/issues/{issue}/comments", json={"body": "b"}).status_code == 403
-
-
-def test_a_private_repository_is_not_there_for_those_who_may_not_see_it(hub: FakeGitHub, repo: Repository) -> None:
-    hub.repository("acme/other")
-    strangers = [hub.token("nobody", contents="read"), hub.token(BOT, repositories=["acme/other"]), None]
-    assert [call(hub, stranger, "GET", "/repos/acme/moe").status_code for stranger in strangers] == [404, 404, 404]
-    assert call(hub, hub.token("mallory"), "GET", "/repos/acme/moe").status_code == 200
-
-
-def test_a_person_needs_the_role_besides_the_permission(hub: FakeGitHub, repo: Repository) -> None:
-    path, body = "/repos/acme/moe/actions/workflows/m.yml/dispatches", {"ref": "main", "inputs": {"pr": "1"}}
-    done = {who: call(hub, hub.token(who, actions="write"), "POST", path, json=body) for who in ("mallory", "ann")}
-    assert {who: answer.status_code for who, answer in done.items()} == {"mallory": 403, "ann": 204}
-
-
-def test_a_public_repository_is_read_by_anyone_and_written_by_the_permitted(hub: FakeGitHub) -> None:
-    hub.repository("acme/open", private=False)
-    assert call(hub, None, "GET", "/repos/acme/open/pulls").json() == []
-    body = {"ref": "refs/heads/x", "sha": "0" * 40}
-    assert call(hub, None, "POST", "/repos/acme/open/git/refs", json=body).status_code == 401
-    assert call(hub, hub.token(BOT), "POST", "/repos/acme/open/git/refs", json=body).status_code == 403
-
-
-def test_an_invalid_token_gives_another_error_than_no_token(hub: FakeGitHub, repo: Repository) -> None:
-    token = hub.token(BOT, contents="read")
-    assert call(hub, token, "GET", "/repos/acme/moe").status_code == 200
-    hub.expire(token)
-    for bad in (token, "made-up"):
-        assert call(hub, bad, "GET", "/repos/acme/moe").json()["message"] == "Bad credentials"
-
-
 # What GitHub's description says
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("method", "path", "body", "reason"),
-    [
-        ("POST", "issues/1/comments", {}, "'body' is a required property"),
-        ("POST", "issues/1/comments", {"body": "b", "bodi": "c"}, "GitHub knows no property bodi"),
-        ("POST", "check-runs", {"name": "n"}, "'head_sha' is a required property"),
-        ("POST", "check-runs", {"name": "n", "head_sha": "x", "status": "done"}, "'done' is not one of"),
-        ("POST", "check-runs", {"name": "n", "head_sha": "x", "output": LONG}, "maxLength: 65535"),
-        ("POST", "actions/workflows/m.yml/dispatches", {"inputs": {}}, "'ref' is a required property"),
-        ("POST", "actions/workflows/m.yml/dispatches", {"ref": "m", "inputs": MANY}, "too many properties"),
-        ("GET", "issues/one/comments", None, "'one' is not of type 'integer'"),
-        ("GET", "pulls?stat=all", None, "stat: GitHub knows no such parameter"),
-        ("GET", "pulls?state=merged", None, "'merged' is not one of"),
-        ("DELETE", "issues/comments/1", {"body": "b"}, "the route takes none"),
-    ],
-)
-def test_a_request_that_the_description_does_not_allow_is_refused_and_recorded(
-    hub: FakeGitHub, repo: Repository, method: str, path: str, body: Any, reason: str
-) -> None:
-    refused = call(hub, hub.token(BOT, **EVERYTHING), method, f"/repos/acme/moe/{path}", json=body)
-    assert refused.status_code == 422
-    assert reason in refused.json()["message"]
-    with pytest.raises(AssertionError, match="GitHub does not take"):
-        hub.check()
-    assert reason in hub.forgive()[0]
-    assert (repo.comments(1), repo.all_checks, repo.dispatched) == ([], {}, [])
 
 
 def test_the_description_is_githubs_small_and_has_its_licence() -> None:
@@ -187,56 +108,6 @@ def test_each_event_and_each_start_of_a_workflow_is_a_rule_of_the_table() -> Non
     events = {f"events.py:{function.name}" for function in functions(FAKE / "events.py")} - {"events.py:payload"}
     public = {function.name for function in functions(FAKE / STARTS) if not function.name.startswith("_")}
     assert events | {f"{STARTS}:{name}" for name in public - BY_HAND} <= known
-
-
-@pytest.mark.parametrize("path", ["/repos/acme/moe/isues/1/comments", "/api/v3/repos/acme/moe"])
-def test_a_request_to_a_route_that_github_does_not_have_is_refused_and_recorded(
-    hub: FakeGitHub, repo: Repository, path: str
-) -> None:
-    assert call(hub, hub.token(BOT, **EVERYTHING), "GET", path).status_code == 404
-    assert hub.forgive() == [f"GET {path}: there is no such route"]
-
-
-def test_an_answer_with_an_undocumented_status_is_recorded(
-    hub: FakeGitHub, repo: Repository, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (route,) = [
-        candidate
-        for candidate in ROUTES
-        if (candidate.method, candidate.path) == ("GET", "/repos/{owner}/{repo}/pulls")
-    ]
-    monkeypatch.setitem(vars(route), "handler", lambda _: Answer(202, []))
-    call(hub, hub.token(BOT, pull_requests="read"), "GET", "/repos/acme/moe/pulls")
-    assert "202, unknown" in hub.forgive()[0]
-
-
-def test_requests_without_a_description_are_few_and_all_listed(hub: FakeGitHub) -> None:
-    git = {f"/*/*/{name}" for name in ("info/refs", "git-upload-pack", "git-receive-pack")}
-    assert set(UNVALIDATED) == {*git, "/artifacts/*", "* 4xx"}
-    assert all(len(why) > 10 for why in UNVALIDATED.values())
-    hub.unheld("/acme/moe.git/info/refs")
-    hub.unheld("/repos/acme/moe/pulls")
-    assert hub.forgive() == ["/repos/acme/moe/pulls: is not held against GitHub's description, and is not listed"]
-
-
-def test_the_fake_reports_violations_to_every_user(tmp_path: Path) -> None:
-    def used(name: str, error: Exception | None = None) -> FakeGitHub:
-        with FakeGitHub(tmp_path / name) as hub:
-            call(hub, None, "GET", "/nowhere")
-            if error is not None:
-                raise error
-            return hub
-
-    with pytest.raises(AssertionError, match="there is no such route"):
-        used("silent")
-    with pytest.raises(ZeroDivisionError):  # it is this that has to be seen
-        used("failing", ZeroDivisionError())
-
-
-def test_answers_are_checked_against_the_description(hub: FakeGitHub, repo: Repository) -> None:
-    repo.pulls[1].draft = "no"  # type: ignore[assignment]
-    call(hub, hub.token(BOT, pull_requests="read"), "GET", "/repos/acme/moe/pulls/1")
-    assert "the fake's own answer" in hub.forgive()[0]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from regbot.github.metadata import IgnoredRun
 from regbot.github.stamped_text import StampedText
 from regbot.records.config import GitHub
 from support.forge_cases import TOML, Bench, zipped
-from support.gate_scene import BOT, LABEL, Starting, client, token, workflow
+from support.gate_scene import BOT, Starting, client, token, workflow
 from support.timed_builder import noisy
 
 SAME, SLOWER = noisy(1.0, 0.002), noisy(1.10, 0.002)
@@ -48,6 +48,8 @@ class Pushed:
         pull.head_repository.commit({"moe.py": text}, branch=pull.head, message="instead", parent=base)
         repo = self.bench.repo
         self.handle(repo.event_of("pull_request_target", action="synchronize", number=self.number, before=before))
+        assert repo.dispatched.pop().inputs == {"change": str(self.number)}
+        self.bench.update_head(self.number)
         return pull.head_sha
 
     def ends(self, timed: Any = SAME) -> None:
@@ -65,7 +67,9 @@ class Pushed:
 @pytest.fixture
 def pushed(hub: FakeGitHub, tmp_path: Path) -> Pushed:
     bench = Bench.make(hub, tmp_path)
-    shipped = {f".github/workflows/regbot-{name}.yml": workflow(name) for name in ("measure", "bisect", "post")}
+    shipped = {
+        f".github/workflows/regbot-{name}.yml": workflow(name) for name in ("static", "measure", "bisect", "post")
+    }
     bench.repo.commit({**shipped, "regbot.toml": TOML}, message="workflows")
     bench.update()
     bench.repo.dispatched = Starting(bench.repo)
@@ -112,26 +116,3 @@ def test_after_a_forced_push_the_old_approval_is_void(pushed: Pushed) -> None:
     claimed = bench.measured(number, bench.session(new, timed=SAME), nonce=pushed.run.title.split()[-1], sha=new)
     assert isinstance(bench.post(claimed), IgnoredRun)
     assert pushed.conclusion(new) == []
-
-
-def test_the_new_heads_trace_is_kept_when_an_old_measurement_ends_late(pushed: Pushed) -> None:
-    bench, number = pushed.bench, pushed.number
-    new = pushed.force("import os\n")
-    bench.post(bench.static(number, bench.session(new)))
-    before = bench.comment(number)
-    pushed.ends(SLOWER)
-    stamped_text = StampedText.read(bench.comment(number))
-    assert stamped_text is not None
-    assert (stamped_text.stamp.head, stamped_text.stamp.tier) == (new, "static")
-    assert bench.comment(number) == before
-    assert "**Stale:**" not in before
-    assert pushed.conclusion(pushed.old) == ["failure"]
-    assert pushed.conclusion(new) == ["neutral"]
-
-
-def test_after_a_forced_push_the_label_is_removed(pushed: Pushed) -> None:
-    pushed.bench.repo.label(pushed.number, "bob", LABEL)
-    pushed.force("import os\n")
-    assert pushed.bench.repo.labels(pushed.number) == []
-    pushed.ends()
-    assert pushed.conclusion(pushed.old) == ["success"]

@@ -40,11 +40,6 @@ def test_protected_files_need_a_maintainer_who_says_so(scene: Scene, change: str
     assert scene.comment(f"/regbot run {scene.sha} with-protected-files", "mia").effect == "started"
 
 
-def test_a_protected_file_that_is_renamed_away_was_changed(scene: Scene) -> None:
-    scene.sha = scene.push({".github/workflows/regbot-post.yml": None, "kept.yml": workflow("post")})
-    assert scene.comment(f"/regbot run {scene.sha}").effect == "refused"
-
-
 @pytest.mark.parametrize("command", ["more", "bisect"])
 def test_more_and_bisect_of_protected_files_need_a_maintainer(scene: Scene, command: str) -> None:
     scene.sha = scene.push(PROTECTED_CHANGES["a workflow"])
@@ -58,12 +53,6 @@ def test_a_label_never_approves_protected_files(scene: Scene) -> None:
     assert scene.pulled(scene.labelled("ada")).effect == "refused"
     assert scene.repo.labels(scene.number) == []
     assert f"\n/regbot run {scene.sha} with-protected-files\n" in scene.replies[0]
-
-
-@pytest.mark.slow
-def test_more_files_than_github_lists_need_no_special_right(scene: Scene) -> None:
-    scene.sha = scene.push({f"generated/{number}.py": "1" for number in range(301)})
-    assert scene.comment(f"/regbot run {scene.sha}", "walt").effect == "started"
 
 
 @pytest.mark.parametrize("command", ["run", "bisect"])

@@ -9,7 +9,7 @@ from github_fake.fixtures import hub
 from regbot.github.client import AwayError, Forge, RefusedError
 from regbot.github.replies import build_marker
 from regbot.github.types import WorkflowRun
-from support.gate_scene import BOT, COMMANDS, MEASURE, Scene, client, end_runs, posted, scene, workflow
+from support.gate_scene import COMMANDS, MEASURE, Scene, client, end_runs, posted, scene, workflow
 
 __all__ = ["hub", "scene"]
 
@@ -28,20 +28,6 @@ def test_a_repeated_comment_event_starts_nothing_twice(scene: Scene, command: st
         end_runs(scene)
     assert len(scene.started) == 1
     assert len(scene.replies) == 1  # the verdict
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_repeated_comment_event_under_another_head_is_ignored(scene: Scene, command: str) -> None:
-    event = scene.commented(COMMANDS[command][1](scene), "mia")
-    posted(scene)
-    scene.replay(event)
-    end_runs(scene)
-    scene.push({"moe.py": "3\n"})
-    replies = len(scene.replies)
-    assert scene.replay(event).effect in ("nothing", "noted")
-    assert len(scene.started) == 1
-    assert len(scene.replies) == replies
 
 
 def test_a_post_of_another_pull_request_is_not_confused_with_this_one(scene: Scene) -> None:
@@ -65,12 +51,6 @@ def test_a_repeated_refused_comment_is_answered_once(scene: Scene) -> None:
     assert len(scene.replies) == 3
 
 
-def test_two_comments_with_the_same_mistake_are_both_answered(scene: Scene) -> None:
-    scene.comment("/regbot run")
-    scene.comment("/regbot run")
-    assert len(scene.replies) == 2
-
-
 def test_a_forged_reply_does_not_silence_the_bot(scene: Scene) -> None:
     event = scene.commented("/regbot run")
     first = build_marker(f"comment:{event['comment']['id']}")
@@ -88,22 +68,6 @@ def test_a_repeated_label_event_starts_nothing_twice(scene: Scene) -> None:
     assert scene.pulled(event).effect == "nothing"
     assert len(scene.started) == 1
     assert not scene.replies
-
-
-def test_a_repeated_refused_label_is_answered_once(scene: Scene) -> None:
-    event = scene.labelled("tom")
-    assert [scene.pulled(event).effect for _ in range(2)] == ["refused", "nothing"]
-    assert len(scene.replies) == 1
-
-
-def test_an_old_comment_starts_nothing_after_another_one_measured_the_same_commit(scene: Scene) -> None:
-    first, second = (scene.commented(f"/regbot run {scene.sha}", login) for login in ("walt", "mia"))
-    scene.replay(first)
-    end_runs(scene)
-    scene.replay(second)
-    end_runs(scene)
-    assert scene.replay(first).effect == "nothing"
-    assert len(scene.started) == 2
 
 
 def test_a_restored_head_does_not_restore_its_approval(scene: Scene) -> None:
@@ -143,37 +107,6 @@ def test_a_dispatch_that_is_listed_late_happens_once(scene: Scene, monkeypatch: 
     assert len(scene.started) == 1
 
 
-@pytest.mark.parametrize("kind", ["502-before", "reset-before", "secondary-403", "secondary-429"])
-def test_a_dispatch_that_did_not_happen_is_repeated(scene: Scene, kind: str) -> None:
-    scene.hub.faults.next(kind, "POST", "*/dispatches", times=2)
-    assert scene.comment(f"/regbot run {scene.sha}").effect == "started"
-    assert len(scene.started) == 1
-
-
-@pytest.mark.parametrize("path", ["*/check-runs", "*/comments", "*/reactions"])
-def test_an_object_created_before_a_lost_reply_exists_once(scene: Scene, path: str) -> None:
-    scene.hub.faults.next("502-after", "POST", path)
-    scene.comment(f"/regbot run {scene.sha}")
-    scene.comment("/regbot run")
-    assert len(scene.hub.faults.happened) == 1
-    assert len(scene.repo.check_runs(scene.sha)) == 1
-    assert len(scene.replies) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-def test_under_random_faults_everything_starts_once(scene: Scene, seed: int) -> None:
-    scene.hub.faults.plan(share=0.3, seed=seed, kinds=STORM)
-    assert scene.comment(f"/regbot run {scene.sha}").effect == "started"
-    assert scene.comment("/regbot run").effect == "refused"
-    assert len(scene.started) == 1
-    assert [check.status for check in scene.repo.check_runs(scene.sha)] == ["in_progress"]
-    assert len(scene.replies) == 1
-
-
-STORM = [f"{fault}-{when}" for fault in ("502", "503", "reset") for when in ("before", "after")] + ["secondary-403"]
-
-
 def test_a_github_that_is_down_starts_nothing_and_the_same_job_goes_on_later(scene: Scene) -> None:
     event = scene.commented(f"/regbot run {scene.sha}")
     real = scene.forge.dispatch
@@ -210,31 +143,6 @@ def test_a_workflow_that_cannot_start_is_reported_and_leaves_no_waiting_check_ru
     assert all("GitHub refused the request: " in reply for reply in scene.replies)
     scene.repo.commit({MEASURE: workflow("measure")})
     assert scene.replay(event).effect == "started"
-
-
-def test_histories_without_a_common_commit_are_reported(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    def nothing(base: str, head: str) -> str:
-        raise RefusedError("no common ancestor", 404)
-
-    monkeypatch.setattr(scene.forge, "compare", nothing)
-    with pytest.raises(RefusedError):
-        scene.comment(f"/regbot run {scene.sha}")
-    assert "no common ancestor" in scene.replies[0]
-    assert not scene.started
-
-
-def test_a_reaction_that_is_refused_does_not_undo_what_was_done(scene: Scene) -> None:
-    token = scene.hub.token(BOT, actions="write", checks="write", contents="read", pull_requests="write")
-    scene.forge = client(scene.hub, token)
-    outcome = scene.comment(f"/regbot run {scene.sha}")
-    assert outcome.effect == "started"
-    assert "the reaction could not be added" in outcome.message
-
-
-def test_an_expired_token_is_an_error(scene: Scene) -> None:
-    scene.hub.expire(scene.token)
-    with pytest.raises(RefusedError, match="expired"):
-        scene.comment(f"/regbot run {scene.sha}")
 
 
 def test_a_command_costs_a_dozen_requests(scene: Scene) -> None:

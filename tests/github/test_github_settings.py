@@ -7,7 +7,6 @@ import pytest
 
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
-from regbot.github import checks
 from regbot.github.annotations import MAX_ANNOTATIONS, collect_annotations
 from regbot.github.base_branch import load_github_settings
 from regbot.github.labels import set_label
@@ -21,19 +20,6 @@ from support.forge_cases import Bench
 from support.timed_builder import session_of
 
 DOCS = Path(__file__).parents[1].parent / "docs" / "configuration.md"
-
-
-def test_every_key_is_documented_with_its_default() -> None:
-    section = DOCS.read_text(encoding="utf-8").split("## [github]")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| (.*?) \|", section, re.MULTILINE)
-    assert [name for name, _ in rows] == list(GitHub.model_fields)
-    documented = dict(rows)
-    assert documented["protected"] == f"`{GitHub().protected!s}`".replace("'", '"')
-    assert documented["run_label"] == f'`"{GitHub().run_label}"`'
-    assert documented["self_reported"] == f'`"{GitHub().self_reported}"`'
-    assert documented["bot"] == f'`"{GitHub().bot}"`'
-    for status, conclusion in checks.CONCLUSIONS.items():
-        assert f'{status} = "{conclusion}"' in documented["conclusions"]
 
 
 @pytest.mark.parametrize(
@@ -54,23 +40,11 @@ def test_a_mistake_is_reported_with_its_key(text: str, reason: str) -> None:
         parse_config(f"version = 1\n[github]\n{text}\n", "regbot.toml")
 
 
-def test_the_table_is_read_although_other_tables_are_invalid(hub: FakeGitHub, tmp_path: Path) -> None:
-    bench = Bench.make(hub, tmp_path, "version = 1\n[workloads.x]\nadapter = 'none'\n[github]\nshadow = true\n")
-    assert load_github_settings(bench.checkout).shadow
-
-
 @pytest.mark.parametrize("text", ["github = 3\n", "[github]\nshadow = 1\n", "[github\n"])
 def test_a_table_that_cannot_be_read_is_an_error(hub: FakeGitHub, tmp_path: Path, text: str) -> None:
     bench = Bench.make(hub, tmp_path, text)
     with pytest.raises(ConfigError, match="default branch"):
         load_github_settings(bench.checkout)
-
-
-def test_without_a_configuration_there_are_defaults(hub: FakeGitHub, tmp_path: Path) -> None:
-    bench = Bench.make(hub, tmp_path)
-    bench.repo.commit({"regbot.toml": None})
-    bench.update()
-    assert load_github_settings(bench.checkout) == GitHub()
 
 
 def test_one_verdict_label_is_set_and_the_others_are_removed(hub: FakeGitHub, tmp_path: Path) -> None:
@@ -116,11 +90,6 @@ def test_a_hung_head_is_annotated_where_its_ranks_stopped() -> None:
 )
 def test_a_path_outside_the_repository_is_not_annotated(path: str) -> None:
     assert noted(hung(session_of([]), (path, 3))) == []
-
-
-def test_a_base_that_hung_and_findings_without_a_line_are_no_annotations() -> None:
-    assert noted(hung(session_of([]), ("src/moe.py", 17), arm="base")) == []
-    assert noted(session_of([])) == []
 
 
 def test_annotations_stay_below_githubs_limit() -> None:

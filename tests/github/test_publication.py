@@ -1,22 +1,16 @@
 """The comment and the check run: created once, and equal to the strongest result whatever the order of posts."""
 
-import random
-import threading
-import time
-from datetime import datetime
-
 import pytest
 
 from github_fake.fixtures import hub as hub
 from regbot.github import checks
-from regbot.github import sticky_comment as sticky
 from regbot.github.client import Forge
-from regbot.github.publication import Result, publish
-from regbot.github.stamped_text import Stamp, StampedText
+from regbot.github.publication import publish
+from regbot.github.stamped_text import StampedText
 from regbot.github.types import NewCheck
 from regbot.records.config import GitHub
 from regbot.records.verdict import Status
-from support.forge_cases import BOT, NONCE, OTHER, Bench, build_text, result, runs
+from support.forge_cases import BOT, NONCE, OTHER, Bench, build_text, result
 from support.forge_cases import bench as bench
 
 # One comment, one check run
@@ -32,8 +26,7 @@ def test_the_first_result_creates_comment_and_check_run_and_the_next_edits_both(
     assert "❌ FAIL" in bench.comment(number)
     assert bench.check(number).conclusion == "failure"
     assert settled.is_concluded
-    assert settled.comment is not None
-    assert settled.comment.stamp.run == 2
+    assert settled.text.stamp.run == 2
 
 
 def test_posting_the_same_result_again_writes_nothing(bench: Bench) -> None:
@@ -53,9 +46,7 @@ def test_a_weaker_result_replaces_nothing(bench: Bench, weaker: dict[str, object
     if weaker.get("head"):
         weaker["head"] = str(bench.repo.git.branch("main"))
     late = build_text(number, **{"head": sha, "tier": "measured", **weaker})  # type: ignore[arg-type]
-    settled = publish(bench.forge, result(late), GitHub())
-    assert settled.comment is not None
-    assert settled.comment.stamp.run == 5
+    publish(bench.forge, result(late), GitHub())
     assert '"run":5' in bench.comment(number)
     assert bench.check(number).conclusion == "failure"
 
@@ -103,23 +94,6 @@ def test_the_comment_is_recognized_among_250_others_and_only_by_its_author(bench
     assert bench.repo.comments(number)[0].body == forged
 
 
-def test_the_newer_of_two_comments_is_deleted_and_the_stronger_text_kept(bench: Bench) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    older = bench.repo.comment(number, BOT, build_text(number, sha, 1).body())
-    strong = result(build_text(number, sha, 3, "measured", "FAIL", "### ❌ FAIL: slow\n"))
-    bench.repo.comment(number, BOT, strong.stamped_text.body())
-    bench.repo.comment(number, BOT, "an answer to somebody")
-    bench.repo.comment(number, BOT, build_text(number + 1, sha, 9, "measured").body())
-    publish(bench.forge, result(build_text(number, sha, 2)), GitHub(), runs(strong))
-    first, answer, foreign = bench.repo.comments(number)
-    assert first.id == older
-    assert "❌ FAIL: slow" in first.body
-    assert answer.body == "an answer to somebody"
-    assert f'"pr":{number + 1}' in foreign.body
-    assert bench.check(number).conclusion == "failure"
-
-
 def test_a_jobs_check_run_of_the_same_name_is_ignored(bench: Bench) -> None:
     number = bench.pull()
     sha = bench.head(number)
@@ -161,8 +135,8 @@ def test_a_waiting_check_run_is_created_again_when_that_of_a_job_called_regbot_h
         assert (check.title, check.summary) == ("Measuring", "…")
     assert len(bench.repo.check_runs(sha)) == 3
     publish(bench.forge, result(build_text(number, sha, 2, "measured"), NONCE), GitHub())
-    own_runs = [run for run in bench.repo.check_runs(sha) if run.external_id == check.external_id]
-    assert [(run.status, run.conclusion) for run in own_runs] == [("completed", "failure")] * 2
+    check = bench.check(number)
+    assert (check.status, check.conclusion) == ("completed", "failure")
 
 
 def test_a_check_run_called_regbot_of_another_app_changes_nothing(bench: Bench) -> None:
@@ -184,78 +158,6 @@ def test_a_pending_measurement_concludes_the_check_and_a_static_result_does_not(
     assert '"tier":"static"' in bench.comment(number)
     publish(bench.forge, result(build_text(number, sha, 2, "measured", "FAIL"), "0123456789abcdef"), GitHub())
     assert (bench.check(number).status, bench.check(number).conclusion) == ("completed", "failure")
-
-
-# A comment that somebody has edited
-
-
-def edit(bench: Bench, number: int, claim: StampedText) -> None:
-    (comment,) = [comment for comment in bench.repo.comments(number) if comment.author == BOT]
-    bench.repo.edit_comment(comment.id, claim.body())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "claim", [{"run": 9}, {"run": 5, "tier": "measured"}, {"run": 1, "post": 99}, {"run": 10**4000, "tier": "measured"}]
-)
-@pytest.mark.parametrize("measured", [False, True])
-def test_an_edited_comment_changes_no_check_and_is_corrected(
-    bench: Bench, claim: dict[str, int | str], measured: bool
-) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    tier = "measured" if measured else "static"
-    mine = result(build_text(number, sha, 1, tier, "FAIL", "### ❌ FAIL: slow\n"))
-    publish(bench.forge, mine, GitHub())
-    edit(bench, number, build_text(number, sha, text="### ✅ PASS: trust me\n", **{"tier": tier, **claim}))  # type: ignore[arg-type]
-    settled = publish(bench.forge, mine, GitHub())
-    assert settled.comment == mine.stamped_text
-    assert bench.check(number).conclusion == "failure"
-    assert "trust me" not in str(bench.check(number).summary) + bench.comment(number)
-    assert "FAIL: slow" in bench.comment(number)
-
-
-def test_a_comment_whose_text_was_edited_is_rebuilt_from_the_check_run(bench: Bench) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    strong = build_text(number, sha, 5, "measured", "FAIL", "### ❌ FAIL: slow\n")
-    publish(bench.forge, result(strong), GitHub())
-    edit(bench, number, build_text(number, sha, 5, "measured", "FAIL", "### ✅ PASS: trust me\n"))
-    publish(bench.forge, result(build_text(number, sha, 2)), GitHub())
-    assert StampedText.read(bench.comment(number)) == strong
-
-
-def test_an_edited_comment_of_an_older_head_is_no_result(bench: Bench) -> None:
-    """Late results of old heads: a result that the claimed head's check run lacks does not appear as stale."""
-    number = bench.pull()
-    oldest = bench.head(number)
-    publish(bench.forge, result(build_text(number, oldest, 1, "measured", "FAIL", "### ❌ FAIL: slow\n")), GitHub())
-    old = bench.push(number, "x = 3\n")
-    bench.push(number, "x = 4\n")
-    publish(bench.forge, result(build_text(number, old, 2)), GitHub())
-    assert "FAIL: slow" in bench.comment(number), "measured, and its check run says so"
-    edit(bench, number, build_text(number, oldest, 7, "measured", text="### ✅ PASS: trust me\n"))
-    publish(bench.forge, result(build_text(number, old, 2)), GitHub())
-    assert "trust me" not in bench.comment(number)
-
-
-def test_a_comment_only_names_the_run_that_is_judged_again(bench: Bench) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    bench.approve(number)
-    static = result(build_text(number, sha, 3, text="### ✅ PASS: static\n"))
-    publish(bench.forge, static, GitHub())
-    claims = []
-
-    def again(claim: Stamp) -> Result | None:
-        claims.append(claim)
-        return runs(static)(claim)
-
-    edit(bench, number, build_text(number, sha, 3, "measured", text="### ✅ PASS: trust me\n"))
-    publish(bench.forge, result(build_text(number, sha, 2)), GitHub(), again)
-    assert len(claims) == 1
-    assert "PASS: static" in bench.comment(number)
-    assert bench.check(number).status == "in_progress"
 
 
 # Conclusions
@@ -304,7 +206,22 @@ def test_every_verdict_has_its_conclusion_and_shadow_mode_has_one_for_all(status
     assert checks.conclude(status, GitHub(conclusions={status: "success"})) == "success"
 
 
-# Heads that move
+# Edited comments and heads that move
+
+
+@pytest.mark.parametrize("claim", [{"run": 9}, {"run": 5, "tier": "measured"}, {"run": 1}])
+@pytest.mark.parametrize("tier", ["measured", "static"])
+def test_an_edited_comment_changes_no_check_and_is_corrected(bench: Bench, claim: dict[str, object], tier: str) -> None:
+    number = bench.pull()
+    sha = bench.head(number)
+    strong = build_text(number, sha, 5, tier, "FAIL", "### ❌ FAIL: slow\n")
+    publish(bench.forge, result(strong), GitHub())
+    (comment,) = bench.repo.comments(number)
+    forged = build_text(number, sha, text="### ✅ PASS: trust me\n", **{"tier": tier, **claim})  # type: ignore[arg-type]
+    bench.repo.edit_comment(comment.id, forged.body())
+    publish(bench.forge, result(build_text(number, sha, 2)), GitHub())
+    assert StampedText.read(bench.comment(number)) == strong
+    assert bench.check(number).conclusion == "failure"
 
 
 def test_a_push_marks_the_comment_stale_and_the_next_verdict_removes_the_mark(bench: Bench) -> None:
@@ -312,26 +229,14 @@ def test_a_push_marks_the_comment_stale_and_the_next_verdict_removes_the_mark(be
     old = bench.head(number)
     publish(bench.forge, result(build_text(number, old, 1)), GitHub())
     new = bench.push(number, "x = 3\n")
-    assert sticky.mark_stale(bench.forge, number, BOT, new)
-    lines = bench.comment(number).splitlines()
-    assert old[:12] in lines[2]
-    assert new[:12] in lines[2]
-    assert lines[4].startswith("### ✅ PASS")
+    for _ in range(2):
+        assert bench.update_head(number) == []
+        lines = bench.comment(number).splitlines()
+        assert old[:12] in lines[2]
+        assert new[:12] in lines[2]
+        assert lines[4].startswith("### ✅ PASS")
     publish(bench.forge, result(build_text(number, new, 2)), GitHub())
     assert "Stale" not in bench.comment(number)
-    assert sticky.find_posted_run(bench.forge, number, BOT, new) == 2
-    assert sticky.find_posted_run(bench.forge, number, BOT, old) == 1
-    assert sticky.find_posted_run(bench.forge, number, BOT, str(bench.repo.git.branch("main"))) is None
-
-
-def test_marking_stale_twice_says_it_once(bench: Bench) -> None:
-    number = bench.pull()
-    publish(bench.forge, result(build_text(number, bench.head(number), 1)), GitHub())
-    assert not sticky.mark_stale(bench.forge, number, BOT, bench.head(number))
-    new = bench.push(number, "x = 3\n")
-    assert sticky.mark_stale(bench.forge, number, BOT, new)
-    assert not sticky.mark_stale(bench.forge, number, BOT, new)
-    assert bench.comment(number).count("**Stale:**") == 1
 
 
 def test_a_late_result_of_an_old_head_ends_its_own_check_and_leaves_the_newer_comment(bench: Bench) -> None:
@@ -346,130 +251,49 @@ def test_a_late_result_of_an_old_head_ends_its_own_check_and_leaves_the_newer_co
     assert bench.check(number, new).conclusion == "neutral"
 
 
-def test_a_result_of_an_old_head_is_stale_where_nothing_newer_exists(bench: Bench) -> None:
-    number = bench.pull()
-    old = bench.head(number)
-    bench.push(number, "x = 3\n")
-    publish(bench.forge, result(build_text(number, old, 1)), GitHub())
-    assert "**Stale:**" in bench.comment(number)
+# Two pull requests with one head: GitHub reads check runs by commit
 
 
-# Several posters at a time
+def say(bench: Bench, number: int, run: int, status: Status) -> None:
+    publish(bench.forge, result(build_text(number, bench.head(number), run, status=status)), GitHub())
 
 
-def storm(bench: Bench, results: list[Result], seed: int) -> None:
-    """Post all results concurrently, each with random pauses between its requests."""
-
-    class Slow(Forge):
-        draw: random.Random
-
-        def recent_comments(self, number: int, max_pages: int):  # type: ignore[no-untyped-def]
-            listed = super().recent_comments(number, max_pages)
-            time.sleep(self.draw.random() / 50)
-            return listed
-
-        def changed_comments(self, number: int, since: datetime):  # type: ignore[no-untyped-def]
-            listed = super().changed_comments(number, since)
-            time.sleep(self.draw.random() / 50)
-            return listed
-
-        def checks(self, sha: str, name: str):  # type: ignore[no-untyped-def]
-            listed = super().checks(sha, name)
-            time.sleep(self.draw.random() / 50)
-            return listed
-
-    failed: list[BaseException] = []
-
-    def post_one(n: int) -> None:
-        forge = bench.forge
-        forge.__class__ = Slow
-        forge.draw = random.Random(seed * 100 + n)  # type: ignore[attr-defined]
-        try:
-            publish(forge, results[n], GitHub(), runs(*results))
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=post_one, args=(n,)) for n in range(len(results))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+@pytest.fixture
+def twins(bench: Bench) -> tuple[int, int]:
+    """Pull requests from two branches with one head into one base."""
+    first = bench.pull()
+    bench.repo.git.set_ref("refs/heads/twin", bench.head(first))
+    return first, bench.repo.open_pull(head="twin", title="The same", author="bob")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
-def test_concurrent_posters_end_with_one_comment_and_the_strongest_result(bench: Bench, seed: int) -> None:
-    number = bench.pull()
-    old = bench.head(number)
-    sha = bench.push(number, "x = 3\n")
-    results = [
-        result(build_text(number, old, 9, "measured", "FAIL", "### ❌ FAIL: old\n")),
-        result(build_text(number, sha, 1, text="### ✅ PASS: one\n")),
-        result(build_text(number, sha, 2, text="### ✅ PASS: two\n")),
-        result(build_text(number, sha, 3, "measured", "FAIL", "### ❌ FAIL: the strongest\n")),
-    ]
-    random.Random(seed).shuffle(results)
-    storm(bench, results, seed)
-    assert "FAIL: the strongest" in bench.comment(number)
-    ends = {(check_run.status, check_run.conclusion) for check_run in bench.repo.check_runs(sha)}
-    assert ends == {("completed", "failure")}
-    assert all("FAIL: the strongest" in str(check_run.summary) for check_run in bench.repo.check_runs(sha))
-    assert bench.check(number, old).conclusion == "failure"
-
-
-@pytest.mark.parametrize("written", ["edit_comment", "update_check"])
-def test_a_late_write_is_detected_and_reverted(bench: Bench, written: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The weaker poster reads, the stronger one does all of its work, then the weaker one writes the comment, or the
-    check run."""
-    number = bench.pull()
-    sha = bench.head(number)
-    publish(bench.forge, result(build_text(number, sha, 1)), GitHub())
-    strong = result(build_text(number, sha, 3, "measured", "FAIL", "### ❌ FAIL: the strongest\n"))
-    forge = bench.forge
-    write = getattr(forge, written)
-
-    def late(*arguments: object) -> None:
-        monkeypatch.setattr(forge, written, write)
-        publish(bench.forge, strong, GitHub())
-        write(*arguments)
-
-    monkeypatch.setattr(forge, written, late)
-    again = runs(strong) if written == "update_check" else runs()
-    publish(forge, result(build_text(number, sha, 2, text="### ✅ PASS: late\n")), GitHub(), again)
-    assert "FAIL: the strongest" in bench.comment(number)
-    assert bench.check(number).conclusion == "failure"
-    assert "FAIL: the strongest" in str(bench.check(number).summary)
-
-
-@pytest.mark.parametrize("rebased", [False, True])
-def test_a_late_stale_mark_is_removed_from_a_newer_verdict(
-    bench: Bench, rebased: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("fails_first", [True, False])
+def test_the_shown_check_run_of_a_head_has_the_strictest_conclusion(
+    bench: Bench, twins: tuple[int, int], fails_first: bool
 ) -> None:
-    number = bench.pull()
-    publish(bench.forge, result(build_text(number, bench.head(number), 1)), GitHub())
-    live = bench.head(number) if rebased else bench.push(number, "x = 3\n")
-    newer = result(build_text(number, live, 2, status="FAIL", text="### ❌ FAIL: newer\n", post=9))
-    forge = bench.forge
-    write = forge.edit_comment
-
-    def late(id: int, body: str) -> None:
-        monkeypatch.setattr(forge, "edit_comment", write)
-        publish(bench.forge, newer, GitHub())
-        write(id, body)
-
-    monkeypatch.setattr(forge, "edit_comment", late)
-    assert sticky.mark_stale(forge, number, BOT, live, "soft" if rebased else "")
-    assert "FAIL: newer" in bench.comment(number)
-    assert "Stale" not in bench.comment(number)
+    passing, failing = twins
+    order: list[tuple[int, Status]] = [(failing, "FAIL"), (passing, "PASS")]
+    for run, (number, status) in enumerate(order if fails_first else order[::-1], start=1):
+        say(bench, number, run, status)
+    check = bench.check(passing)
+    assert check.conclusion == "failure"
+    if fails_first:
+        assert str(check.title).startswith(f"conclusion of #{failing} (FAIL): PASS")
+        assert f"#{failing} has the same head, and its verdict is FAIL" in str(check.summary)
+    say(bench, passing, 3, "PASS")
+    assert bench.check(passing).conclusion == "failure"
+    say(bench, failing, 4, "PASS")
+    say(bench, passing, 5, "PASS")
+    assert bench.check(passing).conclusion == "neutral"
 
 
-@pytest.mark.parametrize("seen", [False, True])
-def test_a_base_change_mark_stays_until_the_next_verdict(bench: Bench, seen: bool) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    publish(bench.forge, result(build_text(number, sha, 1)), GitHub())
-    if not seen:
-        bench.repo.all_checks.clear()
-    assert sticky.mark_stale(bench.forge, number, BOT, sha, "soft")
-    assert f"belongs to `{sha[:12]}` against `main`. The base branch is now `soft`" in bench.comment(number)
+@pytest.mark.parametrize("how", ["closed", "pushed"])
+def test_a_pull_request_that_has_left_the_head_has_no_effect(bench: Bench, twins: tuple[int, int], how: str) -> None:
+    passing, failing = twins
+    say(bench, passing, 1, "PASS")
+    say(bench, failing, 2, "FAIL")  # GitHub shows this newer check run
+    if how == "closed":
+        bench.repo.close(failing)
+    else:
+        bench.push(failing, "x = 9\n")
+    say(bench, passing, 3, "PASS")
+    assert bench.check(passing).conclusion == "neutral"

@@ -1,6 +1,5 @@
 """The refresh pull request: exactly one, updated every night with its evidence, under all faults of GitHub."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from github_fake.fixtures import hub as hub
 from regbot.cli.app import app
 from regbot.github.client import AwayError
 from regbot.github.refresh import BRANCH
-from support.forge_refresh_cases import Proposal, Site, changing, unmeasured
+from support.forge_refresh_cases import Proposal, Site, changing
 from support.refresh_cases import CONFIG
 
 
@@ -105,18 +104,6 @@ def test_a_session_outside_the_reference_is_replaced_once_it_is_accepted(site: S
     assert site.series() == ["rolling", "anchor", "rolling"], "the very same session"
 
 
-def test_without_an_anchor_in_main_the_first_one_of_the_pull_request_stays(site: Site) -> None:
-    first = site.tip("main")
-    site.post(site.night()[1])
-    site.push_main(train__py="slower")
-    site.post(site.night(1)[1])
-    anchors = [
-        name for name in site.repo.git.run("ls-tree", "-r", "--name-only", BRANCH).split("\n") if "anchor" in name
-    ]
-    assert [f'"commit": "{first}"' in site.repo.git.run("show", f"{BRANCH}:{name}") for name in anchors] == [True]
-    assert site.series() == ["rolling", "rolling"]
-
-
 def test_the_nights_of_several_nodes_are_one_pull_request(site: Site) -> None:
     def of_another_class(document: Proposal) -> None:
         for record in [*document["sessions"], *document["anchors"]]:
@@ -133,26 +120,6 @@ def test_the_nights_of_several_nodes_are_one_pull_request(site: Site) -> None:
     body = site.repo.pulls[posted.number or 0].body
     assert body.count("| workload |") == 2
     assert "eight <b>GPUs</b>" in re.findall("`(eight[^`]*)`", body)
-
-
-def test_an_unmeasured_night_opens_no_pull_request_and_keeps_an_open_one(site: Site) -> None:
-    site.started()
-    empty = changing(site.night(1)[1], unmeasured)
-    before = site.state()
-    posted = site.post(empty)
-    assert (posted.number, site.state()) == (None, before)
-    assert "nothing to store" in posted.summary
-    why = "qwen3-30b-a3b@1/ep (cpu): main does not run; nothing is proposed: head failed"
-    assert posted.unmeasured == (why,)
-    number = site.post(site.night(2)[1]).number or 0
-    refs, pulls, _ = site.state()
-    for _ in range(2):
-        assert site.post(empty).number == number
-    assert site.state()[:2] == (refs, pulls)
-    (comment,) = site.forge.comments(number)
-    measured = str(site.tip("main"))[:12]
-    assert comment.body.startswith(f"This pull request does not contain main at `{measured}`: nothing of that night")
-    assert "head failed" in comment.body
 
 
 def test_a_workload_that_is_not_stored_is_reported_beside_a_stored_one(site: Site) -> None:
@@ -192,27 +159,6 @@ FAULTS = ("502-before", "502-after", "reset-before", "reset-after", "secondary-4
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", FAULTS)
-def test_a_lost_reply_causes_no_second_pull_request(site: Site, kind: str) -> None:
-    site.hub.faults.next(kind, "POST", "*/pulls")
-    site.post(site.night()[1])
-    assert [pull.state for pull in site.repo.pulls.values()] == ["open"]
-    assert len(site.hub.faults.happened) == 1
-
-
-@pytest.mark.slow
-def test_under_random_faults_one_pull_request_has_every_night(site: Site) -> None:
-    site.started()
-    site.hub.faults.plan(0.3, seed=4)
-    for number in range(1, 9):
-        site.post(site.night(number)[1])
-    site.hub.faults.stop()
-    assert len([pull for pull in site.repo.pulls.values() if pull.state == "open"]) == 1
-    assert site.series().count("rolling") == 9
-    assert len(site.hub.faults.happened) > 5
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("service", ["info/refs", "git-upload-pack", "git-receive-pack"])
 def test_a_request_to_a_failing_git_server_is_repeated(
@@ -249,29 +195,7 @@ def test_an_unreachable_git_server_ends_with_a_message_and_the_next_run_complete
     assert site.post(data).number is not None
 
 
-def test_a_pushed_branch_without_a_pull_request_gets_one_next_time(site: Site) -> None:
-    _, data = site.night()
-    site.hub.faults.plan(1.0, kinds=("503-before",), method="POST", path="*/pulls")
-    with pytest.raises(AwayError):
-        site.post(data)
-    tip = site.tip()
-    assert tip is not None
-    site.hub.faults.stop()
-    assert site.post(data).number is not None
-    assert site.tip() == tip
-
-
 # The node
-
-
-def test_the_node_writes_one_file_and_makes_no_branch(site: Site) -> None:
-    report, data = site.night()
-    assert (report.branch, report.proposal) == (None, None)
-    assert site.checkout.git("for-each-ref") == ""
-    document = json.loads(data)
-    assert document["schema"] == "regbot/proposal@1"
-    assert [session["series"] for session in document["sessions"]] == ["rolling"] * len(document["sessions"])
-    assert not re.search(r'"(path|mode|file)"', json.dumps({**document, "ledgers": [], "refreshed": {}}))
 
 
 def test_a_proposal_is_written_instead_of_a_store_or_a_branch(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from regbot.errors import UserError
 from regbot.github.client import ForgeError
 from regbot.github.git_remote import Remote
 from regbot.github.proposal import ARTIFACT, MEMBER, read_proposal
-from regbot.github.refresh import BRANCH, ReceivedProposal, fetch_proposals, post_refresh
+from regbot.github.refresh import BRANCH, fetch_proposals
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.workloads.checkout import CheckoutError, export
-from support.forge_refresh_cases import CANARY, NOW, Proposal, Site, changing, texts, zipped
+from support.forge_refresh_cases import CANARY, Proposal, Site, changing, texts, zipped
 from support.hostile import LINES, inert
 from support.ledger_builder import smoke_ledger
 from support.report_cases import HOSTILE
@@ -44,11 +44,6 @@ def _night(document: Proposal) -> Any:
 def _slow(document: Proposal) -> None:
     against = next(session["against"] for session in document["sessions"] if session["against"])
     against["log_ratios"] = {name: [0.2 + 0.001 * n for n in range(4)] for name in against["log_ratios"]}
-
-
-def _claim_faster(document: Proposal) -> None:
-    _slow(document)
-    _night(document)["tonight"].update(estimate_pct=-3.0)
 
 
 def _keep_one_pair(document: Proposal) -> None:
@@ -93,24 +88,23 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
         "is not the name of a workload",
     ),
     "a commit that is none": (lambda d: d["refreshed"].update(commit="HEAD"), "commit: String should"),
-    "another commit": (lambda d: _first_session(d).update(commit="f" * 40), "not in this repository's history"),
-    "another tree": (lambda d: _first_session(d).update(tree="e" * 40), "has the tree of another commit"),
-    "a series that the night does not tell": (lambda d: _night(d).update(series="held", status="FAIL"), "is stored as"),
-    "a night that failed and is taken in": (lambda d: _night(d).update(status="FAIL"), "is stored as rolling"),
-    "a night that nothing is told of": (lambda d: d["refreshed"].update(workloads=[]), "the night stores nothing"),
-    "no estimate": (
-        lambda d: _night(d).update(tonight=None),
-        "comes without an estimate, but its pairs give an estimate",
+    "another commit": (
+        lambda d: _first_session(d).update(commit="f" * 40),
+        "not in this repository's history with this tree",
     ),
-    "one pair of +65%, told as none": (_keep_one_pair, "would join the reference with 1 pairs, which give no estimate"),
+    "another tree": (lambda d: _first_session(d).update(tree="e" * 40), "in this repository's history with this tree"),
+    "a series that the night does not tell": (lambda d: _night(d).update(series="held", status="FAIL"), "is stored as"),
+    "a night that failed and is taken in": (
+        lambda d: _night(d).update(status="FAIL"),
+        "is stored as rolling, but the night is FAIL",
+    ),
+    "a night that nothing is told of": (lambda d: d["refreshed"].update(workloads=[]), "the night stores nothing"),
+    "one pair of +65%": (_keep_one_pair, "would join the reference with too few pairs for an estimate"),
     "a traced session of a night without a timed one": (_keep_traces, "no stored night is of"),
-    "other pairs": (lambda d: _night(d).update(pairs=12), "4 pairs, but the night names 12"),
     "a slowdown that its own pairs prove": (
         _slow,
         "would join the reference, and tonight's pairs prove that main is slower",
     ),
-    "a slowdown that is told as none": (_claim_faster, r"is reported as -3.00% slower, but its pairs show \+22"),
-    "a session twice": (lambda d: d["sessions"].append(d["sessions"][0]), "appears twice"),
     "a ledger of nobody": (
         lambda d: d["ledgers"].append(json.loads(smoke_ledger(variant="other").to_json())),
         "belongs to no session",
@@ -193,7 +187,7 @@ def test_a_night_beside_another_anchor_than_the_stored_one_is_refused(site: Site
                 session["against"]["commit"] = other
 
     for change, anchor in ((beside_the_slow_one, other[:12]), (_drop_anchor, "none")):
-        with pytest.raises(UserError, match=f"names the anchor {anchor}, but the store has [0-9a-f]{{12}}"):
+        with pytest.raises(UserError, match=f"names the anchor {anchor}, which is not that of the store"):
             site.post(changing(data, change))
     assert site.state() == before
 
@@ -298,14 +292,6 @@ def test_an_archive_with_other_content_is_refused(site: Site, name: str) -> None
         fetch_proposals(site.forge, run.id)
 
 
-def test_a_link_in_an_archive_is_only_bytes(site: Site) -> None:
-    run = _run(site)
-    run.artifact(ARTIFACT, zipped((MEMBER, b"/etc/passwd"), mode=0o120777))
-    (given,) = fetch_proposals(site.forge, run.id)
-    with pytest.raises(UserError, match="not valid JSON"):
-        post_refresh(site.forge, site.remote, [given], NOW)
-
-
 def test_a_run_proposes_the_newest_artifact_of_every_name(site: Site) -> None:
     run = _run(site)
     for name, data in ((ARTIFACT, b"old"), ("regbot-session", b"other"), (ARTIFACT, b"new"), (f"{ARTIFACT}-b", b"b")):
@@ -373,26 +359,6 @@ def test_the_token_is_in_no_argument_configuration_file_or_message(
     assert not [text for text in outputs for secret in secrets if secret in text]
 
 
-def test_an_invalid_token_is_not_in_the_message(site: Site) -> None:
-    _, data = site.night()
-    before = site.state()
-    forge = site.forge
-    site.hub.expire(CANARY)
-    with pytest.raises(ForgeError, match=r"does not accept the token") as refused:
-        site.post(data)
-    remote = site.remote
-    with pytest.raises(ForgeError, match="contents: write") as also:
-        remote.tips("main")
-    assert CANARY not in str(refused.value) + str(also.value)
-    assert remote._secret not in str(also.value)
-    site.hub.tokens[CANARY].expired = False
-    site.hub.tokens[CANARY].permissions["contents"] = "read"
-    with pytest.raises(ForgeError, match="contents: write"):
-        post_refresh(forge, remote, [ReceivedProposal("it", data)], NOW)
-    assert site.state() == before
-    assert site.waited == [], "what is refused is not asked for again"
-
-
 def test_credentials_in_the_checkouts_settings_are_not_sent(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     place = site.repo.clone_url.removesuffix("acme/moe.git")
     site.checkout.git("config", f"http.{place}.extraheader", "AUTHORIZATION: basic b3RoZXI6b3RoZXI=")
@@ -415,9 +381,3 @@ def test_an_address_with_a_password_or_of_another_protocol_is_refused(tmp_path: 
     with pytest.raises(ForgeError, match="no user or password") as refused:
         Remote(tmp_path, url, "token")
     assert "secret" not in str(refused.value)
-
-
-@pytest.mark.parametrize("token", ["", "two words", "x\nHost: evil"])
-def test_a_malformed_token_is_refused(tmp_path: Path, token: str) -> None:
-    with pytest.raises(ForgeError, match="there is no token to push with"):
-        Remote(tmp_path, "https://github.com/acme/moe.git", token)

@@ -8,7 +8,6 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
-from regbot.github.client import AwayError
 from regbot.github.git_remote import Remote
 from regbot.github.refresh import BRANCH
 from support.forge_refresh_cases import Site
@@ -44,12 +43,6 @@ def test_a_commit_that_comes_during_the_push_is_not_overwritten(site: Site, monk
     assert site.series() == ["rolling", "rolling"]
 
 
-def test_a_branch_that_keeps_moving_ends_with_a_message(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Remote, "push", lambda *_: False)
-    with pytest.raises(AwayError, match="was moved 4 times while this job ran"):
-        site.post(site.night()[1])
-
-
 @pytest.mark.slow
 def test_a_pull_request_closed_by_a_person_is_not_reopened_without_new_evidence(site: Site) -> None:
     site.started()
@@ -65,26 +58,6 @@ def test_a_pull_request_closed_by_a_person_is_not_reopened_without_new_evidence(
     assert again != closed
     assert f"#{closed} was closed without merging. This pull request has new evidence." in site.repo.pulls[again].body
     assert site.repo.git.run("rev-parse", f"{BRANCH}^") == main, "it begins anew: what was refused is not in it"
-
-
-@pytest.mark.slow
-def test_a_deleted_branch_of_a_closed_pull_request_is_no_new_evidence(site: Site) -> None:
-    site.started()
-    closed = site.post(site.night(1)[1]).number or 0
-    site.repo.close(closed)
-    site.repo.git.set_ref(f"refs/heads/{BRANCH}", None)
-    assert f"#{closed} was closed" in site.post(site.night(2)[1]).message
-    assert site.tip() is None
-    site.push_main(train__py="other")
-    assert site.post(site.night(3)[1]).number not in (None, closed)
-
-
-@pytest.mark.slow
-def test_a_slowdown_on_the_commit_that_a_person_closed_is_new_evidence(site: Site) -> None:
-    site.started()
-    closed = site.post(site.night(1)[1]).number or 0
-    site.repo.close(closed)
-    assert site.post(site.night(2, slower=0.03)[1]).number not in (None, closed)
 
 
 @pytest.mark.slow
@@ -120,15 +93,6 @@ def test_a_night_that_main_already_has_opens_nothing(site: Site) -> None:
     before = site.state()
     assert "Main already has these baselines" in site.post(data).message
     assert site.state() == before
-
-
-def test_a_night_is_based_on_its_measured_commit_after_main_moves(site: Site) -> None:
-    measured = site.tip("main")
-    _, data = site.night()
-    site.repo.commit({"train.py": "other\n"}, message="meanwhile")
-    site.post(data)
-    assert site.repo.git.run("rev-parse", f"{BRANCH}^") == measured
-    assert "conflicts with main" not in site.repo.pulls[1].body
 
 
 @pytest.mark.slow

@@ -1,15 +1,13 @@
 """The stamped text of a verdict, and which of several results of one commit is shown."""
 
-import random
 from dataclasses import replace
-from typing import get_args
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from regbot.github.stamped_text import Stamp, StampedText, select_strongest
-from regbot.records.verdict import Status
 from regbot.report.markdown import Markdown
 from support.forge_cases import OTHER, SHA, build_text
 
@@ -17,10 +15,10 @@ from support.forge_cases import OTHER, SHA, build_text
 
 
 def test_the_stamp_has_the_documented_format() -> None:
-    line = Stamp(12, SHA, "measured", 77, 2, "FAIL", 5).line()
+    line = Stamp(12, SHA, "measured", 77, 2, "FAIL").line()
     assert line.startswith(f'<!-- regbot:verdict {{"pr":12,"head":"{SHA}","tier":"measured","run":77,"attempt":2')
     assert line.endswith(" -->")
-    assert Stamp.read(line) == Stamp(12, SHA, "measured", 77, 2, "FAIL", 5)
+    assert Stamp.read(line) == Stamp(12, SHA, "measured", 77, 2, "FAIL")
 
 
 def test_a_branch_name_does_not_end_the_stamp() -> None:
@@ -60,25 +58,8 @@ def test_a_posted_body_is_read_back(text: str, stale: bool, crlf: bool) -> None:
     assert StampedText.read(body.replace("\n", "\r\n") if crlf else body) == stamped_text
 
 
-def test_results_rank_by_current_head_then_tier_then_age() -> None:
-    ranked = [
-        build_text(head=OTHER, run=1),
-        build_text(head=OTHER, run=9),
-        build_text(head=OTHER, run=2, tier="measured"),
-        build_text(head=SHA, run=3),
-        build_text(head=SHA, run=4),
-        build_text(head=SHA, run=1, tier="measured"),
-        build_text(head=SHA, run=1, tier="measured", post=8),
-    ]
-    for n in range(1, len(ranked) + 1):
-        mixed = ranked[:n]
-        random.Random(n).shuffle(mixed)
-        assert select_strongest(mixed, SHA) == ranked[n - 1]
-
-
 # Which of two results of one commit stands
 
-KINDS = [(tier, status) for tier in ("measured", "static") for status in get_args(Status)]
 LETTERS = {"P": "PASS", "F": "FAIL", "R": "REVIEW", "U": "INCONCLUSIVE", "0": "INVALID"}
 PAIRS = """
      mP mF mR mU m0 sP sF sR sU s0
@@ -97,13 +78,12 @@ s0   n  n  n  n  n  n  n  n  n  n
 upper case the other one is a banner above it. 0 is INVALID, U undecided."""
 
 
-def kind(name: str, run: int, post: int = 0) -> StampedText:
+def kind(name: str, run: int) -> StampedText:
     status = LETTERS[name[1]]
     tier = "measured" if name[0] == "m" else "static"
     text = f"### ⛔ INVALID: the job was cancelled\n\nThe log is in [the run](https://github.com/a/b/runs/{run}).\n"
-    return build_text(
-        run=run, tier=tier, status=status, post=post, text=text if name[1] == "0" else f"### {status}: x\n"
-    )  # type: ignore[arg-type]
+    text = text if name[1] == "0" else f"### {status}: x\n"
+    return build_text(run=run, tier=tier, status=status, text=text)  # type: ignore[arg-type]
 
 
 def pairs() -> list[tuple[str, str, str]]:
@@ -115,19 +95,15 @@ def pairs() -> list[tuple[str, str, str]]:
     ]
 
 
-def test_the_table_covers_all_pairs() -> None:
-    assert len(pairs()) == len(KINDS) ** 2
-
-
 @pytest.mark.parametrize(("earlier", "later", "cell"), pairs())
 def test_the_documented_result_of_two_is_shown(earlier: str, later: str, cell: str) -> None:
     old, new = kind(earlier, 1), kind(later, 2)
     stands, other = (new, old) if cell in "nN" else (old, new)
     for order in ([old, new], [new, old]):
-        strongest = select_strongest(order, SHA)
+        strongest = select_strongest(order)
         assert replace(strongest, void=None) == stands
         assert (strongest.void is not None) == cell.isupper()
-        assert select_strongest([strongest, *order], SHA) == strongest
+        assert select_strongest([strongest, *order]) == strongest
         if strongest.void is not None:
             assert strongest.void.stamp == other.stamp
             assert strongest.void.text == (
@@ -139,29 +115,27 @@ def test_the_documented_result_of_two_is_shown(earlier: str, later: str, cell: s
 
 
 @pytest.mark.parametrize("tier", ["m", "s"])
-@pytest.mark.parametrize("was", LETTERS)
-@pytest.mark.parametrize("is_", LETTERS)
-def test_a_run_that_is_judged_again_replaces_its_result(tier: str, was: str, is_: str) -> None:
-    now = kind(tier + is_, 1, post=9)
-    assert select_strongest([kind(tier + was, 1, post=8), now], SHA) == now
-    assert select_strongest([now, kind(tier + was, 1, post=8)], SHA) == now
+def test_a_run_that_is_judged_again_replaces_its_result(tier: str) -> None:
+    for was, is_ in product(LETTERS, LETTERS):
+        now = replace(kind(tier + is_, 1), text="### again\n")
+        assert select_strongest([kind(tier + was, 1), now]) == now
 
 
 def test_a_repeated_measurement_that_fails_keeps_the_first_result() -> None:
     first, again = kind("mF", 1), kind("m0", 1)
     again = replace(again, stamp=replace(again.stamp, attempt=2))
-    assert select_strongest([again, first], SHA) == replace(first, void=select_strongest([first, again], SHA).void)
-    assert select_strongest([again, first], SHA).void is not None
+    assert select_strongest([again, first]) == replace(first, void=select_strongest([first, again]).void)
+    assert select_strongest([again, first]).void is not None
 
 
 def test_an_invalid_measurement_is_dropped_after_a_valid_one() -> None:
-    strongest = select_strongest([kind("sF", 1), kind("m0", 2)], SHA)
+    strongest = select_strongest([kind("sF", 1), kind("m0", 2)])
     assert strongest.void is not None
-    assert select_strongest([strongest, kind("mP", 3)], SHA) == kind("mP", 3)
+    assert select_strongest([strongest, kind("mP", 3)]) == kind("mP", 3)
 
 
 def test_a_reason_of_any_length_fits_in_one_line() -> None:
     long = replace(kind("m0", 2), text=f"### ⛔ INVALID: {'x' * 64_000}\n\nmore\n")
-    strongest = select_strongest([kind("sF", 1), long], SHA)
+    strongest = select_strongest([kind("sF", 1), long])
     assert strongest.void is not None
     assert strongest.void.text == "### ⛔ INVALID: see run 2."

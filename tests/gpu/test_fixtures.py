@@ -12,7 +12,7 @@ from regbot.cli.doctor.diagnosis import EMPTY_GPU_TABLES, examine
 
 FIXTURES = sorted(Path(__file__).parent.glob("*.json.gz"))
 ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs" / "gpu.md"
+DOCS = ROOT / "docs" / "operator.md"
 NOTHING_HAS_RUN = "No part of regbot has run on a GPU yet"
 """Sentence of the pages that holds until the first fixture is there."""
 
@@ -38,7 +38,7 @@ def test_the_limits_in_the_readme_list_the_stages_without_a_fixture() -> None:
     limits = (
         (ROOT / "README.md").read_text(encoding="utf-8").partition("## What it does not do\n")[2].partition("\n## ")[0]
     )
-    (item,) = [item for item in limits.split("\n- ") if "docs/gpu.md" in item]
+    (item,) = [item for item in limits.split("\n- ") if "docs/operator.md#on-a-gpu" in item]
     named = [word for word in re.findall(r"`([a-z]+)`", item) if word in STAGES]
     assert named == [name for name in STAGES if name in EMPTY_GPU_TABLES]
     for page in (item, DOCS.read_text(encoding="utf-8")):

@@ -70,9 +70,6 @@ LISTS = """\
         dist.all_to_all(parts, [part.contiguous() for part in x.split(send)], group=group)
         return torch.cat(parts)
 """
-FUNCTIONAL = """\
-        return funcol.wait_tensor(funcol.all_to_all_single(x.contiguous(), receive, send, group))
-"""
 
 
 def broken(old: str, new: str) -> str:
@@ -90,7 +87,6 @@ LAYERS = {
     "returns_no_module": GOOD + "\ndef build_layer(*_):\n    return [1]\n",
     "wrong_shape": broken(CALL, CALL + "\n        return x[:3]"),
     "wrong_dtype": broken("return x + Rows", "return x.double() + Rows"),
-    "a_tuple": broken("keepdim=True)", "keepdim=True), None"),
     "no_list_of_experts": broken("def expert_parameters", "def other_parameters"),
     "mixed_parameters": broken(
         'self.experts = nn.Linear(config["hidden"], config["hidden"], bias=False,',
@@ -100,17 +96,14 @@ LAYERS = {
     "raises_in_backward": broken("receive, send, group = ctx.args", "raise RuntimeError('no way back')"),
     "exits": "import sys\n\nsys.exit('not without a GPU')\n",
     "needs_another": "import a_package_that_is_not_here\n" + GOOD,
-    "reads_data": broken(CALL, CALL + "\n        x.argmax().item()"),
     "unknown_size": broken(CALL, CALL + "\n        x[x > 0].sum()"),
     "compiles_a_function": GOOD.replace("def splits", "@torch.compile\n    def splits"),
-    "compiles_with_options": GOOD.replace("def splits", "@torch.compile(dynamic=True)\n    def splits"),
     "compiles_a_module": broken(BUILD, "return torch.compile(Layer(config, mesh, device, dtype))"),
     "compiles_itself": broken(
         BUILD, "layer = Layer(config, mesh, device, dtype)\n    layer.experts.compile()\n    return layer"
     ),
     "compiles_at_import": "from torch import compile, relu\n\nnormed = compile(relu)\n"
     + broken("return x + Rows", "return normed(x) + Rows"),
-    "compiles_what_is_not_called": GOOD + "\n\n@torch.compile\ndef unused(x):\n    return x\n",
     "lists": GOOD.replace(SINGLE, LISTS),
     "uneven_lists": UNEVEN.replace(SINGLE, LISTS),
     "own_parallelism": GOOD
@@ -126,22 +119,6 @@ def parallelize(model, mesh):
             if p not in experts:
                 dist.all_reduce(p.grad, group=group)
         parameter.register_post_accumulate_grad_hook(reduce)
-''',
-    "own_wrapper": GOOD
-    + '''
-
-class Wrapper(nn.Module):
-    def __init__(self, model, mesh):
-        super().__init__()
-        self.model, self.group = model, mesh["ep"].get_group()
-
-    def forward(self, tokens):
-        dist.barrier(group=self.group)
-        return self.model(tokens)
-
-
-def parallelize(model, mesh):
-    return Wrapper(model, mesh)
 ''',
 }  # fmt: skip
 
@@ -199,34 +176,24 @@ def test_a_layer_that_keeps_the_contract_is_counted(traces: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
+    ("name", "kind", "message"),
     [
-        ("no_module", "there is no module 'pkg_good.mole'"),
-        ("no_package", "there is no module 'pkg_elsewhere'"),
-        ("no_function", "has no function 'build'"),
-        ("not_a_function", "has no function 'build_layer'"),
-        ("returns_no_module", "returned list; it must return an nn.Module"),
-        ("no_list_of_experts", "has no expert_parameters()"),
-        ("mixed_parameters", "Linear in layers.0 holds both expert parameters and others"),
+        ("no_module", "entry", "there is no module 'pkg_good.mole'"),
+        ("no_package", "entry", "there is no module 'pkg_elsewhere'"),
+        ("no_function", "entry", "has no function 'build'"),
+        ("not_a_function", "entry", "has no function 'build_layer'"),
+        ("returns_no_module", "entry", "returned list; it must return an nn.Module"),
+        ("no_list_of_experts", "entry", "has no expert_parameters()"),
+        ("mixed_parameters", "entry", "Linear in layers.0 holds both expert parameters and others"),
+        ("wrong_shape", "shape", "(16, 32) torch.float32 to (3, 32) torch.float32"),
+        ("wrong_dtype", "shape", "(16, 32) torch.float32 to (16, 32) torch.float64"),
     ],
 )
-def test_an_unusable_entry_is_refused_with_the_reason(traces: Path, name: str, message: str) -> None:
+def test_an_entry_or_output_against_the_contract_is_refused_with_the_reason(
+    traces: Path, name: str, kind: str, message: str
+) -> None:
     refusal = read_refusal(traces, name)
-    assert refusal["kind"] == "entry"
-    assert message in refusal["message"]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("wrong_shape", "(16, 32) torch.float32 to (3, 32) torch.float32"),
-        ("wrong_dtype", "(16, 32) torch.float32 to (16, 32) torch.float64"),
-        ("a_tuple", "to tuple"),
-    ],
-)
-def test_the_output_must_have_the_shape_and_dtype_of_the_input(traces: Path, name: str, message: str) -> None:
-    refusal = read_refusal(traces, name)
-    assert refusal["kind"] == "shape"
+    assert refusal["kind"] == kind
     assert message in refusal["message"]
 
 
@@ -248,23 +215,18 @@ def test_an_error_is_recorded_with_the_line_that_raised_it(traces: Path, name: s
     assert refusal["where"] == f"pkg_{name}/moe.py:{line} in {function}"
 
 
-@pytest.mark.parametrize("name", ["reads_data", "unknown_size"])
-def test_code_that_depends_on_data_is_not_traced(traces: Path, name: str) -> None:
-    refusal = read_refusal(traces, name)
+def test_code_that_depends_on_data_is_not_traced(traces: Path) -> None:
+    refusal = read_refusal(traces, "unknown_size")
     assert refusal["kind"] == "untraceable"
     assert "depends on real data" in refusal["message"]
-    assert refusal["where"].startswith(f"pkg_{name}/moe.py:")
+    assert refusal["where"].startswith("pkg_unknown_size/moe.py:")
 
 
-@pytest.mark.parametrize("name", [name for name in LAYERS if name.startswith("compiles_") and "not_called" not in name])
+@pytest.mark.parametrize("name", [name for name in LAYERS if name.startswith("compiles_")])
 def test_a_count_of_code_that_would_be_compiled_is_refused(traces: Path, name: str) -> None:
     refusal = read_refusal(traces, name)
     assert refusal["kind"] == "compiled"
     assert "torch.compile" in refusal["message"]
-
-
-def test_compiled_code_that_the_step_never_calls_does_no_harm(traces: Path) -> None:
-    assert counts(answer(traces, "compiles_what_is_not_called")) == counts(answer(traces, "good"))
 
 
 def test_parallelize_of_the_layer_replaces_the_sharding_of_the_harness(traces: Path) -> None:
@@ -276,42 +238,18 @@ def test_parallelize_of_the_layer_replaces_the_sharding_of_the_harness(traces: P
     }
 
 
-def test_a_model_that_parallelize_returns_is_trained(traces: Path) -> None:
-    assert counts(answer(traces, "own_wrapper")) == {"all_to_all": 4, "barrier": 1}
-
-
 # ---- routing, which needs values
 
 
-@pytest.fixture
-def real_runs(shared: Shared) -> Path:
-    """Runs on two real ranks: layers with even splits, and layers with uneven ones."""
-
-    def attempt(folder: Path) -> None:
-        imported = "import torch.distributed._functional_collectives as funcol\n"
-        layers = {"even": GOOD, "uneven": UNEVEN}
-        layers |= {f"{name}_functional": imported + text.replace(SINGLE, FUNCTIONAL) for name, text in layers.items()}
-        how: dict[str, Any] = {"geometry": TINY, "mode": "real"}
-        requests = [ask(folder, name, entry=_write(folder, name, text), **how) for name, text in layers.items()]
-        requests.append(ask(folder, "natural", entry="pkg_uneven.moe:build_layer", routing="natural", **how))
-        run_all(requests, ranks=2)
-
-    return shared("routed", attempt)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["uneven", "uneven_functional"])
-def test_a_layer_that_ignores_balanced_routing_is_refused(real_runs: Path, name: str) -> None:
+def test_a_layer_that_ignores_balanced_routing_is_refused_on_real_ranks(tmp_path: Path) -> None:
+    how: dict[str, Any] = {"geometry": TINY, "mode": "real", "entry": _write(tmp_path, "uneven", UNEVEN)}
+    run_all([ask(tmp_path, "balanced", **how), ask(tmp_path, "natural", routing="natural", **how)], ranks=2)
     for rank in range(2):
-        refusal = read_refusal(real_runs, name, rank)
+        refusal = read_refusal(tmp_path, "balanced", rank)
         assert refusal["kind"] == "routing"
         assert "config['routing']" in refusal["message"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["even", "even_functional", "natural"])
-def test_a_layer_that_honours_the_routing_is_counted(real_runs: Path, name: str) -> None:
-    assert counts(answer(real_runs, name))["all_to_all"] == 4
+    assert counts(answer(tmp_path, "natural"))["all_to_all"] == 4
 
 
 def test_uneven_splits_of_a_list_all_to_all_are_refused_too(traces: Path) -> None:
@@ -321,17 +259,6 @@ def test_uneven_splits_of_a_list_all_to_all_are_refused_too(traces: Path) -> Non
 
 
 # ---- the process, and the origin of its code
-
-
-@pytest.mark.slow
-def test_a_refusal_sets_the_exit_code_and_prints_one_line(tmp_path: Path) -> None:
-    request = ask(tmp_path, "refused", geometry=TINY, entry="not_here.moe:build_layer")
-    done = run_guest(request)
-    assert done.returncode == 10
-    assert (
-        done.stderr.strip().splitlines()[-1].startswith("entry: entry 'not_here.moe:build_layer': there is no module")
-    )
-    assert answer(tmp_path, "refused")["environment"]["torch"]
 
 
 @pytest.mark.slow
@@ -400,10 +327,3 @@ def test_the_code_hash_ignores_comments_layout_and_docstrings_only(tmp_path: Pat
     before.write_text(SOURCE)
     after.write_text(SOURCE.replace(old, new))
     assert (code_hash(before) == code_hash(after)) == (change in SAME)
-
-
-def test_a_file_that_is_not_python_is_hashed_by_its_bytes(tmp_path: Path) -> None:
-    library, other = tmp_path / "one.so", tmp_path / "other.so"
-    library.write_bytes(b"\x7fELF\0\1")
-    other.write_bytes(b"\x7fELF\0\2")
-    assert code_hash(library) != code_hash(other)

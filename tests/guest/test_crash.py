@@ -61,35 +61,8 @@ def trace_torchtitan(folder: Path, library: Path, *edits: tuple[str, str, str], 
     return trace(task, Checkout(HEAD, root), LocalEngine(), Scratch(folder / "scratch"), paper=library)
 
 
-def crash_torchtitan(folder: Path, library: Path, *edits: tuple[str, str, str]) -> Run:
-    run = trace_torchtitan(folder, library, *edits)
-    assert run.outcome == "crashed", run.reason
-    return run
-
-
 def crash_layer(folder: Path, layer: str) -> Run:
     return crash(layer_task(), write_repository(folder / "checkout", layer))
-
-
-@pytest.mark.slow
-def test_the_program_is_traced_with_the_test_data_of_torchtitan(tmp_path: Path, paper_library: Path) -> None:
-    run = trace_torchtitan(tmp_path, paper_library)
-    assert (run.outcome, run.reason) == ("ok", "")
-    assert run.ledger is not None
-    assert {(entry.kind, entry.count) for entry in run.ledger.entries} == {("all_reduce", 3), ("all_to_all", 1)}
-    assert "data is torchtitan's dataset c4_test, with texts and a tokenizer of regbot" in run.ledger.patches
-
-
-@pytest.mark.slow
-def test_renamed_arguments_of_the_loader_do_not_concern_regbot(tmp_path: Path, paper_library: Path) -> None:
-    """pytorch/torchtitan #4121 renamed the arguments with which the trainer builds its data loader."""
-    renamed = [
-        (TRAINER, "seq_len=config.training.seq_len", "max_context_length=config.training.max_context_length"),
-        (CONFIG, "    seq_len: int = 16", "    max_context_length: int = 16"),
-        (LOADER, "seq_len", "max_context_length"),
-    ]
-    run = trace_torchtitan(tmp_path, paper_library, *renamed)
-    assert (run.outcome, run.reason) == ("ok", "")
 
 
 @pytest.mark.slow
@@ -148,16 +121,14 @@ def test_a_call_that_regbot_replaced_and_the_head_replaced_too_is_not_the_heads_
     ("key", "refuse"),
     [
         ("training.disable_cuda_graphs", "raise ValueError('disable_cuda_graphs is gone')"),
-        slow("debug.moe_force_load_balance", "raise ValueError('moe_force_load_balance is gone')"),
         slow("debug.seed", "debug_config = config.debug\n        assert debug_config.seed is None"),
     ],
 )
 def test_a_key_that_regbot_sets_and_the_head_refuses_is_not_the_heads_fault(
     tmp_path: Path, paper_library: Path, key: str, refuse: str
 ) -> None:
-    validity = judge_crash(
-        crash_torchtitan(tmp_path, paper_library, (TRAINER, "        pass", f"        {refuse}")), [TRAINER]
-    )
+    run = trace_torchtitan(tmp_path, paper_library, (TRAINER, "        pass", f"        {refuse}"))
+    validity = judge_crash(run, [TRAINER])
     assert validity.status == "INVALID"
     assert f"the error names {key}, which regbot sets" in validity.reasons[0]
 
@@ -165,9 +136,8 @@ def test_a_key_that_regbot_sets_and_the_head_refuses_is_not_the_heads_fault(
 @pytest.mark.slow
 def test_a_field_of_another_section_is_not_a_key_of_regbot(tmp_path: Path, paper_library: Path) -> None:
     """regbot sets ``checkpoint.enable``."""
-    validity = judge_crash(
-        crash_torchtitan(tmp_path, paper_library, (TRAINER, "pass", "config.float8.enable")), [TRAINER]
-    )
+    run = trace_torchtitan(tmp_path, paper_library, (TRAINER, "pass", "config.float8.enable"))
+    validity = judge_crash(run, [TRAINER])
     assert validity.status == "FAIL", validity.reasons
 
 
@@ -176,9 +146,6 @@ def test_a_field_of_another_section_is_not_a_key_of_regbot(tmp_path: Path, paper
     "fault",
     [
         "raise RuntimeError('no such kernel')",
-        slow("{}['lost']"),
-        slow("self.no_such_attribute"),
-        slow("self.group._get_backend(x.device).allreduce('wrong')"),
         slow("proxy = weakref.proxy(set())\n        (lambda: None)(x)"),
         slow(
             "try:\n            {}['lost']\n        except KeyError as error:\n            raise ValueError from error"
@@ -208,11 +175,6 @@ def test_an_error_in_a_call_that_regbot_only_counts_does_not_name_regbot(tmp_pat
     assert validity.reasons[0].startswith("the error was raised in torch/")
     assert "called from userpkg/moe.py:29 in forward" in validity.reasons[0]
     assert "regbot_guest" not in validity.reasons[0]
-
-
-@pytest.mark.slow
-def test_a_file_that_cannot_be_parsed_is_the_heads_fault(tmp_path: Path) -> None:
-    assert judge_crash(crash_layer(tmp_path, "def broken(:\n"), ["userpkg/moe.py"]).status == "FAIL"
 
 
 @pytest.mark.slow

@@ -47,36 +47,21 @@ def saved(which: int) -> Program:
     return program
 
 
-def _with_garbage(a: Tensor, b: Tensor) -> Tensor:
-    """Runs the same operators with other objects allocated and freed in between, so that addresses are reused."""
-    for _ in range(50):
-        list(range(1000))
-    product = a * a
-    del _
-    return product + b
-
-
 PAIRS: dict[str, tuple[Program, Program]] = {
-    "another dtype": (lambda a, b: a + b, lambda a, b: a.double() + b.double()),
     "another dtype of the result only": (lambda a, b: a.sum(), lambda a, b: a.sum(dtype=torch.float64)),
     "another order": (lambda a, b: (a.sin(), b.cos()), lambda a, b: (b.cos(), a.sin())),
-    "another operator": (lambda a, b: a.sin(), lambda a, b: a.cos()),
     "one operator more": (lambda a, b: a.sin(), lambda a, b: (a.sin(), a.sin())),
     "another factor": (lambda a, b: a * 2.0, lambda a, b: a * 3.0),
-    "another scalar by keyword": (lambda a, b: a.add(b, alpha=1), lambda a, b: a.add(b, alpha=2)),
     "another dimension": (lambda a, b: a.sum(0), lambda a, b: a.sum(1)),
     "another shape": (lambda a, b: a[:2] + 1, lambda a, b: a[:3] + 1),
     "another layout": (lambda a, b: a.exp(), lambda a, b: a.t().exp()),
     "squares of one or of the other": (lambda a, b: (a + b, a * a), lambda a, b: (a + b, b * b)),
-    "operands swapped": (lambda a, b: (a.sin(), a - b), lambda a, b: (a.sin(), b - a)),
     "written in place": (lambda a, b: a.add_(b), lambda a, b: a.add(b)),
-    "written to the other": (lambda a, b: (a + b, a.mul_(2)), lambda a, b: (a + b, b.mul_(2))),
     "another tensor saved for backward": (saved(0), saved(1)),
     "another of several results": (
         lambda a, b: a.sin().chunk(2)[0] + b[:2],
         lambda a, b: a.sin().chunk(2)[1] + b[:2],
     ),
-    "another one of a list": (lambda a, b: torch.cat([a, b, a]), lambda a, b: torch.cat([a, b, b])),
 }
 
 
@@ -107,10 +92,9 @@ class _Named(nn.Module):
     ("before", "after"),
     [
         (_direct, _Named()),
-        (lambda a, b: a * a + b, _with_garbage),
         (lambda a, b: (a * 2).shape, lambda a, b: ((a * 2).size(), a.numel(), a.stride(), a.is_contiguous())),
     ],
-    ids=["moved into a module with other names", "with other objects in between", "with more queries of metadata"],
+    ids=["moved into a module with other names", "with more queries of metadata"],
 )
 def test_a_change_of_the_source_only_keeps_the_fingerprint(before: Program, after: Program) -> None:
     assert fingerprint(before) == fingerprint(after)
@@ -175,22 +159,9 @@ def _program(folder: Path, name: str) -> str:
 
 
 @pytest.mark.slow
-def test_two_processes_agree_on_the_same_step(traced: Path) -> None:
-    assert _program(traced, "plain") == _program(traced, "plain again")
-
-
-@pytest.mark.slow
-def test_a_renamed_layer_in_another_file_is_the_same_program(traced: Path) -> None:
-    assert _program(traced, "entry") == _program(traced, "moved")
-
-
-@pytest.mark.slow
-def test_the_seed_is_not_part_of_the_program(traced: Path) -> None:
-    assert _program(traced, "plain") == _program(traced, "seed")
-
-
-@pytest.mark.slow
-def test_different_steps_have_different_fingerprints(traced: Path) -> None:
+def test_equal_steps_have_equal_fingerprints_and_different_ones_different(traced: Path) -> None:
+    for name, same in (("plain", "plain again"), ("entry", "moved"), ("plain", "seed")):
+        assert _program(traced, name) == _program(traced, same)
     different = ["plain", "allgather", "entry", "factor", "bfloat16", "skewed"]
     assert len({_program(traced, name) for name in different}) == len(different)
 
@@ -209,11 +180,9 @@ def test_the_name_of_a_group_does_not_change_the_fingerprint(seen: dict[str, Any
     ("program", "other"),
     [
         ("ep", "edp"),
-        ("ep", "dp"),
         ("functional ep", "functional edp"),
         ("functional ep", "functional ep, largest"),
         ("ep", "ep, largest"),
-        ("ep", "ep, mean"),
         ("even splits", "other splits"),
         ("ep", "functional ep"),
     ],

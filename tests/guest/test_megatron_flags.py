@@ -55,10 +55,6 @@ def test_the_index_of_the_samples_of_a_thousand_ranks_fits_into_memory() -> None
     assert int(values["--train-iters"]) * int(values["--global-batch-size"]) * 45 < 2**29
 
 
-def test_a_list_becomes_several_words() -> None:
-    assert flags({"recompute_modules": "moe layernorm"})["--recompute-modules"] == "moe layernorm"
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -66,11 +62,9 @@ def test_a_list_becomes_several_words() -> None:
         ({"moe-token-dispatcher-type": "flex"}, "set 'dispatcher' of the workload"),
         ({"ddp.overlap_grad_reduce": True}, "a flag of the script has no dots; write 'overlap_grad_reduce'"),
         ({"--num-layers": 2}, r"config\.--num-layers is not a flag"),
-        ({"num-layers=2": True}, r"config\.num-layers=2 is not a flag"),
         ({"recompute_method": "block --num-layers 2"}, "contains another flag"),
         ({"context-parallel-size": 2, "context_parallel_size": 4}, "sets --context-parallel-size twice"),
         ({"context-parallel-size": "two"}, "config: --context-parallel-size must be a positive number, not 'two'"),
-        ({"tensor-model-parallel-size": "0"}, "must be a positive number, not '0'"),
     ],
 )
 def test_a_key_that_would_change_the_shape_is_refused(config: dict[str, Any], message: str) -> None:
@@ -97,7 +91,6 @@ class ExchangeKey(NamedTuple):
         ("", "backward", "tp_ep", "alltoall"),
         ("", "forward", "dp|ep", "alltoall"),
         ("", "optimizer", "ep", "none"),
-        ("layers.3.self_attention", "forward", "ep", "none"),
         ("layers.3.mlp", "forward", "dep", "none"),
     ],
 )

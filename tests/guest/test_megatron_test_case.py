@@ -40,21 +40,12 @@ def command(test_case: MegatronTestCase, world: int = 16, ep: int = 4, **config:
     [
         ("--bf16: true", ["--bf16"]),
         ("--flag: false", ["--flag", "false"]),
-        ("--cuda-graph-impl: off", ["--cuda-graph-impl", "off"]),
         ("--lr: 1e-2", ["--lr", "1e-2"]),
         ("--seed: 010", ["--seed", "010"]),
-        ("--time: 1:30", ["--time", "1:30"]),
         ('--num-layers: "4"', ["--num-layers", "4"]),
-        ("--split: 949,50,1", ["--split", "949,50,1"]),
         ("--recompute-modules: [moe_act layernorm]", ["--recompute-modules", "moe_act", "layernorm"]),
         ('--recompute-modules: "[moe_act layernorm]"', ["--recompute-modules", "moe_act", "layernorm"]),
         ("--split: [949, 50, 1]", ["--split", "949", "50", "1"]),
-        ("--moe-layer-freq: ([0] * 3 + [1] * 12)", ["--moe-layer-freq", "([0] * 3 + [1] * 12)"]),
-        (
-            "--pipeline-model-parallel-layout: Et*3|(tt|)*29m|L",
-            ["--pipeline-model-parallel-layout", "Et*3|(tt|)*29m|L"],
-        ),
-        ("--hybrid-layer-pattern: M*M*/MM/MM", ["--hybrid-layer-pattern", "M*M*/MM/MM"]),
         ("--empty:", []),
         ("--data-path: my-data", []),
         ("--save: ${CHECKPOINT_SAVE_PATH}", []),
@@ -63,7 +54,8 @@ def command(test_case: MegatronTestCase, world: int = 16, ep: int = 4, **config:
 def test_a_value_reaches_the_script_as_megatrons_own_runner_passes_it(
     tmp_path: Path, text: str, words: list[str]
 ) -> None:
-    test_case = read(tmp_path, f"{SIZES}  {text}\n")
+    test_case = read(tmp_path, f"{SIZES}  {text}\n", "ENV_VARS:\n  NVTE: off\n  OCTAL: 010\n")
+    assert test_case.variables == {"NVTE": "off", "OCTAL": "010"}
     others = command(read(tmp_path, SIZES)).words
     line = command(test_case).words
     at = next((number for number, word in enumerate(line) if words and word == words[0]), 0)
@@ -117,7 +109,7 @@ def test_a_flag_that_cannot_be_traced_is_left_out_with_a_warning(tmp_path: Path)
     }
 
 
-@pytest.mark.parametrize("recipe", ["", "a/model_config.yaml", "a.yml", "a.YAML", "qwen3_30b_a3b_pretrain_config"])
+@pytest.mark.parametrize("recipe", ["", "a.YAML", "qwen3_30b_a3b_pretrain_config"])
 def test_both_sides_tell_a_file_of_flags_from_a_recipe_of_bridge(recipe: str) -> None:
     workload = Workload(adapter="megatron", recipe=recipe, shapes=["mixtral-8x7b"], timed=[])
     assert replace(make_request({}), recipe=recipe).runs_bridge == workload.runs_bridge
@@ -125,63 +117,15 @@ def test_both_sides_tell_a_file_of_flags_from_a_recipe_of_bridge(recipe: str) ->
 
 
 @pytest.mark.parametrize(
-    ("program", "recipe"),
-    [
-        ("pretrain_gpt.py", "qwen3_30b_a3b_pretrain_config"),
-        ("", "package.module:function"),
-        ("", "a/model_config.json"),
-        ("scripts/training/run_recipe.py", "a/model_config.yaml"),
-    ],
-)
-def test_a_recipe_that_the_script_cannot_take_is_refused_with_the_configuration(program: str, recipe: str) -> None:
-    with pytest.raises(ValueError, match="recipe: "):
-        Workload(adapter="megatron", program=program, recipe=recipe, shapes=["mixtral-8x7b"], timed=[])
-
-
-@pytest.mark.parametrize("program", ["/opt/train.py", "../train.py"])
-def test_a_script_outside_of_the_repository_is_refused(program: str) -> None:
-    with pytest.raises(ValueError, match="leaves the repository"):
-        Workload(adapter="megatron", program=program, shapes=["mixtral-8x7b"], timed=[])
-
-
-@pytest.mark.parametrize("adapter", ["megatron", "torchtitan"])
-def test_a_framework_without_a_cpu_program_takes_no_device(adapter: str) -> None:
-    with pytest.raises(ValueError, match="has no CPU program; leave device out"):
-        Workload.model_validate({"adapter": adapter, "device": "cpu", "timed": []})
-
-
-def test_the_users_keys_override_flags_and_are_the_users(tmp_path: Path) -> None:
-    line = command(read(tmp_path, f"{SIZES}  --num-layers: 32\n"), num_layers=2, lr=1e-3)
-    assert (line.flags["num_layers"], line.flags["lr"]) == (2, 1e-3)
-    assert not {"num_layers", "lr"} & {*line.regbot_flags}
-
-
-def test_variables_stay_texts(tmp_path: Path) -> None:
-    variables = "ENV_VARS:\n  NCCL_ALGO: Ring\n  NVTE: off\n  OCTAL: 010\n  EMPTY:\n"
-    assert read(tmp_path, SIZES, variables).variables == {
-        "NCCL_ALGO": "Ring",
-        "NVTE": "off",
-        "OCTAL": "010",
-        "EMPTY": "",
-    }
-
-
-@pytest.mark.parametrize(
     ("document", "message"),
     [
         ("a: 1\n", "has no MODEL_ARGS; it is not a test case of Megatron-LM"),
-        ("- 1\n", "has no MODEL_ARGS"),
         ("", "has no MODEL_ARGS"),
         ("MODEL_ARGS: 1\n", "MODEL_ARGS is no table of names and values"),
-        ("MODEL_ARGS:\n  --a: 1\nMODEL_ARGS:\n  --a: 2\n", "has MODEL_ARGS twice"),
-        ("MODEL_ARGS:\n  --num-layers: 4\n  --num_layers: 8\n", "MODEL_ARGS has a name twice"),
         ("MODEL_ARGS:\n  --a: {b: 1}\n", "the value of --a is neither a text nor a list of texts"),
-        ("MODEL_ARGS:\n  --a: [b, [c]]\n", "the value of --a is neither a text nor a list of texts"),
         ("MODEL_ARGS:\n  --a: [b, --evil]\n", "the value of --a contains another flag"),
         ("MODEL_ARGS:\n  a b: 1\n", "'a b', which is no name of a flag or variable"),
-        ("MODEL_ARGS:\n  ? [x]\n  : 1\n", "which is no name of a flag or variable"),
         ("MODEL_ARGS: [\n", "cannot be read as YAML"),
-        ("MODEL_ARGS:\n  --a: " + "[" * 3000 + "\n", "cannot be read as YAML"),
         ("x" * (MAX_BYTES + 1), f"has more than {MAX_BYTES} bytes"),
     ],
 )
@@ -192,12 +136,6 @@ def test_a_file_that_is_no_test_case_is_refused_with_its_name(tmp_path: Path, do
     assert refusal.value.kind == "config"
     assert f"recipe '{FILE}'" in str(refusal.value)
     assert message in str(refusal.value)
-
-
-def test_a_file_in_another_encoding_is_refused_with_its_name(tmp_path: Path) -> None:
-    (tmp_path / FILE).write_bytes(b"MODEL_ARGS:\n  --a: \xe9\n")
-    with pytest.raises(ContractError, match=r"recipe 'model_config\.yaml' cannot be read as YAML"):
-        read_test_case(tmp_path, FILE)
 
 
 @pytest.mark.parametrize("recipe", ["missing.yaml", "../outside.yaml", "."])
@@ -214,7 +152,6 @@ def test_a_file_that_is_not_in_the_checkout_is_refused(tmp_path: Path, recipe: s
     [
         (SIZES, 16, 8, "has EP 4, and 1 ranks work on one micro-batch, but 16 ranks with EP 8 were requested"),
         (f"{SIZES}  --tensor-model-parallel-size: 3\n", 16, 4, "trace it with --ep 4 and a multiple of 3 ranks"),
-        (f"{SIZES}  --micro-batch-size: true\n", 16, 4, "--micro-batch-size must be a positive number, not 'True'"),
         (f"{SIZES}  --context-parallel-size: two\n", 16, 4, "--context-parallel-size must be a positive number"),
     ],
 )

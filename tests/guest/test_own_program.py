@@ -6,7 +6,6 @@ The program in ``own_program/`` is small and has the names of Megatron-LM's. It 
 import json
 import os
 import shutil
-import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -96,18 +95,8 @@ def test_one_step_of_the_program_is_counted(checkout: Path, paper_library: Path)
 
 
 @pytest.mark.slow
-def test_the_peak_memory_is_that_of_the_whole_step_even_if_the_program_resets_its_statistics(
-    checkout: Path, paper_library: Path
-) -> None:
-    peak = trace(checkout, paper_library)["peak_device_bytes"]
-    resetting = "torch.cuda.reset_peak_memory_stats()\n    return loss.item()"
-    edit(checkout, "megatron/training/training.py", "return loss.item()", resetting)
-    assert trace(checkout, paper_library)["peak_device_bytes"] == peak
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("library", ["deepep", "hybridep"])
-def test_an_exchange_of_a_library_is_counted_via_the_library(library: str, checkout: Path, paper_library: Path) -> None:
+def test_an_exchange_of_a_library_is_counted_via_the_library(checkout: Path, paper_library: Path) -> None:
+    library = "hybridep"
     record = trace(checkout, paper_library, dispatcher=library)
     assert exchanges(record)["all_to_all", "ep", "forward", library] == 2 * LAYERS
     assert record["backends"]["dispatcher"]["executed"] == library
@@ -141,14 +130,6 @@ def test_a_revision_without_the_step_function_is_invalid_by_its_name(checkout: P
 
 
 @pytest.mark.slow
-def test_a_module_that_the_program_lacks_is_named(checkout: Path, paper_library: Path) -> None:
-    edit(checkout, "megatron/training/training.py", "import torch\n", "import torch\nimport no_such_package\n")
-    refusal = trace(checkout, paper_library)["refusal"]
-    assert refusal["kind"] == "no_framework"
-    assert "no_such_package" in refusal["message"]
-
-
-@pytest.mark.slow
 def test_an_unknown_flag_of_the_user_is_named_with_the_nearest_ones(checkout: Path, paper_library: Path) -> None:
     refusal = trace(checkout, paper_library, config={"moe-router-type": "fp32"})["refusal"]
     assert refusal["kind"] == "config"
@@ -156,14 +137,6 @@ def test_an_unknown_flag_of_the_user_is_named_with_the_nearest_ones(checkout: Pa
         "pretrain_gpt.py refused its command line: unrecognized arguments: --moe-router-type fp32; the nearest flags "
         "are --moe-router-dtype, --moe-router-topk, --moe-router-load-balancing-type"
     )
-
-
-@pytest.mark.slow
-def test_a_refusal_without_a_parser_shows_the_command_line(checkout: Path, paper_library: Path) -> None:
-    edit(checkout, "pretrain_gpt.py", "set_args(arguments)", "sys.exit(2)")
-    refusal = trace(checkout, paper_library)["refusal"]
-    assert refusal["kind"] == "config"
-    assert f"The command line: --num-layers {LAYERS} --hidden-size" in refusal["message"]
 
 
 @pytest.mark.slow
@@ -194,54 +167,11 @@ def test_a_flag_of_regbot_that_the_script_does_not_know_is_invalid_by_its_name(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("key", "advice"),
-    [
-        ("num_layers", "choose another shape"),
-        ("num-layers", "choose another shape"),
-        ("expert_model_parallel_size", "--ep"),
-    ],
-)
-def test_a_key_of_the_shape_cannot_be_set(key: str, advice: str, checkout: Path, paper_library: Path) -> None:
-    refusal = trace(checkout, paper_library, config={key: 3})["refusal"]
-    assert refusal["kind"] == "config"
-    assert advice in refusal["message"]
-
-
-@pytest.mark.slow
 def test_a_program_that_changes_a_number_of_the_shape_is_refused(checkout: Path, paper_library: Path) -> None:
     edit(checkout, "pretrain_gpt.py", "set_args(arguments)", "arguments.num_layers += 1\nset_args(arguments)")
     refusal = trace(checkout, paper_library)["refusal"]
     assert refusal["kind"] == "shape"
     assert f"num_layers is {LAYERS + 1}, not {LAYERS}" in refusal["message"]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not Path(sys.base_prefix, "bin", "python3-config").exists(), reason="this Python has no python3-config"
-)
-def test_commands_of_the_program_find_the_interpreters_own_python3_config(
-    checkout: Path, paper_library: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Megatron names its compiled dataset helpers by it. A virtual environment has none of its own."""
-    other = checkout.parent / "bin" / "python3-config"
-    other.parent.mkdir()
-    other.write_text("#!/bin/sh\necho .of-another-python.so\n")
-    other.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{other.parent}{os.pathsep}{os.environ['PATH']}")
-    asking = """import subprocess, sysconfig
-suffix = subprocess.check_output(["python3-config", "--extension-suffix"], text=True).strip()
-assert suffix == sysconfig.get_config_var("EXT_SUFFIX"), suffix
-set_args(arguments)"""
-    edit(checkout, "pretrain_gpt.py", "set_args(arguments)", asking)
-    assert "refusal" not in trace(checkout, paper_library)
-
-
-@pytest.mark.slow
-def test_a_program_that_makes_too_few_steps_is_refused(checkout: Path, paper_library: Path) -> None:
-    refusal = trace(checkout, paper_library, config={"steps_to_make": 1})["refusal"]
-    assert refusal["kind"] == "config"
-    assert "ended after 1 training steps" in refusal["message"]
 
 
 @pytest.mark.slow
@@ -258,31 +188,8 @@ def test_a_crash_of_the_program_is_the_programs(checkout: Path, paper_library: P
     refusal = trace(checkout, paper_library)["refusal"]
     assert refusal["kind"] == "code"
     assert refusal["where"].startswith("megatron/training/model.py:")
-    assert_raised_in(refusal["crash"], "megatron/training/model.py")
-
-
-@pytest.mark.slow
-def test_an_error_that_the_program_catches_is_reported_from_where_it_was_raised(
-    checkout: Path, paper_library: Path
-) -> None:
-    edit(checkout, "megatron/training/model.py", "order = chosen", "raise KeyError('lost')\n        order = chosen")
-    refusal = trace(checkout, paper_library)["refusal"]
-    assert refusal["message"] == "SystemExit: caught"
-    assert_raised_in(refusal["crash"], "megatron/training/model.py")
-
-
-@pytest.mark.slow
-def test_an_error_in_backward_is_the_programs(checkout: Path, paper_library: Path) -> None:
-    failing = (
-        "class Failing(torch.autograd.Function):\n"
-        "    forward = staticmethod(lambda ctx, rows: rows.clone())\n\n"
-        "    @staticmethod\n    def backward(ctx, gradient):\n        raise KeyError('lost')\n\n\n"
-    )
-    edit(checkout, "megatron/training/model.py", "class MoE(", f"{failing}class MoE(")
-    edit(checkout, "megatron/training/model.py", "self.router(rows)", "self.router(Failing.apply(rows))")
-    refusal = trace(checkout, paper_library)["refusal"]
-    assert_raised_in(refusal["crash"], "megatron/training/model.py")
-    assert refusal["crash"]["frames"][-1]["function"] == "backward"
+    assert refusal["crash"]["frames"][-1]["file"] == "megatron/training/model.py"
+    assert "regbot" not in {frame["owner"] for frame in refusal["crash"]["frames"]}
 
 
 @pytest.mark.slow
@@ -292,27 +199,3 @@ def test_an_error_that_names_a_flag_of_regbot_reports_the_flag(checkout: Path, p
     assert trace(checkout, paper_library)["refusal"]["crash"]["keys"] == ["overlap_grad_reduce"]
     by_user = trace(checkout, paper_library, config={"overlap_grad_reduce": False})
     assert by_user["refusal"]["crash"]["keys"] == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "is_named"), [("global_batch_size", True), ("train_iters", True), ("num_layers", False)]
-)
-def test_numbers_of_a_step_are_regbots_and_those_of_the_shape_are_the_workloads(
-    checkout: Path, paper_library: Path, name: str, is_named: bool
-) -> None:
-    edit(checkout, "megatron/training/model.py", "order = chosen", f"assert not True, '{name} is too small'")
-    assert trace(checkout, paper_library)["refusal"]["crash"]["keys"] == ([name] if is_named else [])
-
-
-def assert_raised_in(crash: dict[str, Any], file: str) -> None:
-    """Assert that the error was raised in ``file``, and passed through no code of regbot."""
-    assert crash["frames"][-1]["file"] == file
-    assert "regbot" not in {frame["owner"] for frame in crash["frames"]}
-
-
-@pytest.mark.slow
-def test_without_a_paper_gpu_the_program_is_refused(checkout: Path, tmp_path: Path) -> None:
-    refusal = trace(checkout, Path(), paper="")["refusal"]
-    assert refusal["kind"] == "config"
-    assert "runs on a paper GPU only" in refusal["message"]

@@ -10,10 +10,6 @@ from typing import Any
 
 import pytest
 
-from regbot.records.config import Workload
-from regbot.workloads import single_task
-from regbot.workloads.guest import RawRecord, request_document
-from regbot.workloads.shapes import load_shape
 from regbot_guest.frameworks.megatron_bridge import format_value
 from support.guest_runs import QWEN, TINY, answer, ask, run_guest
 
@@ -93,10 +89,8 @@ def test_the_workload_overrides_keys_of_the_recipe(checkout: Path, paper_library
     [
         ({"virtual_pipeline_model_parallel_size": 2}, 2),
         ({"pipeline_model_parallel_layout": "Et|t|t|tL"}, 2),
-        ({"pipeline_model_parallel_layout": "Et|tL"}, 1),
-        ({"virtual_pipeline_model_parallel_size": 2, "microbatch_group_size_per_vp_stage": 4}, 4),
     ],
-    ids=["virtual", "layout", "layout of as many stages", "group"],
+    ids=["virtual", "layout"],
 )
 def test_an_interleaved_pipeline_gets_as_many_micro_batches_as_megatron_requires(
     pipeline: dict[str, Any], micro_batches: int, checkout: Path, paper_library: Path
@@ -126,18 +120,11 @@ def test_the_vocabulary_is_that_of_the_recipes_tokenizer(
         ({"recipe": "qwen3_pretrain_x"}, "config", "Recipe 'qwen3_pretrain_x' not found"),
         ({"recipe": "qwen3_30b_a3b_sft_config"}, "config", "is not one for pretraining"),
         ({"recipe": "own_tokenizer_pretrain_config"}, "config", "from the tokenizer a/b; set 'tokenizer.vocab_size'"),
-        ({"recipe": "empty_pretrain_config"}, "config", "returns None, not a configuration"),
         ({"config": {"pipeline_model_parallel_layout": "${model.x}"}}, "config", "would insert another key's value"),
         ({"ep": 8}, "config", "trace it with --ep 4 and a multiple of 2 ranks"),
         ({"config": {"num_layer": 3}}, "config", "no key model.num_layer; the nearest keys are model.num_layers"),
         ({"config": {"model.expert_model_parallel_size": 2}}, "config", "set it with --ep"),
-        ({"config": {"num_layers": 3, "model.num_layers": 3}}, "config", "sets model.num_layers twice"),
         ({"config": {"+model.x": 3}}, "config", "is not a key of a recipe"),
-        (
-            {"config": {"train.micro_batch_size": "x"}},
-            "config",
-            "train.micro_batch_size of the recipe must be a",
-        ),
         ({"routing": "skewed"}, "config", "balanced or natural"),
         ({"program": "scripts/run.py"}, "config", "the checkout has no scripts/run.py"),
     ],
@@ -160,7 +147,6 @@ def test_what_does_not_fit_is_refused_by_name(
             "make_step",
             "no megatron.bridge.training.train.train_step",
         ),
-        ("scripts/training/recipe_runner.py", "load_recipe", "find_recipe", "no recipe_runner.load_recipe"),
         (
             "src/megatron/bridge/recipes/__init__.py",
             "num_workers",
@@ -168,7 +154,7 @@ def test_what_does_not_fit_is_refused_by_name(
             "no key dataset.num_workers, which regbot sets; the nearest keys are dataset.worker_num",
         ),
     ],
-    ids=["step", "loader", "key"],
+    ids=["step", "key"],
 )
 def test_a_revision_with_other_names_is_named_and_not_blamed(
     file: str, old: str, new: str, message: str, checkout: Path, paper_library: Path
@@ -181,34 +167,6 @@ def test_a_revision_with_other_names_is_named_and_not_blamed(
     assert message in refusal["message"]
 
 
-def test_a_crash_while_the_program_is_imported_is_the_checkouts(checkout: Path, paper_library: Path) -> None:
-    path = checkout / "src/megatron/bridge/training/train.py"
-    path.write_text(path.read_text() + "\ntorch.no_such_function\n")
-    refusal = trace(checkout, paper_library)["refusal"]
-    assert refusal["kind"] == "code"
-    assert "train.py" in refusal["where"]
-
-
-@pytest.mark.parametrize(
-    ("file", "line"),
-    [
-        ("src/megatron/bridge/recipes/__init__.py", "broken_pretrain_config"),
-        ("scripts/training/recipe_runner.py", "import megatron.bridge.gone"),
-    ],
-    ids=["recipe", "import of the loader"],
-)
-def test_a_recipe_that_fails_is_a_crash_of_the_checkouts_code(
-    file: str, line: str, checkout: Path, paper_library: Path
-) -> None:
-    recipe = line if line.endswith("config") else RECIPE
-    if recipe == RECIPE:
-        path = checkout / file
-        path.write_text(f"{line}\n{path.read_text()}")
-    refusal = trace(checkout, paper_library, recipe=recipe)["refusal"]
-    assert refusal["kind"] == "code"
-    assert refusal["where"].startswith(file)
-
-
 def test_a_crash_over_a_key_that_regbot_sets_names_it(checkout: Path, paper_library: Path) -> None:
     path = checkout / "src/megatron/bridge/training/train.py"
     error = "raise ValueError('train.global_batch_size must be at least 64')"
@@ -217,31 +175,14 @@ def test_a_crash_over_a_key_that_regbot_sets_names_it(checkout: Path, paper_libr
     assert refusal["crash"]["keys"] == ["train.global_batch_size"]
 
 
-def test_a_check_watches_both_packages_of_bridge_even_if_one_is_missing(checkout: Path) -> None:
-    workload = Workload(
-        adapter="megatron", program="scripts/training/run_recipe.py", recipe=RECIPE, shapes=[QWEN], timed=[],
-        source_roots=["src", "3rdparty/Megatron-LM"],
-    )  # fmt: skip
-    shutil.rmtree(checkout / "3rdparty/Megatron-LM/megatron")
-    task = single_task("bridge", workload, load_shape(QWEN), "ep", WORLD, EP)
-    document = request_document(task, checkout, RawRecord(checkout / "record.json", "nonce"))
-    assert document["watch"] == ["megatron.bridge", "megatron.core"]
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [
         (None, "null"),
         ("null", "null"),
         (True, "true"),
-        (2, "2"),
-        (1e-4, "0.0001"),
-        (float("inf"), "inf"),
         ("[moe,mlp]", "[moe,mlp]"),
         ("it's", "'it" + chr(92) + "'s'"),
-        ("a" + chr(92) + "b", "'a" + chr(92) + "b'"),
-        ("end" + chr(92), "'end" + 2 * chr(92) + "'"),
-        ("é", "'é'"),
     ],
 )
 def test_values_are_written_in_the_grammar_of_hydra(value: Any, text: str) -> None:

@@ -50,9 +50,7 @@ def _by_cumsum(experts: Tensor) -> list[int]:
 READS: dict[str, tuple[Callable[[Tensor], object], int]] = {
     "item": (lambda e: e.sum().item(), 1),
     "a branch on a tensor": (lambda e: bool(e.sum() > 3), 1),
-    "int of two": (lambda e: (int(e.min()), int(e.max())), 2),
     "tolist of the counts": (lambda e: torch.bincount(e.flatten(), minlength=EXPERTS).tolist(), EXPERTS),
-    "counts that stay on the device": (lambda e: torch.bincount(e.flatten(), minlength=EXPERTS).cumsum(0), 0),
     "a size": (lambda e: e.shape[0] * e.numel(), 0),
 }
 
@@ -73,28 +71,16 @@ def test_values_that_the_host_reads_are_counted_outside_the_optimizer(way: str, 
 
 COUNTS: dict[str, Callable[[Tensor], list[int]]] = {
     "bincount": lambda e: torch.bincount(e.flatten(), minlength=EXPERTS).tolist(),
-    "bincount on the host": lambda e: torch.bincount(e.view(-1), minlength=EXPERTS).cpu().numpy().tolist(),
     "one-hot and sum": lambda e: F.one_hot(e, EXPERTS).sum((0, 1)).tolist(),
-    "scattered ones and sum": lambda e: torch.zeros(TOKENS, EXPERTS).scatter(1, e, 1.0).sum(0).int().tolist(),
     "routing map like the logits": lambda e: torch.zeros_like(logits()).int().scatter(1, e, 1).bool().sum(0).tolist(),
-    "scatter_add of ones": lambda e: (
-        torch.zeros(EXPERTS, dtype=torch.int64).scatter_add_(0, e.flatten(), torch.ones_like(e.flatten())).tolist()
-    ),
-    "histc of floats": lambda e: torch.histc(e.float(), bins=EXPERTS, min=0, max=EXPERTS - 1).int().tolist(),
     "sort and unique_consecutive": lambda e: torch.unique_consecutive(e.flatten().sort()[0], return_counts=True)[
         1
     ].tolist(),
-    "argsort and searchsorted": lambda e: (
-        torch.searchsorted(e.flatten()[e.flatten().argsort()], torch.arange(EXPERTS + 1)).diff().tolist()
-    ),
     "cumsum": _by_cumsum,
     "nonzero per expert": lambda e: [(e == expert).nonzero().shape[0] for expert in range(EXPERTS)],
-    "where per expert": lambda e: [torch.where(e == expert)[0].numel() for expert in range(EXPERTS)],
-    "mask per expert, summed": lambda e: [int((e == expert).sum()) for expert in range(EXPERTS)],
     "mask on the tokens": lambda e: [
         torch.randn(TOKENS, 4)[(e == expert).any(-1)].shape[0] for expert in range(EXPERTS)
     ],
-    "mask on the choices": lambda e: [e[e == expert].numel() for expert in range(EXPERTS)],
     "masked_select": lambda e: [torch.masked_select(e, e == expert).numel() for expert in range(EXPERTS)],
     "repeat_interleave and split": lambda e: [
         part.shape[0]
@@ -105,12 +91,8 @@ COUNTS: dict[str, Callable[[Tensor], list[int]]] = {
 }
 ROUTERS: dict[str, Callable[[Tensor], Tensor]] = {
     "topk of logits": topk,
-    "topk of softmax": lambda scores: topk(scores.softmax(-1)),
     "topk of sigmoid and bias": lambda scores: topk(scores.sigmoid() + torch.randn(EXPERTS)),
-    "topk by keyword": lambda scores: scores.topk(k=TOP_K, dim=1, sorted=False).indices,
-    "argmax twice": lambda scores: torch.stack([scores.argmax(-1), (scores.argmax(-1) + 1) % EXPERTS], -1),
     "sort": lambda scores: scores.sort(dim=-1, descending=True)[1][:, :TOP_K],
-    "stable argsort": lambda scores: scores.argsort(dim=-1, descending=True, stable=True)[:, :TOP_K],
 }
 
 
@@ -126,14 +108,6 @@ def test_tokens_per_expert_are_known_for_every_way_of_counting(style: str, routi
 
 
 @pytest.mark.parametrize("router", ROUTERS)
-def test_a_natural_router_is_traced_as_balanced(router: str) -> None:
-    with without_values():
-        experts = ROUTERS[router](logits())
-        assert experts.shape == (TOKENS, TOP_K)
-        assert torch.bincount(experts.flatten(), minlength=EXPERTS).tolist() == [TOKENS * TOP_K // EXPERTS] * EXPERTS
-
-
-@pytest.mark.parametrize("router", [name for name in ROUTERS if name != "argmax twice"])
 def test_a_natural_router_is_traced_as_skewed_if_requested(router: str) -> None:
     chosen = forced_experts(TOKENS, EXPERTS, TOP_K, "skewed", 1, torch.device("cpu"))
     with without_values("skewed"):
@@ -143,10 +117,6 @@ def test_a_natural_router_is_traced_as_skewed_if_requested(router: str) -> None:
 
 def unknown(size: int = EXPERTS) -> Tensor:
     return torch.randn(size).long()
-
-
-def _through_view(counts: Tensor) -> None:
-    counts[2:].add_(unknown(EXPERTS - 2))
 
 
 def _through_view_of_view(counts: Tensor) -> None:
@@ -163,13 +133,9 @@ def _element(counts: Tensor) -> None:
 
 WRITES: dict[str, Callable[[Tensor], object]] = {
     "add_": lambda counts: counts.add_(unknown()),
-    "copy_": lambda counts: counts.copy_(unknown()),
-    "masked_fill_": lambda counts: counts.masked_fill_(unknown() > 0, 1),
-    "index_add_": lambda counts: counts.index_add_(0, unknown(), torch.ones(EXPERTS, dtype=torch.int64)),
     "random_": lambda counts: counts.random_(0, 5),
     "one element": _element,
     "out=": _out,
-    "a view": _through_view,
     "a view of a view": _through_view_of_view,
     "foreach": lambda counts: torch._foreach_add_([counts], [unknown()]),
 }
@@ -186,14 +152,6 @@ def test_a_tensor_is_unknown_after_a_write_of_unknown_values(write: str) -> None
             with pytest.raises(Untraceable, match="depends on real data"):
                 written.tolist()
         assert copy.tolist() == [16] * EXPERTS
-
-
-def test_known_values_written_through_a_view_are_known_in_the_base() -> None:
-    with without_values():
-        known = torch.bincount(topk(logits()).flatten(), minlength=EXPERTS)
-        known[4:].fill_(3)
-        known[0] = known[1] + 1
-        assert known.tolist() == [17, 16, 16, 16, 3, 3, 3, 3]
 
 
 def test_a_foreach_operator_does_not_leave_stale_known_values() -> None:
@@ -232,14 +190,6 @@ def test_reads_of_a_loss_and_a_norm_are_guessed_and_recorded() -> None:
         norm = torch.nn.utils.clip_grad_norm_([weight], 1.0)
         assert not (norm > 100)
         assert any("condition" in note for note in shadows.guesses)
-
-
-def test_reads_of_known_floats_are_exact() -> None:
-    with without_values() as shadows:
-        counts = torch.bincount(topk(logits()).flatten(), minlength=EXPERTS)
-        assert (counts.float().mean() / 64).item() == 0.25
-        assert bool((counts == 16).all())
-    assert not shadows.guesses
 
 
 # ---- exchanges: one layer that computes its splits in different ways, traced and run on real ranks
@@ -323,22 +273,11 @@ STYLES = {
         dist.all_to_all(arriving, list(counts.chunk(ranks)), group=self.group)
         return torch.cat(arriving).tolist(), counts.tolist()
 """,
-    "functional": """
-        arriving = funcol.all_to_all_single(counts, None, None, self.group)
-        return funcol.wait_tensor(arriving).tolist(), counts.tolist()
-""",
     "gathered": """
         ranks, rank = self.group.size(), self.group.rank()
         everyone = torch.empty(ranks * len(counts), dtype=torch.int64)
         dist.all_gather_into_tensor(everyone, counts, group=self.group)
         arriving = everyone.view(ranks, ranks, -1)[:, rank].flatten()
-        return arriving.tolist(), counts.tolist()
-""",
-    "gathered_list": """
-        ranks, rank = self.group.size(), self.group.rank()
-        everyone = [torch.empty_like(counts) for _ in range(ranks)]
-        dist.all_gather(everyone, counts, group=self.group)
-        arriving = torch.stack(everyone).view(ranks, ranks, -1)[:, rank].flatten()
         return arriving.tolist(), counts.tolist()
 """,
     "largest": """
@@ -353,7 +292,7 @@ def x_rows(config):
     return config["sequence"] * config["micro_batch"] * config["top_k"] // config["experts"]
 """,
 }
-EXCHANGES = {"lists": "lists", "functional": "functional"}
+EXCHANGES = {"lists": "lists", "gathered": "functional"}
 
 
 @pytest.fixture
@@ -389,13 +328,6 @@ def test_every_style_of_exchange_is_traced_as_on_real_ranks(styles: Path, style:
     ]
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_a_natural_router_is_traced_like_a_forced_one(styles: Path, style: str) -> None:
-    natural = answer(styles, f"{style}.static.natural")
-    assert rows(natural) == rows(answer(styles, f"{style}.static.balanced"))
-    assert any("natural" in warning for warning in natural["ledger"]["warnings"])
-
-
 @pytest.mark.parametrize("style", [style for style in STYLES if style != "largest"])
 def test_a_natural_router_in_a_layer_is_traced_as_skewed_if_requested(styles: Path, style: str) -> None:
     sequence, top_k, experts, hidden = (TINY[key] for key in ("sequence", "top_k", "experts", "hidden"))
@@ -412,9 +344,7 @@ def test_a_natural_router_in_a_layer_is_traced_as_skewed_if_requested(styles: Pa
     [
         ("single", {"all_to_all": 1}),
         ("lists", {"all_to_all": 1}),
-        ("functional", {"all_to_all": 1}),
         ("gathered", {"all_gather": 1}),
-        ("gathered_list", {"all_gather": 1}),
         ("largest", {"all_reduce": 2}),
     ],
 )

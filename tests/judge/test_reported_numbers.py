@@ -27,8 +27,8 @@ from regbot.records.text.units import binary_bytes
 from regbot.records.text.words import count
 from regbot.records.verdict import RankComparison, RankTimes, RunVerdict, Throughput, Verdict
 from regbot.report import comment, html
-from regbot.report.evidence import format_outcome
 from regbot.report.markdown import prose
+from regbot.report.notes import format_outcome
 from regbot.report.quantities import milliseconds
 from regbot.report.throughput import format_change
 from support.health_builder import gpu, health

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regbot.judge.stragglers import LATE_RUN_SHARE, find_stragglers, warn_of_stragglers
-from regbot.records.ledger import Axis, Ledger
-from regbot.stats.stragglers import LATE_SHARE, Lateness, rank_lateness
+from regbot.judge.stragglers import LATE_RUN_SHARE, find_stragglers
+from regbot.stats.stragglers import Lateness, rank_lateness
 from support.guest_runs import answer
-from support.ledger_builder import smoke_ledger
 from support.straggler_cases import ALIKE_RUNS, OWN_S, STEPS, run_of, session, steps
 from support.straggler_cases import ranks as ranks
 
@@ -33,12 +31,6 @@ def test_the_rank_that_works_longer_is_the_late_one_by_about_as_much(ranks: int)
     assert late[0].steps_share > 0.95
 
 
-def test_two_slow_ranks_of_eight_are_both_named_the_slower_first() -> None:
-    late = late_ranks(*steps([1, 1, 1.2, 1, 1, 1.5, 1, 1]))
-    assert [lateness.rank for lateness in late] == [5, 2]
-    assert [lateness.slowdown for lateness in late] == pytest.approx([0.5, 0.2], abs=0.05)
-
-
 def test_ranks_that_are_alike_are_not_late() -> None:
     for seed in range(50):
         assert late_ranks(*steps([1.0] * 2, noise=0.1, seed=seed)) == []
@@ -52,16 +44,6 @@ def test_a_stall_in_a_few_steps_makes_no_rank_late() -> None:
             step_s[rank][step] += OWN_S
         wait_s[0][step] += OWN_S
     assert late_ranks(step_s, wait_s) == []
-
-
-def test_a_rank_that_is_slower_in_little_more_than_half_of_the_steps_is_not_late() -> None:
-    longer, shorter = steps([1.0, 2.0]), steps([1.0, 0.8])
-    step_s, wait_s = (
-        [x[:24] + y[24:] for x, y in zip(a, b, strict=True)] for a, b in zip(longer, shorter, strict=True)
-    )
-    lateness = rank_lateness(step_s, wait_s)[1]
-    assert (lateness.slowdown > LATE_SHARE, lateness.steps_share) == (True, 0.6)
-    assert not lateness.is_late
 
 
 @pytest.mark.parametrize(
@@ -84,10 +66,8 @@ def test_unusable_times_name_no_rank(step_s: list[list[float]], wait_s: list[lis
 
 def test_a_rank_that_is_late_in_both_arms_is_caused_by_the_node_or_the_workload() -> None:
     stragglers = find_stragglers(session([1, 1.3], [1, 1.3], ["n1", "n2"]))
-    assert [
-        (straggler.rank, straggler.host, straggler.arms, straggler.responsible_arm) for straggler in stragglers
-    ] == [
-        (1, "n2", ("base", "head"), None),
+    assert [(late.rank, late.host, late.arms, late.responsible_arm) for late in stragglers] == [
+        (1, "n2", ("base", "head"), None)
     ]
     assert stragglers[0].slower_pct == pytest.approx(30, abs=4)
     assert stragglers[0].text.startswith("the others wait for rank 1 (n2): its own work takes ")
@@ -124,48 +104,10 @@ def test_if_only_head_was_timed_no_arm_is_responsible() -> None:
     assert "the other arm was not timed" in stragglers[0].text
 
 
-def test_where_all_ranks_of_a_host_are_late_the_host_is_named() -> None:
-    slow_host = [1, 1, 1, 1, 1.3, 1.3, 1.3, 1.3]
-    stragglers = find_stragglers(session(slow_host, slow_host, ["n1", "n2"]))
-    assert [(straggler.rank, straggler.host, straggler.arms) for straggler in stragglers] == [
-        (None, "n2", ("base", "head"))
-    ]
-    assert stragglers[0].slower_pct == pytest.approx(30, abs=5)
-    assert stragglers[0].text.startswith("the others wait for all ranks of n2: their own work takes ")
-
-
-def test_a_host_with_one_late_rank_is_not_blamed_as_a_whole() -> None:
-    factors = [1, 1, 1, 1, 1, 1.3, 1, 1]
-    assert [(e.rank, e.host) for e in find_stragglers(session(factors, factors, ["n1", "n2"]))] == [(5, "n2")]
-
-
 def test_warm_launches_failed_runs_and_logs_name_nobody() -> None:
     runs = session([1, 1], [1, 1])
     assert find_stragglers(runs) == []  # though the warm launches were late
     assert find_stragglers([run.model_copy(update={"outcome": "crashed"}) for run in session([1, 2], [1, 2])]) == []
-
-
-def test_experts_that_get_more_tokens_explain_a_late_rank() -> None:
-    runs = []
-    for run in session([1, 1.3], [1, 1.3]):
-        assert run.timing is not None
-        timing = run.timing.model_copy(update={"tokens_per_expert": [100, 100, 130, 130]})
-        runs.append(run.model_copy(update={"timing": timing, "ledger": ledger_of_two()}))
-    (found,) = find_stragglers(runs)
-    assert found.load_pct == pytest.approx(30)
-    assert found.is_explained_by_load
-    assert found.text.endswith("its experts get 30% more tokens; the cause is the workload, not the node")
-
-
-def ledger_of_two() -> Ledger:
-    return smoke_ledger().model_copy(update={"axes": {"ep": Axis(size=2, ranks=[0, 1])}})
-
-
-def test_many_late_ranks_are_counted_and_not_all_named() -> None:
-    factors = [1.0] * 10 + [1.3] * 6
-    told = warn_of_stragglers(session(factors, factors))
-    assert len(told) == 5
-    assert told[-1] == "2 more ranks are late"
 
 
 def test_a_session_that_moved_does_not_mix_two_machines() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -175,42 +174,10 @@ def test_the_dumps_of_two_ranks_are_read_together(tmp_path: Path) -> None:
     assert sorted(read_ledgers(paths).rank_digests) == ["1"]
 
 
-def test_a_dump_above_the_cap_is_refused_with_how_to_make_a_shorter_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert flight_recorder.MAX_BYTES == 32 * 2**20
+def test_a_dump_above_the_cap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flight_recorder, "MAX_BYTES", 1000)
-    with pytest.raises(ReadError, match=r"more than 1,000 bytes.*dump a shorter ring: TORCH_FR_BUFFER_SIZE"):
+    with pytest.raises(ReadError, match=r"more than 1,000 bytes"):
         read(tmp_path, [entry(i, "0", "nccl:all_reduce", i, [[8]]) for i in range(9)])
-
-
-@pytest.mark.slow
-def test_a_dump_takes_little_more_memory_than_its_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "dump.json"
-    whole = json.dumps({**NCCL, "entries": [entry(0, "0", "nccl:all_reduce", 1, [[8]])]})
-    padding = '{"profiling_name":"nccl:all_reduce"},' * 50_000
-    path.write_text(whole.replace('"entries": [', '"entries": [' + padding))
-    tracemalloc.start()
-    ledger = flight_recorder.read(Source(path))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert sum(ledger_entry.count for ledger_entry in ledger.entries) == 50_001
-    assert peak < 3 * path.stat().st_size + 4 * 2**20
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"entries": [' + '{"profiling_name": "nccl:x", "a": "' + "a" * 2**20 + '"}]}', "entry 1 has more than"),
-        ('{"pg_config": {"a": "' + "a" * 2**22 + '"}, "entries": []}', "pg_config of more than"),
-        ("{" + ",".join(f'"{i}": 1' for i in range(1001)) + "}", "more than 1,000 keys"),
-    ],
-)
-def test_no_part_of_a_dump_is_taken_apart_whatever_its_size(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "dump.json"
-    path.write_text(text)
-    with pytest.raises(ReadError, match=message):
-        flight_recorder.read(Source(path))
 
 
 def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) -> None:
@@ -259,21 +226,12 @@ def test_a_pickle_is_refused_unopened_with_how_to_get_json(tmp_path: Path) -> No
     ("text", "message"),
     [
         ('{"version": "2.10", "pg_status": {}, "entries": []}', "has no entries.*TORCH_FR_BUFFER_SIZE"),
-        ('{"version": "2.10", "pg_status": {}}', "has no entries"),
-        ('{"entries": [{"profiling_name": "nccl:x", "record_id": 1, "record_id": 2}]}', "'record_id'.*twice|duplicate"),
-        ('{"entries": [{"profiling_name": "nccl:x", "duration_ms": NaN}]}', "NaN"),
+        ('{"entries": 7}', "has no entries"),
+        ('{"entries": [{"profiling_name": "nccl:x", "record_id": 1, "record_id": 2}]}', "'record_id' appears twice"),
         ('{"entries": [{"profiling_name": "nccl:all_red', "not valid JSON.*copy it again"),
         ('{"entries": [1]}', "an entry that is not an object"),
         ('{"entries": [{}]}', "without profiling_name"),
         ("[1, 2]", "not a Flight Recorder dump"),
-        ('{"entries": [], "entries": []}', "'entries' occurs twice.*copy it again"),
-        ('{"entries": []} x', "data after its end"),
-        ('{"entries": [] "version": 1}', "neither comma nor closing bracket"),
-        ('{"entries": [{"profiling_name": "nccl:x"} 1]}', "neither comma nor closing bracket"),
-        ('{"entries": [{"profiling_name": "nccl:x"},]}', "entry 2: is not valid JSON"),
-        ('{"entries": [], }', "a key is missing at byte"),
-        ('{"entries": 7}', "has no entries"),
-        ('{"entries": ["' + '\\"' * 200_000, "copy it again"),
         ('{"a": {"entries": [1]}, "b": {"entries": [1]}}', "dumps of 2 ranks; give the dump of one rank"),
     ],
 )

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from regbot.ledgers.readers import ReadError, Source, hlo
-from regbot.ledgers.readers.hlo_collectives import find_module, find_phase
-from regbot.ledgers.readers.hlo_groups import (
+from regbot.ledgers.readers.hlo.collectives import find_module, find_phase
+from regbot.ledgers.readers.hlo.groups import (
     Devices,
     ReplicaGroup,
     find_group,
     find_permute_group,
 )
-from regbot.ledgers.readers.hlo_text import parse_attributes, parse_tensors
+from regbot.ledgers.readers.hlo.text import parse_attributes, parse_tensors
 from regbot.records.ledger import Entry, Ledger
 
 TEXTS = Path(__file__).parents[1] / "hlo"

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regbot.ledgers.readers import ReadError, Source, detect_reader, events, kineto, kineto_record, read_file
+from regbot.ledgers.readers import ReadError, Source, detect_reader, kineto, read_file
 from regbot.ledgers.readers.kernels import classify
+from regbot.ledgers.readers.kineto import events, record
 from regbot.records.ledger import Kind, Ledger
 from support.guest_runs import GUEST, TINY, _run, ask, once
 from traces.writer import DP, EP, GEMM, INFO, NCCL, Event, Writer, event, metadata, operator, step, text, write
@@ -43,15 +44,10 @@ def read(name: str) -> Ledger:
 
 @pytest.fixture
 def ledger_of(tmp_path: Path) -> Callable[..., Ledger]:
-    """Reads the trace of some events, as Kineto writes it and with keys in another order: both must say the same."""
+    """Reads the trace of some events."""
 
     def make(*given: Event, info: dict[str, Any] | None = INFO) -> Ledger:
-        first, second = (
-            read_file(write(tmp_path / "t.json.gz", text(given, info, layout)), "kineto")
-            for layout in ("kineto", "sorted")
-        )
-        assert first == second
-        return first
+        return read_file(write(tmp_path / "t.json.gz", text(given, info)), "kineto")
 
     return make
 
@@ -119,7 +115,7 @@ def test_generic_kernels_of_rccl_are_counted_by_metadata_and_the_rest_is_unclass
     ledger = read("rccl_generic.json")
     assert counts(ledger) == {"all_to_all": 1, "all_gather": 1, "reduce_scatter": 1}
     assert [(u.name[:21], u.count, u.seconds) for u in ledger.unclassified] == [("ncclDevKernel_Generic", 1, 3e-5)]
-    assert any("could not be classified" in warning for warning in ledger.warnings)
+    assert any("communication of unknown kind is not counted" in warning for warning in ledger.warnings)
 
 
 def test_a_library_beside_nccl_keeps_the_source_of_the_rest(ledger_of: Callable[..., Ledger]) -> None:
@@ -259,7 +255,7 @@ def test_communication_that_nothing_explains_is_unclassified_and_never_zero(
     ledger = ledger_of(*writer.events)
     assert [(u.name, u.count, u.seconds) for u in ledger.unclassified] == [(name, 1, pytest.approx(4e-5))]
     assert (ledger.entries, ledger.source) == ([], "kineto:kernels")
-    assert any("could not be classified" in warning for warning in ledger.warnings)
+    assert any("communication of unknown kind is not counted" in warning for warning in ledger.warnings)
 
 
 def test_a_collective_that_no_table_knows_is_unclassified(ledger_of: Callable[..., Ledger]) -> None:
@@ -519,14 +515,12 @@ def _put(path: Path, data: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("layout", ["kineto", "sorted"])
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"ts": 30', '"ts": NaN', "'ts'"),
-        ('"dur": 5', '"dur": Infinity', "'dur'"),
+        ('"ts": 30', '"ts": NaN', "not written as Kineto"),
+        ('"dur": 5', '"dur": Infinity', "not written as Kineto"),
         ('"dur": 5', '"dur": -5', "ends before it begins"),
-        ('"ts": 30', '"ts": "30"', "'ts'"),
         ('"dtype": "Half"', '"dtype": "Half", "dtype": "Float"', "'dtype' twice"),
         (
             '"Collective name": "send"',
@@ -537,13 +531,10 @@ def _put(path: Path, data: bytes) -> Path:
         ('"dtype": "Half"', '"dtype": ' + "[" * 3000, "not JSON"),
     ],
 )
-def test_numbers_and_keys_that_cannot_be_are_refused(
-    tmp_path: Path, layout: str, old: str, new: str, message: str
-) -> None:
-    given = text([operator("record_param_comms", 30, 5, **metadata("send", dtype="Half"))], layout=layout)
-    squeezed = old if old in given else old.replace(": ", ":")
-    assert squeezed in given
-    assert message in refusal(write(tmp_path / "t.json", given.replace(squeezed, new)))
+def test_numbers_and_keys_that_cannot_be_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    given = text([operator("record_param_comms", 30, 5, **metadata("send", dtype="Half"))])
+    assert old in given
+    assert message in refusal(write(tmp_path / "t.json", given.replace(old, new)))
 
 
 def test_numbers_that_nothing_needs_may_be_anything(ledger_of: Callable[..., Ledger]) -> None:
@@ -560,9 +551,7 @@ def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
         assert message in refusal(_put(tmp_path / "t.json.gz", bomb))
 
 
-@pytest.mark.parametrize(
-    "limit", [(kineto_record, "MAX_ROWS"), (kineto_record, "MAX_VALUE_BYTES"), (events, "MAX_TIMES")]
-)
+@pytest.mark.parametrize("limit", [(record, "MAX_ROWS"), (record, "MAX_VALUE_BYTES"), (events, "MAX_TIMES")])
 def test_what_is_kept_in_memory_is_capped(monkeypatch: pytest.MonkeyPatch, limit: tuple[Any, str]) -> None:
     monkeypatch.setattr(*limit, 3)
     assert "record fewer steps" in refusal(TRACES / "nccl_metadata.json")
@@ -628,10 +617,13 @@ def test_every_way_to_write_the_same_trace_reads_the_same(tmp_path: Path) -> Non
         assert read_file(path) == read("nccl_metadata.json")
 
 
-def test_a_file_in_two_layouts_is_read_whole(tmp_path: Path) -> None:
-    first, second = (operator("record_param_comms", at, 5, **metadata("allreduce")) for at in (0, 50))
-    given = text([first, first]).replace(text([first]).split("[\n", 1)[1].split("\n  ],")[0], json.dumps(second), 1)
-    assert counts(read_file(write(tmp_path / "t.json", given))) == {"all_reduce": 2}
+def test_events_that_are_not_written_as_kineto_writes_them_are_refused(tmp_path: Path) -> None:
+    row = operator("record_param_comms", 0, 5, **metadata("allreduce"))
+    whole = text([row, row])
+    for other in (json.dumps(dict(sorted(row.items()))), json.dumps(row, separators=(",", ":"))):
+        mixed = whole.replace(text([row]).split("[\n", 1)[1].split("\n  ],")[0], other, 1)
+        assert mixed != whole
+        assert "not written as Kineto writes them" in refusal(write(tmp_path / "t.json", mixed))
 
 
 def test_chunks_may_end_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from regbot.ledgers.readers import READERS, Reader, ReadError, Source, detect_reader, read_file, tally
-from regbot.ledgers.readers.tally import CallSum, SequenceNumbers, sum_calls
+from regbot.ledgers.readers import READERS, Reader, ReadError, Source, detect_reader, hlo, read_file, tally
+from regbot.ledgers.readers.tally import CallTally, EntryKey, SequenceNumbers
 from regbot.records.ledger import Ledger
 from support.mutations import outcomes, samples
 
@@ -104,7 +104,7 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_format_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match="the formats are kineto, flight-recorder, hlo, nsys, nccl-inspector"):
+    with pytest.raises(ReadError, match="the formats are flight-recorder, hlo, nccl-inspector, kineto, nsys"):
         read_file(tmp_path / "any", "xplane")
 
 
@@ -124,7 +124,7 @@ def test_more_than_the_cap_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "large"
     path.write_bytes(b"HloModule m\n" * 1000)
     with pytest.raises(ReadError, match="contains more than 5,000 bytes"):
-        READERS[2].read(Source(path, max_bytes=5000))
+        hlo.read(Source(path, max_bytes=5000))
 
 
 @pytest.mark.parametrize("reader", READERS, ids=name_of)
@@ -161,19 +161,24 @@ def test_numbers_with_more_gaps_than_are_kept_still_count_what_is_missing() -> N
     assert (SequenceNumbers().first, SequenceNumbers().missing) == (0, 0)
 
 
+KEY = EntryKey("all_reduce", "ep", 8, "bfloat16", "unknown", "payload", "nccl")
+
+
 def test_calls_that_are_too_many_kinds_or_too_large_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = CallSum("all_reduce", "ep", 8, "bfloat16", "unknown", "payload", "nccl", 2**52)
-    source = Source(tmp_path / "dump.json")
+    tally_of_calls = CallTally(Source(tmp_path / "dump.json"))
+    tally_of_calls.add(KEY, 2**53)
     with pytest.raises(ReadError, match=r"dump\.json: contains collectives of more than 2\^53 bytes"):
-        sum_calls(source, [call] * 3, 0)
-    monkeypatch.setattr(tally, "MAX_ENTRIES", 5)
-    with pytest.raises(ReadError, match="more than 5 different collectives"):
-        sum_calls(source, [call._replace(axis=str(number)) for number in range(6)], 0)
+        tally_of_calls.add(KEY, 1)
+    monkeypatch.setattr(tally, "MAX_ENTRIES", 1)
+    with pytest.raises(ReadError, match="more than 1 different collectives"):
+        tally_of_calls.add(KEY._replace(axis="dp"), 1)
 
 
 def test_calls_of_unknown_and_of_equal_known_size_become_one_entry(tmp_path: Path) -> None:
-    call = CallSum("all_reduce", "ep", 8, "bfloat16", "unknown", "payload", "nccl", 10)
-    [entry] = sum_calls(Source(tmp_path / "dump.json"), [call, call._replace(group_size=0)], 8)
+    tally_of_calls = CallTally(Source(tmp_path / "dump.json"))
+    tally_of_calls.add(KEY, 10)
+    tally_of_calls.add(KEY._replace(group_size=0), 10)
+    [entry] = tally_of_calls.entries(default_size=8)
     assert (entry.count, entry.bytes) == (2, 20)

@@ -8,7 +8,7 @@ import regbot
 from regbot.records.run import Refusal
 
 GUEST = Path(regbot.__file__).parent / "guest"
-RAISED = re.compile(r"""(?:ContractError|MaxTextError|_refusal)\(\s*["'](\w+)["']""")
+RAISED = re.compile(r"""(?:ContractError|_refusal)\(\s*["'](\w+)["']""")
 
 
 def test_every_kind_of_refusal_in_the_guest_is_one_of_the_record() -> None:

@@ -100,30 +100,6 @@ def test_the_counts_on_the_page_are_those_of_the_ledgers(browser: Browser, tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sharding_fail", "sharding_fail_one_layer"])
-def test_the_picture_draws_every_collective_once(browser: Browser, tmp_path: Path, name: str) -> None:
-    verdict, session = CASES[name]()
-    view = opened(browser, verdict, session, tmp_path)
-    script = """cells => cells.map(cell => ({...cell.parentElement.dataset, n: cell.dataset.count}))"""
-    drawn: Counter[tuple[str, ...]] = Counter()
-    for cell in view.page.eval_on_selector_all("svg.ledgers rect[data-count]", script):
-        drawn[cell["workload"], cell["arm"], cell["kind"], cell["role"]] += int(cell["n"])
-    counted: Counter[tuple[str, ...]] = Counter()
-    for (workload, arm, kind, _, _, role), number in expected(session).items():
-        counted[workload, arm, kind, role] += number
-    assert drawn == counted
-
-
-@pytest.mark.slow
-def test_what_differs_is_framed_in_both_arms(browser: Browser, tmp_path: Path) -> None:
-    view = opened(browser, *CASES["sharding_fail_one_layer"](), tmp_path)
-    first = view.page.locator("svg.ledgers").first
-    assert first.locator("rect.frame").count() == 6, "all-to-all, all-gather and reduce-scatter, in two arms"
-    assert first.locator("rect.frame.gone").count() == 3
-    assert opened(browser, *CASES["pass"](), tmp_path).page.locator("rect.frame").count() == 0
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", WHOLE)
 def test_a_report_opens_from_a_file_and_asks_for_nothing(

@@ -2,7 +2,6 @@
 
 import math
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -180,23 +179,3 @@ class TestTheVote:
         for rate in (0.002, 0.02):
             lost = [count for count in range(61) if contradiction(RateEstimate.from_counts(count, 60), SOUND)]
             assert math.fsum(float(stats.binom.pmf(count, 60, rate)) for count in lost) < 0.001
-
-
-def test_the_figures_of_the_documentation_that_are_exact_are_right() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
-    words = " ".join(text[text.index("## Calibration") :].split())
-    clean = [f"{rate_upper_bound(0, total):.1%}" for total in (20, 60, 200)]
-    assert (
-        f"No false flag in 20 sessions leaves up to {clean[0]} possible (one-sided 95%), in 60 sessions {clean[1]}"
-        in words
-    )
-    assert f"in 200 sessions {clean[2]}" in words
-    assert (
-        f"4 false flags in 20 sessions are such a proof (the rate is at least {rate_bounds(4, 20)[0]:.1%}), 3 are not"
-        in words
-    )
-    assert contradiction(RateEstimate.from_counts(4, 20), SOUND)
-    assert not contradiction(RateEstimate.from_counts(3, 20), SOUND)
-    away = 0.8 * math.sqrt(19 / 20)
-    s0, low, high = estimate_pair_sd([away * (-1) ** pair for pair in range(20)])
-    assert f"an estimate of {s0:.2f}% from 20 pairs has the interval {low:.2f}% to {high:.2f}%" in words

@@ -18,10 +18,8 @@ from regbot.stats.culprit import (
     Floats,
     Posterior,
     Sample,
-    affected_on_line,
     culprit_model,
     group_posterior,
-    hypothesis_sets,
     is_noise_known,
     posterior,
 )
@@ -33,7 +31,12 @@ SD = 0.01
 def linear_model(count: int, **more: Any) -> CulpritModel:
     """Return the model of a linear range with ``count`` candidates."""
     terms: dict[str, Any] = {"weights": [1.0] * count, "no_culprit": 0.1, "smallest": 0.01, "noise": SD, **more}
-    return culprit_model(affected_on_line(count + 1), **terms)
+    return culprit_model(**terms)
+
+
+def affected_on_line(points: int) -> Bools:
+    """Return the points that each hypothesis affects, as an array of shape (hypotheses, points)."""
+    return np.triu(np.ones((points - 1, points), dtype=bool), 1)
 
 
 def runs(levels: Sequence[float], times: int, seed: int = 0, sd: float = SD, stratum: str = "a") -> list[Sample]:
@@ -47,7 +50,7 @@ def runs(levels: Sequence[float], times: int, seed: int = 0, sd: float = SD, str
 
 
 def anywhere(culprit_model: CulpritModel) -> Bools:
-    return np.ones(culprit_model.affected.shape[1], dtype=bool)
+    return np.ones(len(culprit_model.prior) + 1, dtype=bool)
 
 
 def all_of(result: Posterior) -> Floats:
@@ -67,11 +70,11 @@ def by_brute_force(model: CulpritModel, samples: Sequence[Sample]) -> tuple[Floa
         [norm.pdf(effects, mean, width) for mean, width in zip(model.effects, model.widths, strict=True)], axis=0
     )
     prior_of_effect /= prior_of_effect.sum()
-    none = np.zeros(model.affected.shape[1], dtype=bool)
+    none = np.zeros(len(model.prior) + 1, dtype=bool)
     likelihood = np.zeros((len(model.prior) + 1, len(model.noises), len(effects)))
     for number, sd in enumerate(model.noises):
         levels = np.arange(low - effects[-1] - 8 * sd, high + 8 * sd, sd / 2 / math.sqrt(len(samples)))
-        for k, hit in enumerate([*model.affected, none]):
+        for k, hit in enumerate([*affected_on_line(len(none)), none]):
             value = [
                 np.prod(
                     [
@@ -141,26 +144,11 @@ def test_a_stated_noise_gives_way_to_runs_that_scatter_more() -> None:
 @pytest.mark.parametrize("samples", [ONE, TWO], ids=["one stratum", "two strata"])
 def test_posterior_of_unknown_noise_equals_a_sum_over_all_unknowns(samples: list[Sample]) -> None:
     model = linear_model(3, noise=None, largest=0.06)
-    few = CulpritModel(model.affected, model.prior, model.effects, model.widths, model.noises[4:18:3], np.full(5, 0.2))
+    few = CulpritModel(model.prior, model.effects, model.widths, model.noises[4:18:3], np.full(5, 0.2))
     result = posterior(few, samples)
     expected, sd, _ = by_brute_force(few, samples)
     assert all_of(result) == pytest.approx(expected, abs=5e-3)
     assert result.noise == pytest.approx(sd, rel=0.02)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("count", [48, 49, 50, 98])
-def test_rounding_of_run_counts_does_not_create_evidence(count: int) -> None:
-    """49 times 1/49 is not exactly 1. The rounding error once looked like a level that strata share."""
-    model = linear_model(4, noise=None, smallest=0.05, largest=0.4)
-    few = CulpritModel(
-        model.affected, model.prior, model.effects, model.widths, np.array([0.06, 0.075, 0.09]), np.full(3, 1 / 3)
-    )
-    rng = np.random.default_rng(1)
-    samples = [Sample(n % 5, float(0.3 * (n % 5 >= 3) + rng.normal(0, 0.08)), "a") for n in range(count)]
-    expected, sd, _ = by_brute_force(few, samples)
-    assert posterior(few, samples).noise == pytest.approx(sd, rel=0.03)
-    assert all_of(posterior(few, samples)) == pytest.approx(expected, abs=5e-3)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -184,11 +172,6 @@ def test_outliers_of_a_long_search_are_all_recognised() -> None:
     result = posterior(linear_model(5), samples)
     assert result.culprit[2] > 0.95
     assert result.noise == pytest.approx(SD, rel=0.3)
-
-
-def test_a_posterior_without_runs_is_the_prior() -> None:
-    result = posterior(linear_model(4, weights=[1, 2, 3, 4]), [])
-    assert all_of(result) == pytest.approx([0.09, 0.18, 0.27, 0.36, 0.1])
 
 
 # ---- invariances
@@ -317,49 +300,7 @@ def test_an_effect_above_the_prior_maximum_is_located_too(effect: float, noise: 
     assert choose_next_run(model, samples, "a", anywhere(model)) in range(7)
 
 
-@pytest.mark.parametrize("noise", [SD, None])
-def test_equal_values_have_no_culprit(noise: float | None) -> None:
-    model = linear_model(6, noise=noise)
-    result = posterior(model, [Sample(place, 0.25, "a") for place in range(7)] * 6)
-    assert np.isfinite([*all_of(result), result.effect, result.effect_sd, result.noise]).all()
-    assert result.no_culprit > 0.9
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        ({"smallest": 0.0}, "smallest effect"),
-        ({"smallest": math.nan}, "smallest effect"),
-        ({"smallest": math.inf}, "smallest effect"),
-        ({"noise": 0.0}, "noise"),
-        ({"noise": math.nan}, "noise"),
-    ],
-)
-def test_an_invalid_model_is_refused(more: dict[str, float], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        linear_model(4, **more)
-
-
-# ---- sets
-
-
-def test_hypotheses_behind_unavailable_points_share_a_set() -> None:
-    available = np.array([True, True, False, False, True, True])
-    set_numbers = hypothesis_sets(linear_model(5), available)
-    assert set_numbers[1] == set_numbers[2] == set_numbers[3]
-    assert len({set_numbers[0], set_numbers[1], set_numbers[4]}) == 3
-    assert len(set(hypothesis_sets(linear_model(90), np.ones(91, dtype=bool)))) == 90
-
-
 # ---- choice of the next run
-
-
-def test_a_range_of_one_commit_runs_good_and_bad_in_turns() -> None:
-    model = linear_model(1)
-    begun: list[Sample] = []
-    for _ in range(4):
-        begun.append(Sample(choose_next_run(model, begun, "a", anywhere(model)), 0.0, "a"))
-    assert [sample.point for sample in begun[:2]] == [0, 1]
 
 
 def test_the_last_measurable_point_is_a_candidate_before_it_was_run() -> None:
@@ -392,11 +333,6 @@ def test_a_point_that_cannot_be_measured_is_never_chosen(
     assert available[choose_next_run(model, samples, "a", available, run_costs(7, built, 1.0, 5.0))]
 
 
-def test_a_range_without_available_points_is_refused() -> None:
-    with pytest.raises(ValueError, match="no point can be measured"):
-        choose_next_run(linear_model(4), [], "a", np.zeros(5, dtype=bool))
-
-
 def test_expensive_builds_favour_built_points() -> None:
     model = linear_model(64)
     samples = [*runs([0.0], 2), Sample(20, 0.001, "a"), *(Sample(64, 0.015 + 0.001 * n, "a") for n in range(2))]
@@ -409,22 +345,9 @@ def test_expensive_builds_favour_built_points() -> None:
     )
 
 
-def test_an_unbuilt_point_costs_a_run_and_a_build() -> None:
-    assert run_costs(4, {1, 3}, 10.0, 60.0).tolist() == [70.0, 10.0, 70.0, 10.0]
-
-
 def information(model: CulpritModel, samples: Sequence[Sample], stratum: str = "a") -> Floats:
-    points = np.arange(model.affected.shape[1])
+    points = np.arange(len(model.prior) + 1)
     return next_run._information_gain(model, group_posterior(model, samples), stratum, points)
-
-
-def test_a_run_that_all_hypotheses_predict_equally_has_no_information() -> None:
-    sole = culprit_model(affected_on_line(2), [1], 0.0, 0.01, SD)
-    assert information(sole, runs([0.0, 0.05], 2)) == pytest.approx([0.0, 0.0], abs=1e-9)
-    either = culprit_model(affected_on_line(2), [1], 0.1, 0.01, SD)
-    assert (information(either, runs([0.0, 0.02], 1)) > 1e-3).all()
-    sure = information(linear_model(8), runs([0.3 * (place >= 3) for place in range(9)], 6))
-    assert sure == pytest.approx(np.zeros(9), abs=1e-4)
 
 
 @settings(max_examples=40, deadline=None)
@@ -440,7 +363,7 @@ def test_information_equals_brute_force_if_only_level_and_culprit_are_unknown() 
     effect, count = 0.02, 5
     affected = affected_on_line(count + 1)
     prior = np.full(count, 0.9 / count)
-    model = CulpritModel(affected, prior, np.array([effect]), np.array([1e-9]), np.array([SD]), np.ones(1))
+    model = CulpritModel(prior, np.array([effect]), np.array([1e-9]), np.array([SD]), np.ones(1))
     samples = [*runs([0, 0, 0.02, 0.02, 0.02, 0.02], 1, seed=4)[::5], Sample(3, 0.012, "a")]
     belief = all_of(posterior(model, samples))
     rows = np.vstack([affected, np.zeros(count + 1, dtype=bool)])
@@ -467,14 +390,14 @@ def test_no_search_stalls() -> None:
         while max(result.no_culprit, float(result.culprit.max())) < 0.95:
             assert len(samples) < 150
             point = choose_next_run(model, samples, "a", anywhere(model))
-            samples.append(Sample(point, float(2 * SD * model.affected[at, point] + rng.normal(0, SD)), "a"))
+            samples.append(Sample(point, float(2 * SD * (point > at) + rng.normal(0, SD)), "a"))
             result = posterior(model, samples)
         right += int(np.argmax(result.culprit)) == at
     assert right >= 28
 
 
 def test_without_recorded_noise_the_search_repeats_runs_first() -> None:
-    unknown = culprit_model(affected_on_line(2), [1.0], no_culprit=0.1, smallest=0.02, noise=None)
+    unknown = culprit_model([1.0], no_culprit=0.1, smallest=0.02, noise=None)
     available = np.ones(2, dtype=bool)
     samples: list[Sample] = []
     order = []
@@ -483,5 +406,5 @@ def test_without_recorded_noise_the_search_repeats_runs_first() -> None:
         order.append(choose_next_run(unknown, samples, "here", available))
         samples.append(Sample(order[-1], value, "here"))
     assert (sorted(order), is_noise_known(unknown, samples)) == ([0, 0, 1, 1], True)
-    known = culprit_model(affected_on_line(2), [1.0], no_culprit=0.1, smallest=0.02, noise=0.05)
+    known = culprit_model([1.0], no_culprit=0.1, smallest=0.02, noise=0.05)
     assert is_noise_known(known, [])

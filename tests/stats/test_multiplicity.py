@@ -2,8 +2,6 @@
 
 import math
 import random
-import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -83,13 +81,3 @@ class TestSeveral:
             unadjusted += any(metric.p <= SECONDARY_Q for metric in results)
         assert named / checks <= SECONDARY_Q
         assert unadjusted / checks > 0.3
-
-
-def test_the_example_of_the_documentation_is_right() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
-    section = text[text.index("## Several metrics") : text.index("## Calibration")]
-    rows = re.findall(r"^\| [a-z -]+ \| (0\.\d{4}) \| (0\.\d{4}) \| (yes|no) \|$", section, re.MULTILINE)
-    assert len(rows) == 4
-    adjusted = stats.false_discovery_control([float(p) for p, _, _ in rows], method="by")
-    assert [f"{metric:.4f}" for metric in adjusted] == [changed for _, changed, _ in rows]
-    assert ["yes" if metric <= SECONDARY_Q else "no" for metric in adjusted] == [named for _, _, named in rows]

@@ -1,8 +1,6 @@
 """The paired test by hand-worked examples, by properties, and against scipy's own t interval."""
 
 import math
-import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -344,19 +342,6 @@ class TestDependentPairs:
             assert result is not None
             slower += result.decision == "regressed"
         assert slower / 3000 < 0.038
-
-
-def test_the_example_of_the_documentation_is_right() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
-    rows = re.findall(r"^\| \d \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", text, re.MULTILINE)
-    ratios = [math.log(float(head) / float(base)) for base, head, _ in rows]
-    assert [f"{100 * ratio:.3f}" for ratio in ratios] == [printed for _, _, printed in rows]
-    result = look_interval(ratios, LOOK_ALPHA / 2)
-    words = " ".join(text.split())
-    assert f"Their mean is {100 * result.estimate:.3f} and s is {100 * result.sd:.3f}" in words
-    assert f"that is {100 * result.low:.3f} to {100 * result.high:.3f}" in words
-    assert f"or +{100 * math.expm1(result.low):.2f}% to +{100 * math.expm1(result.high):.2f}%" in words
-    assert decide(result, THRESHOLDS) == "regressed"
 
 
 class TestPlanning:

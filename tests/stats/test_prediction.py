@@ -2,8 +2,6 @@
 
 import math
 import random
-import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -168,20 +166,3 @@ class TestStoredGate:
         both = {"median": 0.0, "mean": 0.0}
         with pytest.raises(ValueError, match="the same number of stored sessions"):
             stored_gate({"median": [0.0, 0.1], "mean": [0.0]}, both, 2, THRESHOLDS, BOUND)
-
-
-def test_the_example_of_the_documentation_is_right() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
-    section = text[text.index('## `gate = "stored"`') : text.index("## Extra runs")]
-    rows = re.findall(r"^\| (?:stored|head)[^|]*\| ([\d. ]+) \|$", section, re.MULTILINE)
-    before, (head,) = ([math.log(float(cell)) for cell in row.split()] for row in rows)
-    words = " ".join(section.split())
-    decision, tests = stored_gate({"median": before}, {"median": head}, 2, THRESHOLDS, BOUND)
-    result = tests["median"][1]
-    assert f"s is {100 * result.sd:.3f}" in words
-    assert f"head lies {100 * result.estimate:.3f} above their mean" in words
-    quantile = float(stats.t.ppf(0.9875, 7))
-    assert f"{quantile:.3f} · {100 * result.sd:.3f} · √(9/8) = {100 * (result.high - result.estimate):.3f}" in words
-    assert f"that is {100 * result.low:.3f} to {100 * result.high:.3f}" in words
-    assert decision == "within_bound"
-    assert f"at most {100 * math.expm1(result.high):.1f}% slower" in words

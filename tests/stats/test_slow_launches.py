@@ -1,8 +1,6 @@
 """The trimmed t interval and the search for slow launches, by hand-worked examples and against scipy's own."""
 
 import math
-import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,8 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from regbot.stats.anytime import AnytimeTest, decide_anytime
-from regbot.stats.paired import LOOK_ALPHA, Thresholds, interval, look_interval, mde, sequential_test, widening
+from regbot.stats.anytime import decide_anytime
+from regbot.stats.paired import (
+    LOOK_ALPHA,
+    SequentialTest,
+    Thresholds,
+    interval,
+    look_interval,
+    mde,
+    sequential_test,
+    widening,
+)
 from regbot.stats.slow_launches import (
     PairOutlier,
     find_outliers,
@@ -184,7 +191,7 @@ class TestMorePairs:
     """Pairs that are timed after a verdict, judged by the always-valid interval."""
 
     @staticmethod
-    def judged(values: list[float]) -> AnytimeTest:
+    def judged(values: list[float]) -> SequentialTest:
         return decide_anytime({"median": values, "mean": values}, 2, THRESHOLDS)
 
     def test_a_pass_that_was_withheld_is_given_once_no_further_launch_of_head_is_slow(self) -> None:
@@ -205,20 +212,6 @@ class TestMorePairs:
         result = self.judged([*NOISE, *NOISE])
         assert result.outliers == ()
         assert result.tests["median"][1].trimmed == 0
-
-
-def test_the_example_of_the_documentation_is_right() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
-    words = " ".join(text[text.index("## Slow launches") :].split())
-    listed = re.search(r"Eight log-ratios, times 100: (.*?)\. Their", words)
-    assert listed is not None
-    values = [float(value) / 100 for value in listed[1].split(", ")]
-    trimmed, plain = look_interval(values, LOOK_ALPHA / 2), interval(values, LOOK_ALPHA / 2)
-    assert [outlier.arm for outlier in find_pair_outliers({"median": values})] == ["head"]
-    assert f"the mean is {100 * trimmed.estimate:.3f}." in words
-    assert f"so the interval is {100 * trimmed.low:.3f} to {100 * trimmed.high:.3f}." in words
-    assert f"The t interval would be {100 * plain.low:.3f} to {100 * plain.high:.3f}." in words
-    assert look(values).withheld
 
 
 def test_the_detectable_effect_of_a_trimmed_interval_has_its_degrees_of_freedom() -> None:

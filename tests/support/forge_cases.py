@@ -13,10 +13,11 @@ from github_fake import CheckRun, FakeGitHub, Repository
 from github_fake import Run as FakeRun
 from regbot.check.sessions.schedule import Slot
 from regbot.github import checks, metadata
+from regbot.github.bisection import BisectionReply
 from regbot.github.client import Forge
-from regbot.github.metadata import IgnoredRun
-from regbot.github.post import PostedResult, post
-from regbot.github.publication import Rejudge, Result
+from regbot.github.metadata import IgnoredRun, PostRequest
+from regbot.github.post import PostedResult, post, post_run
+from regbot.github.publication import Result
 from regbot.github.stamped_text import Stamp, StampedText, Tier
 from regbot.github.types import NewCheck
 from regbot.records.config import parse_config
@@ -64,7 +65,8 @@ class Bench:
     @classmethod
     def make(cls, hub: FakeGitHub, folder: Path, toml: str = TOML, name: str = "acme/moe") -> "Bench":
         repo = hub.repository(name)
-        repo.commit({"regbot.toml": toml, "moe.py": "x = 1\n"}, message="regbot")
+        jobs = dict.fromkeys((metadata.STATIC, metadata.MEASURE), "on: workflow_dispatch\n")
+        repo.commit({"regbot.toml": toml, "moe.py": "x = 1\n", **jobs}, message="regbot")
         repo.member("ann", "maintain")
         repo.member("bob", "write")
         made = cls(hub, repo, folder)
@@ -184,8 +186,12 @@ class Bench:
         )
         self.forge.create_check(waiting)
 
-    def post(self, run: FakeRun, by: int = 0) -> list[PostedResult] | IgnoredRun:
-        return post(self.forge, run.id, self.checkout, by)
+    def post(self, run: FakeRun) -> PostedResult | BisectionReply | IgnoredRun:
+        return post_run(self.forge, run.id, self.checkout)
+
+    def update_head(self, change: int | str) -> Sequence[PostedResult | BisectionReply | IgnoredRun]:
+        """Post what a pull request or merge group lacks."""
+        return post(self.forge, PostRequest(str(change), None), self.checkout)
 
     def comment(self, number: int) -> str:
         """Return the text of the bot's only comment."""
@@ -220,11 +226,10 @@ def bench(hub: FakeGitHub, tmp_path: Path) -> Bench:
     return Bench.make(hub, tmp_path)
 
 
-def only(posts: list[PostedResult] | IgnoredRun) -> PostedResult:
-    assert isinstance(posts, list), posts
-    (single_post,) = posts
-    assert not single_post.fault, single_post.fault
-    return single_post
+def only(posted: PostedResult | BisectionReply | IgnoredRun) -> PostedResult:
+    assert isinstance(posted, PostedResult), posted
+    assert not posted.fault, posted.fault
+    return posted
 
 
 def headline(text: str) -> str:
@@ -243,21 +248,10 @@ def build_text(
     tier: str = "static",
     status: Status = "PASS",
     text: str = "### ✅ PASS: fine\n",
-    post: int = 0,
 ) -> StampedText:
     measured_or_static: Tier = "measured" if tier == "measured" else "static"
-    return StampedText(Stamp(number, head, measured_or_static, run, 1, status, post, target="main"), text)
+    return StampedText(Stamp(number, head, measured_or_static, run, 1, status, target="main"), text)
 
 
 def result(what: StampedText, nonce: str = checks.STATIC_NONCE) -> Result:
     return Result(what, nonce, f"{what.stamp.status}: told")
-
-
-def runs(*results: Result) -> Rejudge:
-    """Return a function that judges the runs of ``results`` again; other runs have no result."""
-
-    def again(claim: Stamp) -> Result | None:
-        matching = [candidate for candidate in results if candidate.stamped_text.stamp.run == claim.run]
-        return next((candidate for candidate in matching if candidate.stamped_text.stamp.head == claim.head), None)
-
-    return again

@@ -133,7 +133,7 @@ class Starting(list[Dispatch]):
         text = workflow(Path(dispatch.workflow).stem.removeprefix("regbot-"))
         name = re.search(r"^run-name: (.*)$", text, re.MULTILINE) or re.search(r"^name: (.*)$", text, re.MULTILINE)
         assert name is not None
-        title = name[1].partition(" #")[0].replace("github.event.workflow_run.id || ", "")
+        title = name[1].partition(" #")[0].replace(" || github.event.workflow_run.id", "")
         title = re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: dispatch.inputs[match[1]], title)
         head = self.repo.git.branch("main")
         assert head is not None
@@ -181,12 +181,12 @@ def completed_check(scene: Scene) -> int:
     return scene.forge.create_check(new_check(scene.sha, f"{scene.number}:{scene.sha}:static")).id
 
 
-def posted(scene: Scene, run: int = 17, by: int = 0) -> None:
+def posted(scene: Scene, run: int = 17) -> None:
     """Write the bot's verdict on the head to the check run and the comment, with the run that it names."""
     made = scene.repo.workflow_run(STATIC, "pull_request", "topic", scene.sha)
     scene.repo.runs[run] = replace(made, id=run)
     target = scene.repo.pulls[scene.number].base
-    stamp = Stamp(scene.number, scene.sha, "static", run, 1, "REVIEW", by, target=target)
+    stamp = Stamp(scene.number, scene.sha, "static", run, 1, "REVIEW", target=target)
     text = StampedText(stamp, "the verdict").body(scene.sha)
     check = new_check(scene.sha, f"{scene.number}:{scene.sha}:static")
     scene.forge.create_check(replace(check, summary=text))

@@ -33,17 +33,17 @@ def read_any(name: str, path: Path) -> str:
 # Kineto
 
 
-def trace(events: Iterable[Event], groups: Iterable[dict[str, Any]] = (), layout: str = "kineto") -> bytes:
-    return text(events, {"world_size": 8, "rank": 0, "pg_config": list(groups)}, layout).encode()
+def trace(events: Iterable[Event], groups: Iterable[dict[str, Any]] = ()) -> bytes:
+    return text(events, {"world_size": 8, "rank": 0, "pg_config": list(groups)}).encode()
 
 
 def list_ends(n: int) -> bytes:
     return b'{"traceEvents":[' + b"}]" * n
 
 
-def nested(n: int, layout: str = "kineto") -> bytes:
+def nested(n: int) -> bytes:
     row = operator("record_param_comms", 0, **metadata("allreduce"), deep="DEEP")
-    return trace([row], layout=layout).replace(b'"DEEP"', b"[" * n + b"]" * n)
+    return trace([row]).replace(b'"DEEP"', b"[" * n + b"]" * n)
 
 
 def groups_and_rows(n: int) -> bytes:
@@ -333,7 +333,6 @@ FAMILIES: dict[tuple[str, str], tuple[Make, int]] = {
     ("kineto", "ends of a list"): (list_ends, 500),
     ("kineto", "ends of a list, packed"): (lambda n: gzip.compress(list_ends(n)), 500),
     ("kineto", "nested arguments"): (nested, 300),
-    ("kineto", "nested arguments, sorted keys"): (lambda n: nested(n, "sorted"), 300),
     ("kineto", "gzip members"): (gzip_members, 1500),
     ("kineto", "empty gzip members"): (empty_gzip_members, 1500),
     ("kineto", "groups and rows"): (groups_and_rows, 120),

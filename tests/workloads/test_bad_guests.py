@@ -92,13 +92,6 @@ def test_a_crash_in_the_step_is_reported_with_file_and_line(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_process_killed_by_a_signal_is_reported_with_the_signal(tmp_path: Path) -> None:
-    found = run(tmp_path, "import os; os.kill(os.getpid(), 11)\n" + GOOD_LAYER)
-    assert found.outcome == "crashed"
-    assert "killed by signal 11" in found.reason
-
-
-@pytest.mark.slow
 def test_a_hang_is_ended_at_its_limit(tmp_path: Path) -> None:
     start = time.monotonic()
     found = run(tmp_path, "import time\nwhile True: time.sleep(1)\n", timeout_s=6)
@@ -106,23 +99,6 @@ def test_a_hang_is_ended_at_its_limit(tmp_path: Path) -> None:
     assert "0.1 minutes" in found.reason
     assert "workloads.moe.timeout_min" in found.reason
     assert time.monotonic() - start < 30
-
-
-@pytest.mark.long
-def test_a_million_lines_neither_block_nor_hide_the_result(tmp_path: Path) -> None:
-    found = run(tmp_path, "for i in range(1_000_000): print('rubbish', i)\n" + GOOD_LAYER)
-    assert found.outcome == "ok"
-    assert any("printed more than is kept" in warning for warning in found.warnings)
-    assert (tmp_path / "scratch" / "output.log").stat().st_size < 4 * LIMITS.max_output_bytes
-
-
-@pytest.mark.slow
-def test_invalid_bytes_in_the_output_are_harmless(tmp_path: Path) -> None:
-    layer = "import sys\nsys.stdout.buffer.write(bytes(range(256)) * 100)\nraise RuntimeError('\\x1b[31mred\\x07')\n"
-    found = run(tmp_path, layer)
-    assert found.outcome == "crashed"
-    assert "\x1b" not in found.log_tail
-    assert "\x07" not in found.log_tail
 
 
 @pytest.mark.slow

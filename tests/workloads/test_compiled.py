@@ -4,7 +4,6 @@ The guest is a script that answers as MaxText's would; it is started, bounded an
 in ``frameworks/test_maxtext.py``.
 """
 
-import importlib.util
 import sys
 from pathlib import Path
 
@@ -15,17 +14,13 @@ from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
 from regbot.workloads.shapes import load_shape
-from regbot_guest.frameworks.maxtext import STEP, move_program
+from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.maxtext_config import (
     FORCED_KEYS,
-    MaxTextError,
     compile_arguments,
-    describe_error,
     flatten_config,
-    list_warnings,
 )
 from regbot_guest.request import Geometry, Request
-from support.layers import layer_task
 
 ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
 LIMITS = Limits(max_output_bytes=64 * 1024, max_record_bytes=2**18)
@@ -206,52 +201,6 @@ def test_a_claim_that_does_not_hold_is_not_used(tmp_path: Path, change: str, rea
     assert found.ledger is None
 
 
-def test_a_layer_cannot_pass_a_program_off_as_its_ledger(tmp_path: Path) -> None:
-    task = layer_task(python=fake_python(tmp_path, ""))
-    found = trace(task, Checkout(ARM, tmp_path), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS))
-    assert found.outcome == "bad_record"
-    assert "which the adapter 'module' does not make" in found.reason
-
-
-@pytest.mark.skipif(importlib.util.find_spec("maxtext") is not None, reason="this interpreter has MaxText")
-def test_a_checkout_without_maxtext_says_where_it_has_to_be(tmp_path: Path) -> None:
-    found = trace(compiled_task(""), Checkout(ARM, tmp_path), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS))
-    assert found.outcome == "refused"
-    assert "no source root of the checkout (.) has the package maxtext. Set 'source_roots'" in found.reason
-
-
-@pytest.mark.skipif(importlib.util.find_spec("jax") is not None, reason="this interpreter has jax")
-def test_an_interpreter_without_jax_says_what_is_missing(tmp_path: Path) -> None:
-    package = tmp_path / "checkout" / "maxtext"
-    entry = package / "trainers" / "pre_train" / "train_compile.py"
-    entry.parent.mkdir(parents=True)
-    for path in (entry, package / "__init__.py"):
-        path.touch()
-    found = trace(
-        compiled_task(""), Checkout(ARM, package.parent), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS)
-    )
-    assert found.outcome == "refused"
-    assert "MaxText cannot be imported: No module named 'jax'" in found.reason
-    assert "requirements/maxtext.txt" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("modules", "said"),
-    [
-        ([], "0 programs called jit_train_step were compiled instead of one; compiled: none"),
-        (["0001.jit_init", "0002.jit_eval_step"], "0 programs .*; compiled: jit_eval_step, jit_init"),
-        (["0001.jit_train_step", "0002.jit_train_step"], "2 programs .*; compiled: jit_train_step"),
-    ],
-)
-def test_a_dump_without_exactly_one_train_step_is_refused(tmp_path: Path, modules: list[str], said: str) -> None:
-    for module in modules:
-        (tmp_path / f"module_{module}.cpu_after_optimizations.txt").touch()
-        (tmp_path / f"module_{module}.before_optimizations.txt").touch()
-        (tmp_path / f"module_{module}.cpu_after_optimizations-buffer-assignment.txt").touch()
-    with pytest.raises(MaxTextError, match=said):
-        move_program(tmp_path, STEP, tmp_path / "program.hlo.txt")
-
-
 def request(**changes: object) -> Request:
     variant = load_shape("mixtral-8x7b").variant("full")
     document = {
@@ -283,14 +232,6 @@ def test_a_shape_pins_every_number_and_leaves_the_rest_to_the_configuration() ->
     assert keys.keys() >= FORCED_KEYS.keys()
 
 
-def test_the_batch_of_a_shape_may_be_set_and_is_named_in_a_warning() -> None:
-    own = request(config={"per_device_batch_size": 11})
-    assert keys_of(own)["per_device_batch_size"] == "11"
-    assert list_warnings(own) == ["per_device_batch_size is 11, as the workload sets it, and not the shape's 1"]
-    for same in (request(), request(config={"per_device_batch_size": 1}), request(recipe="own", config=own.config)):
-        assert list_warnings(same) == []
-
-
 def test_a_recipe_keeps_its_own_numbers() -> None:
     keys = keys_of(request(recipe="mixtral-8x22b", config={"base_num_decoder_layers": 2}))
     assert (keys["model_name"], keys["base_num_decoder_layers"]) == ("mixtral-8x22b", "2")
@@ -304,7 +245,7 @@ def test_a_recipe_may_be_a_file_of_the_repository(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert keys_of(request(root=str(tmp_path), recipe="own.yml"))[""] == str(tmp_path / "own.yml")
     assert keys_of(request(root=str(tmp_path), recipe="models/mixtral-8x7b.yml"))["model_name"] == "mixtral-8x7b"
-    with pytest.raises(MaxTextError, match=r"there is no file 'other\.yml'"):
+    with pytest.raises(ContractError, match=r"there is no file 'other\.yml'"):
         keys_of(request(root=str(tmp_path), recipe="other.yml"))
 
 
@@ -319,19 +260,9 @@ def test_a_recipe_may_be_a_file_of_the_repository(tmp_path: Path) -> None:
     ],
 )
 def test_a_key_that_is_fixed_is_refused_with_what_to_use(key: str, instead: str) -> None:
-    with pytest.raises(MaxTextError, match=f"config.{key}: fixed by this workload; use .*{instead}") as refusal:
+    with pytest.raises(ContractError, match=f"config.{key}: fixed by this workload; use .*{instead}") as refusal:
         keys_of(request(config={key: 1}))
     assert refusal.value.kind == "config"
-
-
-def test_an_unknown_key_is_named_with_those_that_are_near() -> None:
-    unknown = ValueError("'remat_polcy' not in 'emb_dim', 'remat_policy', 'run_name'.")
-    assert describe_error(unknown) == (
-        "MaxText refuses the configuration: it has no key 'remat_polcy'; did you mean remat_policy?"
-    )
-    ended = SystemExit(2)
-    ended.__context__ = ValueError("at most one of the two")
-    assert describe_error(ended) == "MaxText refuses the configuration: at most one of the two"
 
 
 def test_the_resolved_configuration_is_flat_and_names_no_place() -> None:

@@ -5,19 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from regbot.ledgers.readers import READERS, Reader, Source
+from regbot.ledgers.readers import READERS, Reader, Source, kineto
 from regbot.workloads import guest_file
 from regbot.workloads.guest_file import GuestFileError, read_ledgers, read_step_log
 from regbot.workloads.logs import read_log
 from support.mutations import samples
 from support.reader_families import MEGATRON, lines_of
 
-KINETO = READERS[0]
-BEGINNING = b'{"traceEvents": [{"args": "X", "ph": "i"}'
-"""An event in another order of keys than Kineto's, so that all events are decoded."""
-MANY_EVENTS = BEGINNING + b',{"ph": 1}' * 3_000_000
+ROW = b'{"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": '
+MANY_EVENTS = b'{"traceEvents": [' + b",".join([ROW + b"{}}"] * 250_000) + b"]}"
 """Takes several seconds to read."""
-LARGE_EVENT = BEGINNING + b',{"args": [[]' + b",[]" * 2_000_000 + b"]}]}"
+LARGE_EVENT = b'{"traceEvents": [' + ROW + b'{"a": [[]' + b",[]" * 2_000_000 + b"]}}]}"
 """Takes some hundred megabytes to read."""
 
 
@@ -34,13 +32,13 @@ def test_a_small_file_that_needs_much_to_read_stops_nothing(
 ) -> None:
     path = tmp_path / "profile.json.gz"
     path.write_bytes(gzip.compress(content))
-    assert path.stat().st_size < 60_000
+    assert path.stat().st_size < 100_000
     monkeypatch.setattr(guest_file, limit, value)
     with pytest.raises(GuestFileError, match=message):
-        read_ledgers(KINETO, [path], 2**25)
+        read_ledgers(kineto, [path], 2**25)
 
 
-@pytest.mark.parametrize("reader", READERS[:3], ids=lambda reader: reader.NAME)
+@pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.NAME)
 def test_a_file_reads_as_in_the_process_of_regbot(tmp_path: Path, reader: Reader) -> None:
     path = tmp_path / "recording"
     path.write_bytes(samples(tmp_path)[reader.NAME][0])
@@ -54,10 +52,3 @@ def test_a_log_reads_as_in_the_process_of_regbot(tmp_path: Path) -> None:
     log = read_step_log(path, "", None)
     assert log == read_log(path)
     assert log.warnings
-
-
-def test_a_fault_of_a_reader_is_a_fault_of_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "recording"
-    path.write_bytes(b"any")
-    with pytest.raises(GuestFileError, match="TypeError"):
-        read_ledgers(KINETO, [path], 2**20, no_such_option=True)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from regbot.records.hang import Collective, Frame, Hang, RankHang
-from regbot.workloads.hang import describe_places, read_hang, read_stacks
+from regbot.workloads.hang import describe_places, read_hang
 from regbot_guest import flight_recorder, hang_recorder
 from support.guest_runs import SCRIPTS, Shared, run_script
 
@@ -104,7 +104,8 @@ def test_ranks_in_one_place_are_listed_together_and_the_rarest_place_comes_first
 
     assert describe_places([*(rank(n, 90, 120) for n in range(63)), rank(63, 88, 119)]) == (
         "rank 63: in experts.py:88 forward, last collective nccl:all_to_all #119 of ep (started); "
-        "ranks 0-62: in experts.py:90 forward, last collective nccl:all_to_all #120 of ep (started)"
+        "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 55 more: in experts.py:90 forward, last collective nccl:all_to_all #120 of "
+        "ep (started)"
     )
 
 
@@ -131,16 +132,11 @@ def test_files_that_no_rank_wrote_are_ignored(flight: bytes, tmp_path: Path) -> 
     assert [rank.answered for rank in found.ranks] == [False, False, True]
 
 
-def test_escapes_in_names_are_not_printed() -> None:
-    text = 'main 0x0000000000000001\nThread 0x00000001 (x):\n  File "a\x1b[31m.py", line 1 in f\x07'
-    assert read_stacks(text, Path("/checkout")).main == (Frame(file="a.py", line=1, function="f"),)
-
-
 def test_of_several_threads_the_main_one_and_the_one_it_waits_for_are_reported(tmp_path: Path) -> None:
     (tmp_path / "stacks.0").write_text(
         "main 0x00000002\nTimeout (0:00:05)!\n".replace("0x00000002", "0x0000000000000002")
         + "Thread 0x0000000000000003 (most recent call first):\n"
-        + f'  File "{tmp_path}/moe.py", line 7 in backward\n'
+        + f'  File "{tmp_path}/moe.py", line 7 in back\x1b[31mward\n'
         + "\nThread 0x0000000000000002 (most recent call first):\n"
         + '  File "/x/site-packages/torch/autograd/graph.py", line 1 in _engine_run_backward\n'
         + f'  File "{tmp_path}/train.py", line 3 in step\n'
@@ -161,10 +157,6 @@ def test_the_time_that_starting_took_counts(monkeypatch: pytest.MonkeyPatch) -> 
     own = hang_recorder.seconds_since_launch()
     monkeypatch.setenv("LOCAL_RANK", "0")
     assert 0 < own <= hang_recorder.seconds_since_launch()
-
-
-def test_a_folder_that_cannot_be_written_to_is_no_error(tmp_path: Path) -> None:
-    hang_recorder.HangRecorder(tmp_path / "missing", 0, 3600).record_collectives()
 
 
 def test_whoever_records_collectives_switches_the_flight_recorder_on(

@@ -119,29 +119,16 @@ def test_the_checkouts_own_maxtext_is_compiled_even_beside_an_installed_one(chec
     assert found.code.foreign == {}
 
 
-def test_a_namespace_package_of_the_checkout_is_compiled_and_proven(checkout: Path) -> None:
-    (checkout / "src" / "maxtext" / "__init__.py").unlink()
-    found = run(checkout)
-    assert "the reduced MaxText compiles nothing (src/maxtext/trainers" in found.reason
-    assert found.code is not None
-    assert found.code.watched.keys() == {"maxtext"}
-
-
 def test_an_installed_maxtext_that_hides_the_checkouts_is_invalid(checkout: Path, tmp_path: Path) -> None:
     (checkout / "src" / "maxtext" / "__init__.py").unlink()
     found = run(checkout, environment=install_maxtext(tmp_path))
-    assert_invalid(found, f"the installed MaxText in {tmp_path}/installed/maxtext hides the checkout's src/maxtext")
+    assert_invalid(found, f"Python imports maxtext from {tmp_path}/installed/maxtext, which is not the checkout's code")
 
 
 def test_a_checkout_without_maxtext_is_invalid_and_not_an_installed_one(tmp_path: Path) -> None:
     write(tmp_path / "checkout" / "src" / "train.py")
     found = run(tmp_path / "checkout", environment=install_maxtext(tmp_path))
-    assert_invalid(found, "no source root of the checkout (src) has the package maxtext; the installed one in")
-
-
-def test_a_source_root_above_the_package_is_corrected(checkout: Path, tmp_path: Path) -> None:
-    found = run(checkout, source_roots=["."], environment=install_maxtext(tmp_path))
-    assert_invalid(found, "set source_roots = ['src']")
+    assert_invalid(found, f"Python imports maxtext from {tmp_path}/installed/maxtext, which is not the checkout's code")
 
 
 @pytest.mark.parametrize(
@@ -149,15 +136,13 @@ def test_a_source_root_above_the_package_is_corrected(checkout: Path, tmp_path: 
     [("src/MaxText", "from 3 September 2025 to 20 February 2026"), ("MaxText", "before 3 September 2025")],
 )
 @pytest.mark.parametrize("package", ["", "src/maxtext/configs/base.yml"], ids=["alone", "beside the new folder"])
-def test_a_revision_with_an_old_layout_is_invalid_by_its_name(
-    layout: str, period: str, package: str, tmp_path: Path
-) -> None:
+def test_a_revision_with_an_old_layout_is_invalid_by_its_name(layout: str, package: str, tmp_path: Path) -> None:
     root = tmp_path / "checkout"
     write(root / layout / "train_compile.py")
     write(root / (package or "src/other.py"))
     found = run(root, environment=install_maxtext(tmp_path))
     assert_invalid(
-        found, "regbot does not support this revision", f"its MaxText is in {layout}, as in revisions {period}"
+        found, "regbot does not support this revision: it has no maxtext/trainers/pre_train/train_compile.py"
     )
 
 
@@ -184,8 +169,8 @@ def test_a_renamed_key_that_regbot_sets_is_invalid_by_its_name(checkout: Path) -
     edit(checkout, "configs/pyconfig.py", "'jax_cache_dir'", "'jax_cache_folder'")
     assert_invalid(
         run(checkout),
-        "regbot does not support this revision: MaxText has no key 'jax_cache_dir', which regbot sets; did you mean "
-        "jax_cache_folder?",
+        "regbot does not support this revision: MaxText has no key 'jax_cache_dir', which regbot sets; the nearest "
+        "keys are jax_cache_folder",
     )
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from regbot.check.static_trace import TraceOptions, choose_task
-from regbot.records.baseline import ENTRY_PATTERN
 from regbot.records.config import Config, ConfigError, parse_config
 from regbot.workloads import plan, timed_tasks
 
@@ -27,16 +26,6 @@ def test_an_own_mesh_is_an_entry_of_its_own_and_its_axes_reach_the_framework() -
         "expert_tensor_parallel_size": 1,
     }, "Megatron's ETP is TP unless it is set"
     assert (own.parallelism.world_size, own.parallelism.dp, own.parallelism.edp) == (16, 4, 4)
-
-
-def test_torchtitan_gets_only_the_axes_that_are_larger_than_1() -> None:
-    (task,) = plan(config("[{world = 8, ep = 1, tp = 2}]", "torchtitan"))
-    assert task.workload.config == {"parallelism.tensor_parallel_degree": 2}
-
-
-def test_the_largest_mesh_has_a_name_that_records_accept() -> None:
-    (task,) = plan(config("[{world = 65536, ep = 256, tp = 16, cp = 16, etp = 16}]".replace("256", "8")))
-    assert ENTRY_PATTERN.fullmatch(task.entry)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from regbot.workloads.step_profile import UnusableProfileError, describe_dispatc
 from regbot.workloads.timed import add_profile
 from support.layers import layer_task
 from support.ledger_builder import smoke_arm, smoke_run
-from traces.writer import NCCL, Event, Writer, event, metadata, operator, step, text, write
+from traces.writer import Event, Writer, event, metadata, operator, step, text, write
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "fixtures" / "traces"
 MAX_BYTES = 2**18
@@ -103,14 +103,6 @@ def test_a_profile_gives_the_ledger_of_one_step(read: Callable[..., Ledger]) -> 
     assert {entry.exposed_s for entry in ledger.entries} == {None}  # a profile proves no change of times
 
 
-def test_the_sequence_numbers_are_those_of_the_counted_steps(read: Callable[..., Ledger]) -> None:
-    first = (*GOOD_STEP, EXCHANGE)
-    ledger = read(steps(first, GOOD_STEP, GOOD_STEP), sequence_advances=[4, 3, 3])
-    assert ledger.steps == 1
-    assert ledger.liveness is not None
-    assert (ledger.liveness.sequence_advance, ledger.liveness.sequence_counted) == (3, 3)
-
-
 @pytest.mark.parametrize(
     ("change", "value"),
     [
@@ -133,12 +125,6 @@ def test_planted_collectives_of_nccl_need_kernels(read: Callable[..., Ledger]) -
     ledger = read(plants=planted(kernels=False))
     assert ledger.liveness is not None
     assert (ledger.liveness.seen, ledger.liveness.proven) == (0, False)
-
-
-def test_a_backend_without_sequence_numbers_is_judged_by_the_planted_collectives(read: Callable[..., Ledger]) -> None:
-    ledger = read(sequence_advances=None)
-    assert ledger.liveness is not None
-    assert (ledger.liveness.sequence_advance, ledger.liveness.proven) == (None, True)
 
 
 def replayed() -> list[Event]:
@@ -168,14 +154,6 @@ def test_a_call_without_a_kernel_does_not_explain_a_replayed_kernel(
         writer.add(operator("record_param_comms", STEP_US * number + 800, 5, **metadata(**call)))  # type: ignore[arg-type]
     with pytest.raises(UnusableProfileError, match="without a call of a known kind, as in a replayed CUDA graph"):
         read(writer.events, sequence_advances=None)
-
-
-def test_a_kernel_whose_call_is_not_in_the_trace_gives_no_ledger(read: Callable[..., Ledger]) -> None:
-    """Nothing ran before the trace, so no call before it explains the kernel."""
-    writer = Writer(steps(GOOD_STEP, GOOD_STEP, GOOD_STEP))
-    writer.kernel(NCCL["allreduce"], 900, 5, 898, external=77, **metadata("allreduce", ranks=RANKS))
-    with pytest.raises(UnusableProfileError, match="without a call of a known kind"):
-        read(writer.events)
 
 
 def test_steps_that_differ_give_no_ledger(read: Callable[..., Ledger]) -> None:
@@ -297,32 +275,6 @@ def test_a_collective_whose_group_is_unknown_gives_no_ledger(read: Callable[...,
     plants = [operator("c10d::allreduce_", 10 + 50 * n, 20) for n in range(2)]
     with pytest.raises(UnusableProfileError, match="the group of all_gather cannot be named: 2 ranks, via gloo"):
         read(gloo_steps(), plants, GLOO, sequence_advances=[1, 1, 1])
-
-
-def test_counts_of_a_dispatch_library_may_be_of_an_unknown_group(read: Callable[..., Ledger]) -> None:
-    """HybridEP's kernel that gathers token counts names no group, and its payload is on the axis ep."""
-    writer = Writer(steps(GOOD_STEP, GOOD_STEP, GOOD_STEP))
-    for number in range(3):
-        writer.kernel("ag_nvl_kernel(int*)", STEP_US * number + 900, 5, STEP_US * number + 890)
-    ledger = read(writer.events)
-    assert ("all_gather", "unknown") in counts(ledger)
-
-
-@pytest.mark.parametrize("name", ["tracelens__b200_eager_trace", "hta_nccl_data", "hta_trace_diff_control"])
-def test_a_real_trace_of_another_job_proves_nothing(tmp_path: Path, name: str) -> None:
-    """One of these is of rank 0 of two ranks with NCCL, as the request is."""
-    sample = SAMPLES / f"{name}.json.gz"
-    if not sample.exists():
-        pytest.skip("the samples of other projects are not on this machine (../shared/fixtures)")
-    (tmp_path / "profile.json.gz").write_bytes(sample.read_bytes())
-    write(tmp_path / "profile.planted.json.gz", text(planted(), INFO))
-    try:
-        ledger = ledger_of_profile(CLAIM, layer_task(), tmp_path, 2**24)
-    except UnusableProfileError as error:
-        assert "but rank 0 of 2 was requested" in str(error)  # noqa: PT017 (one of the samples is no error)
-    else:
-        assert ledger.liveness is not None
-        assert not ledger.liveness.proven
 
 
 def test_a_failed_profile_leaves_no_ledger(tmp_path: Path, read: Callable[..., Ledger]) -> None:

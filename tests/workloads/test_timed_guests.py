@@ -5,14 +5,11 @@ guest that leaves the records of a real run once more, spoilt: that costs a seco
 """
 
 import contextlib
-import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from regbot.engines.health.machine import this_node
 from regbot.records.files import read_record
 from regbot.records.run import Run
 from regbot.workloads.shapes.model_code import model_hash
@@ -127,16 +124,6 @@ def test_a_real_run_whose_layer_loads_a_paper_gpu_cannot_be_measured(tmp_path: P
 
 
 @pytest.mark.slow
-def test_an_error_in_the_counted_step_keeps_the_times(tmp_path: Path) -> None:
-    run = run_of(tmp_path, spoilt("raise MemoryError('no room for the counter')", step=STEPS + 1))
-    assert run.outcome == "crashed"
-    assert "in the counted step, after all timed steps: MemoryError: no room for the counter" in run.reason
-    assert run.timing is not None
-    assert len(run.timing.step_s) == STEPS
-    assert run.ledger is None
-
-
-@pytest.mark.slow
 def test_a_rank_that_hangs_ends_the_run_at_its_limit(tmp_path: Path) -> None:
     begun = time.monotonic()
     run = run_of(tmp_path, spoilt("time.sleep(3600)", rank=1), timeout_min=0.2)
@@ -144,13 +131,6 @@ def test_a_rank_that_hangs_ends_the_run_at_its_limit(tmp_path: Path) -> None:
     assert "0.2 minutes" in run.reason
     assert "workloads.moe.timeout_min" in run.reason
     assert time.monotonic() - begun < 60
-
-
-@pytest.mark.slow
-def test_a_process_that_exits_with_0_before_its_steps_are_done_has_measured_nothing(tmp_path: Path) -> None:
-    run = run_of(tmp_path, spoilt("os._exit(0)"))
-    assert run.outcome == "no_record"
-    assert "ended ranks 0, 1 with exit code 0" in run.reason
 
 
 @pytest.mark.slow
@@ -207,35 +187,6 @@ def test_tokens_that_are_not_balanced_as_asked_cannot_be_measured(tmp_path: Path
 # ---- what it leaves behind
 
 
-@pytest.mark.slow
-def test_a_daemon_that_outlives_its_run_is_killed_and_warned_of(tmp_path: Path) -> None:
-    daemon = (
-        "import os, time\n"
-        "if os.environ.get('RANK') == '0' and os.fork() == 0:\n"
-        "    os.setsid()\n"
-        "    if os.fork() == 0:\n"
-        "        time.sleep(3600)\n"
-        "    os._exit(0)\n"
-    )
-    run = run_of(tmp_path, daemon + GOOD_LAYER)
-    assert (run.outcome, run.reason) == ("ok", "")
-    assert any("left 1 child process" in warning for warning in run.warnings)
-
-
-@pytest.mark.slow
-def test_a_run_that_fills_its_record_folder_is_ended(tmp_path: Path) -> None:
-    fill = (
-        "import json, os, sys, time\n"
-        "folder = os.path.dirname(json.load(open(sys.argv[-1]))['record'])\n"
-        "with open(os.path.join(folder, 'rubbish.' + os.environ['RANK']), 'wb') as file:\n"
-        "    file.write(bytes(20 * 2**20))\n"
-        "time.sleep(3600)\n"
-    )
-    run = run_of(tmp_path, fill + GOOD_LAYER)
-    assert run.outcome == "bad_record"
-    assert "wrote more into its record folder" in run.reason
-
-
 # ---- lies about time
 
 
@@ -251,26 +202,6 @@ def test_a_clock_that_was_replaced_is_noticed_by_the_systems_own(tmp_path: Path)
 
 
 # ---- little machines
-
-
-@pytest.fixture
-def one_core() -> Iterator[None]:
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    this_node.cache_clear()
-    yield
-    os.sched_setaffinity(0, allowed)
-    this_node.cache_clear()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("one_core")
-def test_a_machine_with_one_core_is_enough_and_says_what_it_costs(tmp_path: Path) -> None:
-    run = run_of(tmp_path)
-    assert (run.outcome, run.reason) == ("ok", "")
-    assert run.warnings == ["2 ranks share 1 core: step times include scheduling delays"]
-    assert run.node is not None
-    assert run.node.cores == 1
 
 
 # ---- records that are forged

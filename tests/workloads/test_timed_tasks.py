@@ -56,13 +56,6 @@ def test_a_single_run_takes_the_number_of_ranks_of_the_user(tmp_path: Path) -> N
         timed_task(SingleRunOptions("mixtral-8x7b", world=4), tmp_path, 2)
 
 
-def test_a_session_reserves_gpus_only_for_shapes_that_run_on_gpus() -> None:
-    config = Config(workloads={"moe": Workload(adapter="smoke", shapes=["mixtral-8x7b"])})
-    on_processors, on_gpus = (timed_tasks(config, plan(config), gpus)[0] for gpus in (0, 8))
-    assert (on_processors.timed_device, needs_of(on_processors).gpus) == ("cpu", 0)
-    assert (on_gpus.timed_device, needs_of(on_gpus).gpus) == ("cuda", 8)
-
-
 class RecordingSeat:
     """A seat that keeps the launch and does not run it."""
 
@@ -89,10 +82,6 @@ def test_a_run_that_is_timed_on_processors_sees_no_gpu(
     assert tuple(seat.launch.env.get(name) for name in names) == visible
 
 
-def test_the_first_mesh_that_is_planned_is_the_one() -> None:
-    assert timed(meshes=["ep-dp"], shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep-dp", "cpu", 4)]
-
-
 def test_the_configuration_names_what_is_timed() -> None:
     assert timed(timed=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep", "cpu", 2)]
     assert timed(timed=[]) == []
@@ -109,16 +98,6 @@ def test_a_size_that_this_machine_cannot_hold_is_refused_before_anything_starts(
     with pytest.raises(ConfigError, match="needs 8 GPUs, and this machine has 0; use the variant cpu"):
         timed(0, timed_variant=variant, shapes=["mixtral-8x7b"])
     assert timed(8, timed_variant=variant, shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep", variant, 8)]
-
-
-def test_a_variant_that_is_none_names_the_key() -> None:
-    with pytest.raises(ConfigError, match=r"workloads\.moe\.timed_variant: shape"):
-        timed(timed_variant="large")
-
-
-def test_a_shape_that_is_timed_and_not_traced_is_refused() -> None:
-    with pytest.raises(ValueError, match="not among the shapes"):
-        timed(shapes=["mixtral-8x7b"], timed=["qwen3-30b-a3b"])
 
 
 @pytest.mark.parametrize("program", ["pretrain_gpt.py", ""])

@@ -1,8 +1,7 @@
 """``regbot calibrate``: measure how the gate decides when both arms are the same commit.
 
 In a placebo session nothing differs between the arms. In an injected session, every step of head is slowed down by a
-known share. Every session is launched, paired and judged like the session of a pull request. The result is stored, and
-later checks of the same workload, node class and environment cite it.
+known share. The result is stored, and later checks of the same workload, node class and environment cite it.
 """
 
 import hashlib
@@ -13,7 +12,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
 from regbot import __version__
 from regbot.baselines import Store, environment_of, node_class_of
@@ -22,7 +20,7 @@ from regbot.baselines.reference import summarise_calibrations
 from regbot.check.sessions.blocks import BLOCK_PAIRS, block_count
 from regbot.check.sessions.pooled_pairs import session_digest
 from regbot.check.sessions.run_log import RunLog
-from regbot.check.sessions.timed import SessionRunner
+from regbot.check.sessions.timed import Checkouts, SessionRunner
 from regbot.check.sessions.worktrees import Worktrees
 from regbot.check.single_run import SingleRunOptions, config_of, timed_task
 from regbot.check.static_trace import WORKING_TREE
@@ -31,12 +29,12 @@ from regbot.engines.node_check import HISTORY_FILE
 from regbot.errors import UserError
 from regbot.judge import judge
 from regbot.judge.interim import count_primary_tests, decide_so_far, thresholds
-from regbot.judge.pairs import PairSet, pair_up
+from regbot.judge.pairs import pair_up
 from regbot.records.baseline import ENTRY_PATTERN, Provenance, format_time, parse_time
 from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.calibration_summary import ArmLuck, CalibrationSummary
 from regbot.records.config import Config, ConfigError
-from regbot.records.run import Arm, Run
+from regbot.records.run import Arm
 from regbot.records.session import Session, SessionHeader, TimedPlan, read_session
 from regbot.records.settings import ThroughputThresholds
 from regbot.records.text.progress import Progress, Watcher
@@ -55,8 +53,6 @@ NO_SLOWDOWN_PCT = 0.0
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    """Options of a calibration."""
-
     workload: str
     """A shape or a workload of the configuration, as ``NAME[:SHAPE][/MESH]``."""
     out: Path
@@ -68,15 +64,13 @@ class CalibrationOptions:
     variant: str | None = None
     """Variant of the shape; None for the one that a check would time on this node."""
     pairs: int = PLACEBO_PAIRS
-    """Number of placebo pairs."""
     injected_pct: float = NO_SLOWDOWN_PCT
     """Slowdown of head in the injected sessions, in percent; 0 for no such session."""
     injected_pairs: int = INJECTED_PAIRS
-    """Number of pairs with the injected slowdown."""
     resume: bool = False
     """Whether to continue the interrupted calibration in ``out``."""
     engine: str = "local"
-    """Name of the engine that starts the processes: ``local`` or ``slurm``."""
+    """Name of the engine: ``local`` or ``slurm``."""
 
 
 @dataclass(frozen=True)
@@ -105,45 +99,14 @@ def calibrate(
     to ``options.out`` as it ends. Raises ConfigError, ShapeError, CheckoutError, EngineError, UserError.
     """
     config = config_of(folder)
-    engine_context = nullcontext(engine) if engine is not None else open_engine(options.engine, config, cache)
-    with engine_context as active_engine:
-        return _calibrate_on(_CalibrationSetup(active_engine, folder, cache, watch), options, store, config)
-
-
-@dataclass(frozen=True)
-class _CalibrationSetup:
-    """Engine, folders and progress callback of a calibration."""
-
-    engine: Engine
-    folder: Path
-    """Repository that contains the workload."""
-    cache: Path
-    watch: Watcher
-
-
-def _calibrate_on(
-    setup: _CalibrationSetup, options: CalibrationOptions, store: Store, config: Config
-) -> CalibrationResult:
-    """Run the sessions on an open engine, store the calibration, and summarise all calibrations on its terms."""
-    folder, engine = setup.folder, setup.engine
-    task = timed_task(SingleRunOptions(options.workload, options.rev, options.variant), folder, engine.gpus)
-    # Each look begins with empty compiler caches, so that the sessions show the luck of an arm.
-    plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True, "measures_luck": True})
-    if ENTRY_PATTERN.fullmatch(plan.entry) is None:
-        raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
-    arm = resolve_arm(folder, options.rev) if options.rev is not None else WORKING_TREE
-    # One lock for all sessions: the first session's log locks the folder that has the logs of all of them.
-    first_log = _make_run_log(options, number=1)
-    with first_log.lock(), first_log.writing():
-        if not options.resume and any(options.out.glob("session-*.jsonl")):
-            raise ConfigError(
-                f"{options.out}: contains the sessions of a calibration",
-                "continue it with --resume, or give another --out",
-            )
-        runner = _Runner(options, task, plan, arm, setup)
-        sessions = runner.run_sessions(options.pairs, NO_SLOWDOWN_PCT)
-        if options.injected_pct:  # 0 stands for a calibration without injected sessions
-            sessions += runner.run_sessions(options.injected_pairs, options.injected_pct)
+    own_engine = open_engine(options.engine, config, cache)
+    with own_engine if engine is None else nullcontext(engine) as active_engine:
+        task = timed_task(SingleRunOptions(options.workload, options.rev, options.variant), folder, active_engine.gpus)
+        # Each look begins with empty compiler caches, so that the sessions show the luck of an arm.
+        plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True, "measures_luck": True})
+        if ENTRY_PATTERN.fullmatch(plan.entry) is None:
+            raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
+        sessions = _SessionSeries(options, task, plan, folder, cache, active_engine, watch).run()
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
     class_folder = path.parent.parent  # the calibrations lie in a folder below it
@@ -205,6 +168,9 @@ def _judge_session(session: Session) -> CalibrationSession:
     throughput = verdict.workloads[0].throughput  # a calibration has one workload
     decision = throughput.decision if throughput is not None else None
     interim = decide_so_far(session.runs, session.header, plan)
+    # Pairs with the same number used the same compiler caches.
+    positions = [pair.head.position for pair in interim.pair_set.valid]
+    draws = [position.draw for position in positions if position is not None and position.draw is not None]
     true_log_ratio = math.log1p(plan.injected_pct / 100)
     covered = None  # without a look, there are no intervals
     if interim.intervals:
@@ -216,31 +182,46 @@ def _judge_session(session: Session) -> CalibrationSession:
         pairs=interim.pairs,
         covered=covered,
         log_ratios=interim.pair_set.log_ratios(),
-        draws=_list_draws(interim.pair_set) if plan.fresh_caches else None,  # only fresh caches make a new draw
+        draws=draws if plan.fresh_caches else None,  # only fresh caches make a new draw
     )
 
 
-def _list_draws(pair_set: PairSet) -> list[int]:
-    """Return the number of the draw of each valid pair. Pairs with the same number used the same compiler caches."""
-    positions = [pair.head.position for pair in pair_set.valid]
-    return [position.draw for position in positions if position is not None and position.draw is not None]
-
-
-class _Runner:
-    """Runs the sessions of one calibration one after another. Each session is written to its own file.
-
-    ``arm`` is the commit that is compared with itself. ``plan`` has the settings of the runs; each session sets its own
-    slowdown and number of pairs.
-    """
+class _SessionSeries:
+    """The sessions of one calibration, run one after another. Each is written to its own file."""
 
     def __init__(
-        self, options: CalibrationOptions, task: Task, plan: TimedPlan, arm: Arm, setup: _CalibrationSetup
+        self,
+        options: CalibrationOptions,
+        task: Task,
+        plan: TimedPlan,
+        folder: Path,
+        cache: Path,
+        engine: Engine,
+        watch: Watcher,
     ) -> None:
-        self._options, self._task, self._plan, self._arm, self._setup = options, task, plan, arm, setup
-        self._number = 0
-        """Number of the present session, from 1. Its file is named after it."""
+        self._options, self._task, self._plan, self._engine, self._watch = options, task, plan, engine, watch
+        self._node_history = cache / HISTORY_FILE
+        self._number = 0  # of the present session, from 1; its file is named after it
+        self._arm = WORKING_TREE if options.rev is None else resolve_arm(folder, options.rev)
+        self._trees: Checkouts = _WorkingTree(folder)
+        if options.rev is not None:
+            self._trees = Worktrees(folder, cache, lambda _: None, engine.sandbox)
 
-    def run_sessions(self, pairs: int, injected_pct: float) -> list[Session]:
+    def run(self) -> list[Session]:
+        # One lock for all sessions: the first session's log locks the folder that has the logs of all of them.
+        first_log = _make_run_log(self._options, number=1)
+        with first_log.lock(), first_log.writing():
+            if not self._options.resume and any(self._options.out.glob("session-*.jsonl")):
+                raise ConfigError(
+                    f"{self._options.out}: contains the sessions of a calibration",
+                    "continue it with --resume, or give another --out",
+                )
+            sessions = self._run_sessions(self._options.pairs, NO_SLOWDOWN_PCT)
+            if self._options.injected_pct:  # 0 stands for a calibration without injected sessions
+                sessions += self._run_sessions(self._options.injected_pairs, self._options.injected_pct)
+        return sessions
+
+    def _run_sessions(self, pairs: int, injected_pct: float) -> list[Session]:
         """Run sessions until they have ``pairs`` valid pairs together. Head is slowed down by ``injected_pct`` percent.
 
         A session ends at the first look that decides, so it may have fewer pairs than the last look.
@@ -250,10 +231,10 @@ class _Runner:
         while valid_pairs < pairs:
             missing_pairs = block_count(pairs - valid_pairs) * BLOCK_PAIRS  # in whole blocks
             max_pairs = min(missing_pairs, LOOKS[-1])
-            plan = self._plan.model_copy(update={"injected_pct": injected_pct, "max_pairs": max_pairs})
-            session = self._run_session(plan)
-            sessions.append(session)
-            valid_pairs += len(pair_up(session.runs).valid)
+            sessions.append(
+                self._run_session(self._plan.model_copy(update={"injected_pct": injected_pct, "max_pairs": max_pairs}))
+            )
+            valid_pairs += len(pair_up(sessions[-1].runs).valid)
         return sessions
 
     def _run_session(self, plan: TimedPlan) -> Session:
@@ -264,32 +245,21 @@ class _Runner:
         if session is None:
             log.create(header)
             session = Session(header=header, runs=[])
-        runs = list(session.runs)
-
-        def write_run(run: Run) -> None:
-            log.append(run)
-            runs.append(run)
 
         def announce(progress: Progress) -> None:
-            self._setup.watch(Progress(progress.done, progress.total, f"session {self._number}: {progress.text}"))
+            self._watch(Progress(progress.done, progress.total, f"session {self._number}: {progress.text}"))
 
-        trees = (
-            _WorkingTree(self._setup.folder)
-            if self._options.rev is None
-            else Worktrees(self._setup.folder, self._setup.cache, lambda _: None, self._setup.engine.sandbox)
-        )
-        scratch = self._options.out / "runs" / log.path.stem
-        session_runner = SessionRunner(
+        runner = SessionRunner(
             session.header,
-            trees,
-            self._setup.engine,
-            Scratch(scratch),
-            write_run,
+            self._trees,
+            self._engine,
+            Scratch(self._options.out / "runs" / log.path.stem),
+            log.append,
             announce,
-            node_history=self._setup.cache / HISTORY_FILE,
+            node_history=self._node_history,
         )
         (session_plan,) = session.header.timed
-        session_runner.run(session_plan, self._task, session.runs, NO_TIME_LIMIT_S)
+        runs = runner.run(session_plan, self._task, session.runs, NO_TIME_LIMIT_S)
         measured_session = Session(header=session.header, runs=runs)
         if not pair_up(runs).valid:
             verdict = judge(measured_session, Config()).workloads[0]  # a calibration has one workload
@@ -302,8 +272,8 @@ class _Runner:
         return SessionHeader(
             regbot=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            base=_rename_arm(self._arm, "base"),
-            head=_rename_arm(self._arm, "head"),
+            base=self._arm.model_copy(update={"name": "base"}),
+            head=self._arm.model_copy(update={"name": "head"}),
             workloads=[plan.entry],
             untraced=[plan.entry],  # so the verdict needs no trace
             timed=[plan],
@@ -313,31 +283,21 @@ class _Runner:
 
 
 class _WorkingTree:
-    """Supplies the working tree as the checkout of both arms."""
+    """Supplies the working tree in ``folder`` as the checkout of both arms. It is used as it is: nothing is built."""
 
     def __init__(self, folder: Path) -> None:
-        """``folder`` is the working tree. It is used as it is, so nothing is built."""
+        arm = WORKING_TREE
+        # Without a key, because the working tree is not in the cache of worktrees.
         self._tree = Worktree(
-            path=folder,
-            commit=WORKING_TREE.commit,
-            tree=WORKING_TREE.tree,
-            submodules={},
-            built=False,
-            key="",  # the working tree is not in the cache of worktrees
-            changed=(),
-            environment={},
+            folder, arm.commit, arm.tree, submodules={}, built=False, key="", changed=(), environment={}
         )
 
     def worktree(self, arm: Arm, task: Task) -> Worktree:
-        """Return the same worktree for every arm and workload."""
         del arm, task
         return self._tree
 
 
 def _make_run_log(options: CalibrationOptions, number: int) -> RunLog[Session]:
-    """Return the log of session ``number``. When a calibration is resumed, some fields of the session's header may
-    differ.
-    """
     return RunLog(
         path=options.out / f"session-{number:02}.jsonl",
         activity="calibration",
@@ -347,10 +307,6 @@ def _make_run_log(options: CalibrationOptions, number: int) -> RunLog[Session]:
     )
 
 
-def _rename_arm(arm: Arm, name: Literal["base", "head"]) -> Arm:
-    return arm.model_copy(update={"name": name})
-
-
 def _terms_of(calibration: Calibration) -> tuple[object, ...]:
     """Return node class, environment and the values of ``TERMS``. Times on other terms are not comparable."""
     terms = tuple(getattr(calibration, name) for name in TERMS)
@@ -358,7 +314,6 @@ def _terms_of(calibration: Calibration) -> tuple[object, ...]:
 
 
 def page(result: CalibrationResult) -> str:
-    """Return the terminal page: the sessions, and the summary of the calibrations."""
     lines = [f"{result.calibration.workload}  {result.calibration.variant}  on {result.calibration.node_class}"]
     for session in result.calibration.sessions:
         session_kind = f"+{session.injected_pct:g}% injected" if session.injected_pct else "placebo"
@@ -389,7 +344,6 @@ def describe_luck(luck: ArmLuck | None) -> str:
 
 
 def summary_lines(summary: CalibrationSummary) -> list[str]:
-    """Return the summary of all calibrations on the same terms, as lines for the terminal."""
     # Two rates over sessions: those that were called changed although nothing had changed, and those whose intervals
     # contain the true value. ``low`` and ``high`` are the bounds of the 95% interval of a rate.
     flags, covering = summary.false_flags, summary.covered
@@ -404,10 +358,7 @@ def summary_lines(summary: CalibrationSummary) -> list[str]:
         label = f"+{summary.injected_pct:g}% found"
         lines.append(f"{label:<19}{rate.count} of {rate.total} sessions (at least {rate.low:.0%})")
     lines.append(f"luck of an arm     {describe_luck(summary.arm_luck)}")
-    correlations = (
-        ("neighbouring pairs", summary.lag_correlation),
-        ("pairs of a block", summary.block_correlation),
-    )
+    correlations = (("neighbouring pairs", summary.lag_correlation), ("pairs of a block", summary.block_correlation))
     for label, correlation in correlations:
         if correlation is not None:
             bounds = f"(95%: {correlation.low:.2f} to {correlation.high:.2f})"

@@ -1,14 +1,17 @@
 """Faults that make a comparison of files impossible, and warnings about a comparison."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import combinations, islice
+from itertools import combinations, islice, pairwise
+from statistics import median
 
 from regbot.check.compare import steady_cut
 from regbot.check.compare.run_files import StepFile
 from regbot.judge.backends import unmet_dispatcher_request
 from regbot.judge.validity import environment_warnings
 from regbot.records.run import Run
+from regbot.records.text.words import count
 
 UNIT_RATIO = 300.0
 """Two step times with this ratio or a larger one are taken to be in different units.
@@ -38,13 +41,18 @@ def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paire
         if file.step_s == other_file.step_s and len(set(file.step_s)) > 1:
             yield f"{file.name} and {other_file.name} have the same times in every step: one is a copy of the other"
     for file in files[1:]:
-        if _steps_per_value(file) != _steps_per_value(files[0]):
+        if _describe_values(file) != (expected := _describe_values(files[0])):
             yield (
-                f"{file.name}: its values are {_describe_values(file)}, but those of {files[0].name} are "
-                f"{_describe_values(files[0])}; a mean hides single steps, so log all runs in the same way, best every "
-                "step"
+                f"{file.name}: its values are {_describe_values(file)}, but those of {files[0].name} are {expected}; "
+                "a mean hides single steps, so log all runs in the same way, best every step"
             )
-    yield from _find_mixed_units(files)
+    step_times = [(median(file.kept_s), file.name) for file in files]
+    (shortest, name), (longest, longest_name) = min(step_times), max(step_times)
+    if longest >= UNIT_RATIO * shortest:
+        yield (
+            f"{longest_name}: a step takes {longest:.4g} s, and one of {name} {shortest:.4g} s: are these "
+            "milliseconds? All times are in seconds"
+        )
     runs = [(file.name, file.run) for file in files if file.run is not None]
     for name, run in runs:
         first_name, first_run = runs[0]
@@ -56,22 +64,6 @@ def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paire
         yield from (f"{name}: {problem}" for problem in unmet_dispatcher_request(run))
     if paired:
         yield from _find_pair_faults(base, head)
-
-
-def _find_mixed_units(files: Sequence[StepFile]) -> Iterator[str]:
-    """Yield a fault if a counted step is so much longer than another that their units must differ."""
-    steps = [
-        (seconds, file.name, number)
-        for file in files
-        for seconds, number in zip(file.kept_s, file.numbers[file.cut :], strict=True)
-    ]
-    (shortest, name, number), (longest, longest_name, longest_number) = min(steps), max(steps)
-    if longest >= UNIT_RATIO * shortest:
-        yield (
-            f"{longest_name}: step {longest_number} takes {longest:.4g} s, and step {number} of {name} {shortest:.4g} "
-            "s: are these milliseconds? All times are in seconds. If the time is correct, the step hung: measure the "
-            "run again"
-        )
 
 
 def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
@@ -87,14 +79,9 @@ def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Ite
             )
 
 
-def _steps_per_value(file: StepFile) -> int | None:
-    """Return the number of steps over which each value of the file is a mean; None if the number is not known."""
-    return file.log.steps_per_value if file.log is not None else 1
-
-
 def _describe_values(file: StepFile) -> str:
     """Return ``of single steps`` or, for example, ``means of 10 steps``."""
-    steps = _steps_per_value(file)
+    steps = file.log.steps_per_value if file.log is not None else 1  # None if the number is not known
     return "of single steps" if steps == 1 else f"means of {steps or 'an unknown number of'} steps"
 
 
@@ -137,3 +124,39 @@ def _merge_warnings(warnings: Iterable[tuple[str, str]]) -> Iterator[str]:
     for (first_name, first_warning), *others in groups.values():
         more = f" and {len(others)} more" if others else ""
         yield f"{first_name}{more}: {first_warning}"
+
+
+def find_omissions(file: StepFile) -> Iterator[str]:
+    """Yield signs that the file does not show a whole, normal run after the warm-up. Such a file may FAIL, but gets no
+    PASS, because slow steps may be missing.
+
+    The signs are: several jobs, a restart, missing steps, skipped steps, and a loss that is not finite. Every text
+    continues the file name: ``lacks steps between 20 and 40``.
+    """
+    first_counted = file.numbers[file.cut]  # number of the first step after the warm-up
+    if file.log is not None and file.log.jobs > 1:
+        yield f"contains {file.log.jobs} jobs, of which only the last is compared; check why the others ended"
+    elif file.steady is not None and file.steady.restart:  # the step of the restart; 0 if there is none
+        yield "seems to contain a restarted process; check why the first one ended"
+    untimed = [number for number in file.log.untimed if number > first_counted] if file.log is not None else []
+    if untimed:
+        yield f"has no time for {count(len(untimed), 'step')}, first for step {untimed[0]}"
+    numbers = sorted({*file.numbers, *untimed}) if untimed else file.numbers  # a step without a time is no gap
+    if gaps := [gap for gap in _find_gaps(numbers) if gap[0] >= first_counted]:
+        before, after = gaps[0]
+        remainder = f", and in {len(gaps) - 1} more places" if len(gaps) > 1 else ""
+        yield f"lacks steps between {before} and {after}{remainder}"
+    steps = [step for step in file.log.steps if step.number >= first_counted] if file.log is not None else []
+    # ``skipped`` and ``nan`` are numbers of steps, because a value of a log may be the mean of several steps.
+    if skipped_steps := sum(step.skipped for step in steps):
+        yield f"contains {skipped_steps} steps that the optimizer skipped"
+    if nan_steps := sum(step.nan for step in steps):
+        yield f"contains {nan_steps} steps with a loss that is not finite"
+
+
+def _find_gaps(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the pairs of neighbouring step numbers whose distance is larger than the usual distance of the file: the
+    most frequent one, or the smallest of several."""
+    distances = Counter(later - earlier for earlier, later in pairwise(numbers))
+    usual = min(distances, key=lambda distance: (-distances[distance], distance), default=1)
+    return [(earlier, later) for earlier, later in pairwise(numbers) if later - earlier > usual]

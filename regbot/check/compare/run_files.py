@@ -1,10 +1,9 @@
 """Reader of step times: one file is one run. It reads CSV with the header ``step,step_s``, Run records, and the logs of
 ``regbot.workloads.logs``.
 
-The times in a log are not verified, and unusual content becomes a warning. There are two kinds of fault. A file of the
-wrong form (missing, another format, text in place of a number, two runs in one file) is a user error and raises
-RecordError. A well-formed file with a failed measurement (a step of NaN or negative seconds, a crashed run) is returned
-with its faults. The comparison is then INVALID, so that CI can distinguish it from a wrong command line.
+A file of the wrong form (missing, another format, text in place of a number, two runs in one file) is a user error and
+raises RecordError. A well-formed file with a failed measurement (a step of NaN or negative seconds, a crashed run) is
+returned with its faults. The comparison is then INVALID, so that CI can distinguish it from a wrong command line.
 """
 
 import math
@@ -29,9 +28,6 @@ warm-up."""
 
 CSV_HEADER = "step,step_s"
 
-MIN_STEP_S, MAX_STEP_S = 1e-9, 1e7
-"""Limits of a step time in seconds: a nanosecond and about a hundred days. Values outside are not in seconds."""
-
 MAX_FAULTS = 3
 """Maximum number of bad values of one file that are listed."""
 
@@ -45,9 +41,6 @@ FORMATS = (
 
 _REGBOT_RECORD = re.compile(r'"schema"\s*:\s*"regbot/')
 """Beginning of the schema of a record, such as ``"schema": "regbot/run@1"``."""
-
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
-_STEP_NUMBER = re.compile(r"\d{1,15}")
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,6 @@ class StepFile:
 
     @property
     def name(self) -> str:
-        """The path as printable text."""
         return printable(str(self.path))
 
     @property
@@ -195,21 +187,18 @@ def _file_from_csv(path: Path, data: bytes, skip: int | None) -> StepFile:
     step_s: list[float] = []
     step_numbers: list[int] = []
     faults: list[str] = []
-    previous_line_number = 0
     for line_number, line in enumerate(lines[1:], start=2):
         if not line.strip():
             continue
         location = f"{path}:{line_number}"
         step, seconds = _parse_row(location, line)
         if step_numbers and step <= step_numbers[-1]:
-            problem = "is given twice" if step == step_numbers[-1] else f"comes after step {step_numbers[-1]}"
             raise RecordError(
-                f"{location}: step {step} {problem} (line {previous_line_number})",
+                f"{location}: step {step} comes after step {step_numbers[-1]}",
                 "step numbers must rise. One file is one run: split the file where a new run begins",
             )
         if fault := _step_fault(seconds):
             faults.append(f"{location}: step {step} took {seconds:g} s: {fault}")
-        previous_line_number = line_number
         step_numbers.append(step)
         step_s.append(seconds)
     if not step_s:
@@ -225,18 +214,14 @@ def _is_header(line: str) -> bool:
 
 def _parse_row(location: str, line: str) -> tuple[int, float]:
     """Return the step number and the seconds of a CSV row. Raises RecordError with ``location``, which is file:line."""
-    fields = [field.strip() for field in line.split(",")]
-    if len(fields) != 2:
+    try:
+        step, seconds = line.split(",")
+        return int(step), float(seconds)
+    except ValueError as error:
         raise RecordError(
-            f"{location}: has {len(fields)} fields, {_quote(line)}",
-            "there must be two, the step's number and its seconds with a decimal point and no other separator",
-        )
-    step, seconds = fields
-    if not _STEP_NUMBER.fullmatch(step):
-        raise RecordError(f"{location}: the step is {_quote(step)}", "it must be a whole number")
-    if not _NUMBER.fullmatch(seconds):
-        raise RecordError(f"{location}: the time is {_quote(seconds)}", "it must be a number of seconds")
-    return int(step), float(seconds)
+            f"{location}: is {_quote(line)}",
+            "a line has the step's number and its seconds, with a decimal point and no other separator",
+        ) from error
 
 
 def _file_from_record(path: Path, data: bytes, skip: int | None) -> StepFile:
@@ -269,13 +254,9 @@ def _file_from_record(path: Path, data: bytes, skip: int | None) -> StepFile:
 
 def _step_fault(seconds: float) -> str:
     """Return what is wrong with a step time; '' if nothing is wrong."""
-    if math.isnan(seconds):
-        return "it was not measured; find out why, and measure the run again"
-    if seconds <= 0:
-        return "a step takes more than 0 s; the clock was set back, or the step was not measured"
-    if not MIN_STEP_S <= seconds <= MAX_STEP_S:
-        return f"a step time lies between {MIN_STEP_S:g} and {MAX_STEP_S:g} s; times are in seconds"
-    return ""
+    if math.isfinite(seconds) and seconds > 0:
+        return ""
+    return "the clock was set back, or the step was not measured; measure the run again"
 
 
 def _limit_faults(faults: Sequence[str]) -> tuple[str, ...]:

@@ -1,20 +1,42 @@
-"""The throughput section of compared files: the parts that paired and unpaired files share."""
+"""The throughput section of compared files.
+
+Paired files are judged by the same test as the sessions of a check. Unpaired files decide, by Welch's interval, only if
+they show that all runs are of one session. Otherwise a difference between the sessions looks like a difference between
+the commits, and the section says what would decide. The field ``by`` says what was compared: "pairs" or "runs".
+"""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from math import ceil
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
+from regbot.check.compare.launches import CommonSession, find_common_session
 from regbot.check.compare.run_files import StepFile
-from regbot.check.compare.steady_cut import median_warm_up
+from regbot.check.compare.steady_cut import find_unsteady, median_warm_up
 from regbot.judge.estimates import LogEstimate, format_estimate, percent
-from regbot.judge.throughput import STATUS
+from regbot.judge.reasons import describe_slow_launches, explain_withheld
+from regbot.judge.throughput import STATUS, primary_test, slow_launches
 from regbot.records.settings import ThroughputThresholds as Settings
-from regbot.records.verdict import Decision, PrimaryTest, Status, Throughput
+from regbot.records.text.percentages import round_up_percent
+from regbot.records.text.words import count
+from regbot.records.verdict import Decision, Throughput
 from regbot.stats.known_noise import run_standard_error
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.paired import LOOK_ALPHA, LOOKS, Thresholds, pairs_needed
+from regbot.stats.paired import (
+    LOOK_ALPHA,
+    LOOKS,
+    SequentialTest,
+    Thresholds,
+    combine,
+    decide,
+    pairs_needed,
+    sequential_test,
+    session_mde,
+)
+from regbot.stats.paired import interval as pair_interval
+from regbot.stats.unpaired import MIN_RUNS, welch
 
 SETTINGS = Settings()
 """Thresholds in percent. A comparison of files reads no regbot.toml and uses the defaults."""
@@ -38,11 +60,171 @@ right, four pairs show more than twice this noise in fewer than one of a hundred
 """
 
 
-def decision_sentences(tests: Mapping[str, tuple[Decision, LogEstimate]], decision: Decision) -> Iterator[str]:
-    """Yield sentences that explain the decision. A change has a sentence for each summary (median, mean) that shows it.
+Files = Sequence[StepFile]
+Tests = Mapping[str, tuple[Decision, LogEstimate]]
+"""Summary (median, mean) -> its decision and its interval."""
+Ratios = dict[str, list[float]]
+"""Summary (median, mean) -> the log-ratio of each pair, in session order."""
 
-    ``tests`` has the decision and the interval of each summary.
+
+def paired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Throughput, list[str]]:
+    """Return the throughput section of pairs, and warnings. A pair has the i-th file of each arm, in session order.
+
+    ``given_sd`` is the standard deviation of a pair's log-ratio that the user gave with --noise; None if not given.
     """
+    ratios: Ratios = {name: [] for name in SUMMARIES}
+    for base_file, head_file in zip(base, head, strict=True):
+        base_summaries, head_summaries = base_file.summaries(), head_file.summaries()
+        for name, log_ratios in ratios.items():
+            log_ratios.append(head_summaries[name] - base_summaries[name])
+    warnings: list[str] = []
+    known_sd = given_sd  # the noise that the test uses; None: the noise that the pairs show
+    # The scatter of few pairs shows too little, so the noise of the steps checks the given noise first.
+    if given_sd is not None and len(base) < LOOKS[0]:
+        known_sd, warnings = _correct_known_noise(given_sd, base, head)
+    # None if there are fewer pairs than the first look needs, and the noise is not known.
+    test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
+    if test is not None and given_sd is not None and test.pairs > 1:
+        observed_sd = max(pair_interval(values[: test.pairs], ALPHA).sd for values in ratios.values())
+        if observed_sd > MAX_NOISE_RATIO * given_sd:
+            warning = (
+                f"--noise {100 * given_sd:.2g}% is not used, because the first {test.pairs} pairs differ by "
+                f"{100 * observed_sd:.2g}% (standard deviation)"
+            )
+            warnings = [warning]
+            known_sd = None
+            test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS)
+    if test is None:
+        return _too_few_pairs(base, head, ratios), warnings
+    if test.outliers:
+        warnings = [*warnings, describe_slow_launches(test.outliers, test.pairs)]
+    return _tested_pairs(base[: test.pairs], head[: test.pairs], ratios, test, known_sd is not None), warnings
+
+
+def _too_few_pairs(base: Files, head: Files, ratios: Ratios) -> Throughput:
+    pairs, missing = len(base), LOOKS[0] - len(base)
+    missing_files = f"{count(missing, 'more base file')} and {count(missing, 'more head file')}"
+    headline = "1 pair decides nothing" if pairs == 1 else f"{pairs} pairs decide nothing"
+    estimates = {name: percent(fmean(values)) for name, values in ratios.items()}
+    reasons = [
+        f"{headline}; at least {LOOKS[0]} are needed: give {missing_files}",
+        *_estimate_sentences(estimates),
+        _pairs_advice(estimates, ": in all it takes"),
+    ]
+    return _section("undecided", estimates["median"], reasons, base, head, by="pairs", pairs=pairs)
+
+
+def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest, is_noise_known: bool) -> Throughput:
+    """Return the section of the tested pairs. ``base`` and ``head`` are the files that the last look used."""
+    fields: dict[str, Any] = {"by": "pairs", "pairs": test.pairs, "unused_pairs": test.unused}
+    if unsteady_reasons := find_unsteady(base, head):
+        estimates = {name: percent(interval.estimate) for name, (_, interval) in test.tests.items()}
+        return _unsteady_section(base, head, unsteady_reasons, estimates, **fields)
+    intervals = [interval for _, interval in test.tests.values()]
+    # The smallest detectable slowdown, with the pairs of this test and with those of a full session.
+    detectable, detectable_by_all = (
+        percent(session_mde(intervals, pairs, THRESHOLDS.eps, is_noise_known)) for pairs in (test.pairs, LOOKS[-1])
+    )
+    reasons = [explain_withheld(test.outliers)] if test.withheld else [*_decision_sentences(test.tests, test.decision)]
+    worst_sd = max(interval.sd for interval in intervals)
+    if test.look == 0:  # with fewer pairs than the first look needs, only the given noise makes a decision possible
+        reasons.append(
+            f"judged with the given noise of {100 * worst_sd:.2g}% per pair: the answer depends on that figure"
+        )
+    reasons += _pair_count_sentences(test)
+    if test.decision == "undecided" and not test.withheld:
+        needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=is_noise_known)
+        effort = "more pairs than is practical: use a quieter node" if needed is None else f"about {needed} pairs"
+        if needed is not None and needed > LOOKS[-1]:
+            effort += ", more than the test allows: use a quieter node"
+        reasons.append(
+            f"with this noise ({100 * worst_sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of "
+            f"{round_up_percent(detectable_by_all)} or more; to detect {SETTINGS.threshold_pct:g}% takes {effort}"
+        )
+    fields |= {
+        "mde_pct": detectable,
+        "mde_full_pct": detectable_by_all,
+        "slow_launches": slow_launches(test.outliers),
+        "pass_withheld": test.withheld,
+    }
+    used_ratios = {name: values[: test.pairs] for name, values in ratios.items()}
+    return _decided_section(test.decision, test.tests, test.alpha, reasons, base, head, used_ratios, **fields)
+
+
+def _pair_count_sentences(test: SequentialTest) -> Iterator[str]:
+    """Yield which pairs were not used, and how many the next look of an undecided test needs."""
+    if test.unused:
+        cause = f"the first {test.pairs} decided"
+        if test.decision == "undecided":
+            looks = f"{', '.join(str(look) for look in LOOKS[:-1])} and {LOOKS[-1]}"
+            cause = f"decisions are made only after {looks} pairs"
+        yield f"{test.unused} of {test.pairs + test.unused} pairs were not used: {cause}"
+    if test.decision == "undecided" and not test.final:
+        next_look = LOOKS[test.look]  # looks are counted from 1, so this index is that of the next look
+        missing = next_look - test.pairs - test.unused
+        more = f"give {missing} more base files and {missing} more head files"
+        yield f"the next decision is after {next_look} pairs: {more}"
+
+
+def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Throughput, list[str]]:
+    """Return the throughput section of unpaired runs, and warnings.
+
+    The test has the error rate of one look, so it is valid once. Testing again after adding files would be a second
+    look. ``given_sd`` is the noise of --noise. It is not used: runs that belong to pairs are judged by --paired.
+    """
+    base_summaries, head_summaries = ([file.summaries() for file in files] for files in (base, head))
+    values = {
+        name: ([run[name] for run in base_summaries], [run[name] for run in head_summaries]) for name in SUMMARIES
+    }
+    estimates = {
+        name: percent(fmean(head_values) - fmean(base_values)) for name, (base_values, head_values) in values.items()
+    }
+    warnings = []
+    if given_sd is not None:
+        warnings = [f"--noise {100 * given_sd:.2g}% is not used: it is the noise of pairs, so it needs --paired"]
+    if unsteady_reasons := find_unsteady(base, head):
+        return _unsteady_section(base, head, unsteady_reasons, estimates, by="runs"), warnings
+    session = find_common_session(base, head)
+    evidence = [_describe_session(session)] if session is not None else []
+    if session is None or min(len(base), len(head)) < MIN_RUNS:
+        why = f"at least {MIN_RUNS} runs of each arm are needed"
+        if session is None:
+            why = (
+                "nothing in the files shows that base and head ran in turn in one session, so the difference may be "
+                "one of nodes or days"
+            )
+        reasons = [
+            f"{count(len(base), 'base run')} and {count(len(head), 'head run')} decide nothing: {why}",
+            *_estimate_sentences(estimates),
+            *evidence,
+            _pairs_advice(estimates, " and compare with --paired: it takes"),
+        ]
+        return _section("undecided", estimates["median"], reasons, base, head, by="runs"), warnings
+    intervals = {name: welch(base_values, head_values, ALPHA) for name, (base_values, head_values) in values.items()}
+    tests = {name: (decide(interval, THRESHOLDS), interval) for name, interval in intervals.items()}
+    decision = combine(tests.values(), THRESHOLDS)
+    reasons = [*_decision_sentences(tests, decision), *evidence]
+    if decision == "undecided":
+        needed = pairs_needed(max(interval.sd for interval in intervals.values()), ALPHA, THRESHOLDS)
+        effort = f"about {needed} runs" if needed is not None else "more runs than is practical"
+        reasons.append(
+            f"with this noise, to detect {SETTINGS.threshold_pct:g}% takes {effort} of each arm; pairs on one node "
+            "(--paired) take fewer"
+        )
+    return _decided_section(decision, tests, ALPHA, reasons, base, head, {}, by="runs"), warnings
+
+
+def _describe_session(session: CommonSession) -> str:
+    """Return the evidence that all runs are of one session."""
+    start, end = (datetime.fromtimestamp(moment, UTC) for moment in (session.start_s, session.end_s))
+    return (
+        f"the records show one session: all runs on {', '.join(session.hosts)} from {start:%Y-%m-%d %H:%M} to "
+        f"{end:%Y-%m-%d %H:%M} UTC, and base and head alternated {session.turns} times"
+    )
+
+
+def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:
+    """Yield the explanation. A change has a sentence for each summary (median, mean) that shows it."""
     if decision in ("regressed", "improved"):
         word, side = ("slower", "above +") if decision == "regressed" else ("faster", "below -")
         for name, (test_decision, interval) in tests.items():
@@ -65,11 +247,8 @@ def decision_sentences(tests: Mapping[str, tuple[Decision, LogEstimate]], decisi
         )
 
 
-def estimate_sentences(estimates: Mapping[str, float]) -> Iterator[str]:
-    """Yield the estimates in percent, and a remark if the largest one is far outside the usual noise.
-
-    The sentences are for too few runs. ``estimates`` are percentages, by summary (median, mean).
-    """
+def _estimate_sentences(estimates: Mapping[str, float]) -> Iterator[str]:
+    """Yield the estimates of too few runs in percent, and a remark if one is far outside the usual noise."""
     yield ", ".join(f"{name} step time {value:+.2f}%" for name, value in estimates.items())
     largest = max(estimates.values(), key=abs)
     if abs(largest) > UNUSUAL_PCT:
@@ -79,7 +258,7 @@ def estimate_sentences(estimates: Mapping[str, float]) -> Iterator[str]:
         )
 
 
-def pairs_advice(estimates: Mapping[str, float], command: str = " and compare with --paired: it takes") -> str:
+def _pairs_advice(estimates: Mapping[str, float], command: str) -> str:
     """Return how many pairs would prove a difference as large as the estimate on a quiet, a typical and a noisy node.
 
     If the estimate is below the threshold for PASS, the threshold takes its place. ``estimates`` are percentages, by
@@ -106,22 +285,16 @@ def pairs_advice(estimates: Mapping[str, float], command: str = " and compare wi
     )
 
 
-def pair_noise_from_steps(base: Sequence[StepFile], head: Sequence[StepFile]) -> float:
-    """Return a lower bound for the standard deviation of a pair's log-ratio, from the noise of the steps inside the
-    runs. It is a lower bound because launches also differ as a whole."""
+def _correct_known_noise(known_sd: float, base: Files, head: Files) -> tuple[float, list[str]]:
+    """Return the standard deviation of a pair's log-ratio to judge few pairs with, and warnings.
+
+    It is ``known_sd``, unless the noise of the steps inside the runs contradicts it. That noise is a lower bound,
+    because launches also differ as a whole.
+    """
     base_variance, head_variance = (
         math.fsum(run_standard_error(file.kept_s) ** 2 for file in arm) / len(arm) for arm in (base, head)
     )
-    return math.sqrt(base_variance + head_variance)
-
-
-def correct_known_noise(known_sd: float, base: Sequence[StepFile], head: Sequence[StepFile]) -> tuple[float, list[str]]:
-    """Return the standard deviation of a pair's log-ratio to judge with, and warnings.
-
-    It is ``known_sd``, or a larger value if the noise of the steps contradicts ``known_sd``. This check is for few
-    runs: the scatter between few runs shows too little to check ``known_sd``.
-    """
-    step_noise = pair_noise_from_steps(base, head)
+    step_noise = math.sqrt(base_variance + head_variance)
     if step_noise <= MAX_NOISE_RATIO * known_sd:
         return known_sd, []
     sd = math.hypot(known_sd, step_noise)
@@ -132,77 +305,54 @@ def correct_known_noise(known_sd: float, base: Sequence[StepFile], head: Sequenc
     return sd, [warning]
 
 
-def given_noise_note(sd: float) -> str:
-    """Return the note that the decision depends on the noise that the user gave with --noise."""
-    return f"judged with the given noise of {100 * sd:.2g}% per pair: the answer depends on that figure"
-
-
-def unsteady_section(
-    base: Sequence[StepFile],
-    head: Sequence[StepFile],
-    unsteady_reasons: Iterable[str],
-    estimates: Mapping[str, float],
-    fields: dict[str, Any],
+def _unsteady_section(
+    base: Files, head: Files, unsteady_reasons: Sequence[str], estimates: Mapping[str, float], **fields: Any
 ) -> Throughput:
-    """Build the undecided section of arms without a steady state. ``unsteady_reasons`` says which arms these are.
-
-    ``estimates`` are percentages, by summary (median, mean). ``fields``: further fields of the section.
-    """
     advice = (
         "a run without a steady state has no step time to compare: run it twice as long, find the drift, or give "
         "the end of its warm-up with --skip N"
     )
-    reasons = [*unsteady_reasons, advice, *estimate_sentences(estimates)]
-    return section_without_intervals(base, head, estimates["median"], reasons, fields)
+    reasons = [*unsteady_reasons, advice, *_estimate_sentences(estimates)]
+    return _section("undecided", estimates["median"], reasons, base, head, **fields)
 
 
-def section_with_intervals(
+def _decided_section(
     decision: Decision,
-    median_interval: LogEstimate,
+    tests: Tests,
     alpha: float,
     reasons: Sequence[str],
-    base: Sequence[StepFile],
-    head: Sequence[StepFile],
-    *,
-    fields: dict[str, Any],
+    base: Files,
+    head: Files,
+    ratios: Mapping[str, Sequence[float]],
+    **fields: Any,
 ) -> Throughput:
-    """Build the section of a comparison with intervals. ``fields``: further fields of the section, with "tests".
+    """Return the section of a comparison with intervals. ``alpha`` is the error of one interval."""
+    records = [primary_test(name, result, interval, ratios.get(name, [])) for name, (result, interval) in tests.items()]
+    _, median_interval = tests["median"]
+    fields |= {
+        "tests": records,
+        "low_pct": percent(median_interval.low),
+        "high_pct": percent(median_interval.high),
+        "bound_pct": max(test.high_pct for test in records) if STATUS[decision] == "PASS" else None,
+        "alpha": alpha,
+    }
+    return _section(decision, percent(median_interval.estimate), reasons, base, head, **fields)
 
-    ``median_interval`` is the interval of the median step time, and ``alpha`` is the error of one interval.
-    """
-    tests: list[PrimaryTest] = fields["tests"]
-    status: Status = STATUS[decision]
+
+def _section(
+    decision: Decision, estimate_pct: float, reasons: Sequence[str], base: Files, head: Files, **fields: Any
+) -> Throughput:
+    """Return a section with the step times and warm-ups of both arms. ``estimate_pct`` is that of the median."""
+    base_step_s, head_step_s = (median(median(file.kept_s) for file in files) for files in (base, head))
     return Throughput(
-        status=status,
+        status=STATUS[decision],
         reasons=[*reasons],
         decision=decision,
-        estimate_pct=percent(median_interval.estimate),
-        low_pct=percent(median_interval.low),
-        high_pct=percent(median_interval.high),
-        bound_pct=max(test.high_pct for test in tests) if status == "PASS" else None,
-        alpha=alpha,
-        **_arm_fields(base, head),
-        **fields,
-    )
-
-
-def section_without_intervals(
-    base: Sequence[StepFile],
-    head: Sequence[StepFile],
-    estimate_pct: float,
-    reasons: Sequence[str],
-    fields: dict[str, Any],
-) -> Throughput:
-    """Build the section of a comparison without intervals. ``fields``: further fields of the section.
-
-    ``estimate_pct`` is the estimate for the median step time.
-    """
-    return Throughput(
-        status="INCONCLUSIVE",
-        reasons=[*reasons],
-        decision="undecided",
         estimate_pct=estimate_pct,
-        **_arm_fields(base, head),
+        base_step_s=base_step_s,
+        head_step_s=head_step_s,
+        base_warmup_steps=median_warm_up(base),
+        head_warmup_steps=median_warm_up(head),
         **fields,
     )
 
@@ -221,18 +371,3 @@ def withhold_pass(section: Throughput, omissions: Sequence[str]) -> Throughput:
             "reasons": [*reasons, *section.reasons],
         }
     )
-
-
-def _arm_fields(base: Sequence[StepFile], head: Sequence[StepFile]) -> dict[str, Any]:
-    """Return the fields of the section about step times and warm-ups of the arms."""
-    return {
-        "base_step_s": _median_step_s(base),
-        "head_step_s": _median_step_s(head),
-        "base_warmup_steps": median_warm_up(base),
-        "head_warmup_steps": median_warm_up(head),
-    }
-
-
-def _median_step_s(files: Sequence[StepFile]) -> float:
-    """Return the median over the runs of each run's median step time, in seconds."""
-    return median(median(file.kept_s) for file in files)

@@ -10,13 +10,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Literal
 
-from regbot.check.compare.completeness import find_omissions
-from regbot.check.compare.faults import faults, warnings
-from regbot.check.compare.paired import paired_section
+from regbot.check.compare.faults import faults, find_omissions, warnings
 from regbot.check.compare.run_files import StepFile, read_steps
-from regbot.check.compare.sections import withhold_pass
+from regbot.check.compare.sections import paired_section, unpaired_section, withhold_pass
 from regbot.check.compare.steady_cut import align_steps, describe_left_out
-from regbot.check.compare.unpaired import unpaired_section
 from regbot.records.config import ConfigError
 from regbot.records.run import Arm
 from regbot.records.text.clip import clip_message
@@ -79,8 +76,7 @@ def compare(options: ComparisonOptions) -> Verdict:
         sharding=None,  # files of step times have no ledger
         throughput=section,
         validity=Validity(
-            status="INVALID" if all_faults else "PASS",
-            reasons=[clip_message(printable(fault)) for fault in all_faults],
+            status="INVALID" if all_faults else "PASS", reasons=[clip_message(printable(fault)) for fault in all_faults]
         ),
     )
     return Verdict(
@@ -97,14 +93,10 @@ def _throughput_section(
 ) -> tuple[Throughput, list[str]]:
     """Return the throughput section of files that can be compared, and warnings."""
     given_sd = None if options.noise_pct is None else options.noise_pct / 100
-    if options.paired:
-        section, section_warnings = paired_section(base, head, given_sd)
-    else:
-        section, section_warnings = unpaired_section(base, head, given_sd)
+    make_section = paired_section if options.paired else unpaired_section
+    section, section_warnings = make_section(base, head, given_sd)
     used = [*base, *head]
-    if (
-        options.paired
-    ):  # ``section.pairs`` is the number of pairs that the test used; later pairs were not needed for the decision
+    if options.paired:  # later pairs were not needed for the decision
         used = [*base[: section.pairs], *head[: section.pairs]]
     omissions = [f"{file.name} {omission}" for file in used for omission in find_omissions(file)]
     if section.status == "PASS" and omissions:

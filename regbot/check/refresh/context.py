@@ -23,17 +23,11 @@ class RefreshOptions:
 
     repo: Path
     cache: Path
-    """Folder for worktrees and other data that later commands use again."""
     out: Path
-    """Folder for the measurements and the report."""
     who: str
-    """Person or job that stands in the new records."""
     why: str = "refresh"
-    """Reason that stands in the new records."""
     rev: str = "HEAD"
-    """Revision of main to measure."""
     workloads: Sequence[str] = ()
-    """Names of workloads to measure; empty for all workloads."""
     config: Path | None = None
     """Configuration file. None for the ``regbot.toml`` of ``rev``."""
     store: Path | None = None
@@ -51,26 +45,18 @@ class RefreshOptions:
     resume: bool = False
     """Whether to continue an interrupted refresh in ``out``."""
     engine: str = "local"
-    """Name of the engine that starts the processes: ``local`` or ``slurm``."""
     no_sandbox: bool = False
     """Whether to run the code without a sandbox."""
 
 
 @dataclass(frozen=True)
 class RefreshSetup:
-    """Inputs that all workloads of a refresh share."""
-
     options: RefreshOptions
     loaded: LoadedConfig
-    """The configuration, with its origin."""
     head: Arm
-    """The measured commit of main."""
     store: Store
-    """The stored references, to which the nights are added."""
     planned: Sequence[Task]
-    """All workloads of the refresh on all their meshes, traced or timed."""
     monitors: int
-    """Number of workloads that are monitored for creep. Their monitors share one false alarm rate."""
     watch: Watcher
     engine: Engine
 
@@ -84,13 +70,10 @@ class MeasuredNight:
     """The entry of ``task``, and the entries of its workload on other meshes, which were traced in the same
     session."""
     node_class: str
-    """Class of the nodes that the engine was expected to use. ``anchor`` belongs to this class."""
     anchor: Anchor | None
     """The anchor before this night; None if the store has no anchor."""
     checked: CheckResult
-    """Session and verdict of the night."""
     night: WorkloadRefresh
-    """Decision on the session, for the report."""
     tonight: AnchorComparison | None
     """The anchor's commit, and the log-ratios of main's step times over the anchor's; None without a valid pair."""
 

@@ -198,7 +198,6 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
 
 
 def _is_same_workload(planned_task: Task, task: Task) -> bool:
-    """Return whether two tasks run the same shape of the same workload. Their meshes may differ."""
     return planned_task.workload_name == task.workload_name and planned_task.shape.name == task.shape.name
 
 
@@ -322,7 +321,6 @@ def _previous_environment(
 
 
 def _with_storing_result(measured: MeasuredNight, not_stored: str) -> MeasuredNight:
-    """Return ``measured`` with ``not_stored`` in its report: why it could not be stored, '' if nothing prevented it."""
     return replace(measured, night=measured.night.model_copy(update={"not_stored": not_stored}))
 
 

@@ -35,7 +35,6 @@ DEFAULT_PAIR_SD = 0.01
 """Assumed standard deviation of a pair's log-ratio (1%) if no calibration is stored and too few pairs exist to
 estimate it."""
 MIN_DEGREES_OF_FREEDOM = 6
-"""Minimum degrees of freedom from which ``pair_sd`` estimates a standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +44,18 @@ class NightLimits:
     budget_pct: float
     """Largest slowdown since the anchor that the rolling reference may absorb (``baselines.creep_budget_pct``)."""
     threshold_pct: float
-    """An undecided night with a larger estimate is held back (``throughput.threshold_pct``)."""
 
 
 @dataclass(frozen=True)
 class NightHistory:
-    """What the store knows about a workload from earlier nights."""
-
     nights: Sequence[AnchorComparison]
     """The stored nights against the same anchor in the same environment, oldest first."""
     pair_sd: float | None
     """Standard deviation of a pair's log-ratio, from calibrations; None if unknown."""
     monitors: int = 1
-    """Number of monitored workloads. The false alarm rate holds for all of them together."""
     earlier_sessions: Sequence[Baseline] = ()
     """Sessions of the anchor's commit in the previous environment; empty if the environment is not new."""
     environment_changes: Sequence[str] = ()
-    """Differences between the previous environment and the present environment."""
 
 
 class _Objection(NamedTuple):
@@ -85,11 +79,8 @@ def judge_night(
     """Decide whether tonight's session joins the rolling reference (series ``rolling``) or is held back (series
     ``held``). Without a valid measurement it gets no series.
 
-    ``verdict`` is the verdict on main against the anchor's commit. ``variant`` is the timed size of the shape.
     ``anchor`` is the anchor's commit; None before the first anchor. ``tonight`` has the log-ratios of main against the
     anchor's commit; None without a valid pair.
-    ``accepted`` is the acceptance of a slowdown by a named person. ``anchor_levels`` has the natural logarithm of the
-    median step time in seconds of each run of the anchor's commit.
     """
     throughput = verdict.throughput
     # The validity is FAIL if the program of main fails and the anchor's does not.
@@ -164,8 +155,6 @@ def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: T
 
     Two tests are made: a sequential test on the pairs of the newest night, and a test of the last nights together
     against the budget. The monitor of creep is not used.
-
-    ``budget_pct`` is the largest slowdown since the anchor, in percent, that the reference may absorb.
     """
     sequential = sequential_test(nights[-1].log_ratios, len(SUMMARIES), thresholds)
     if sequential is not None and sequential.decision == "regressed":
@@ -205,7 +194,6 @@ def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
 
 
 def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: NightHistory) -> Creep:
-    """Return the state of the creep monitor for one summary of the step time, "median" or "mean"."""
     # From calibrations, or else from the pairs of these nights, or else an assumption.
     sd = history.pair_sd or pair_sd(nights) or DEFAULT_PAIR_SD
     # Every workload has one monitor per summary. All of them share one false alarm rate.
@@ -226,8 +214,7 @@ def _find_objections(
 
     The list is empty if there is no reason.
 
-    ``creep_by_summary`` has the state of the creep monitor for each summary of the step time. ``recent`` is the
-    interval of the slowdown over the last nights; None if there are too few nights.
+    ``recent`` is the interval of the slowdown over the last nights; None if there are too few nights.
     """
     throughput = verdict.throughput
     assert throughput is not None
@@ -264,10 +251,9 @@ def _environment_shift(
 ) -> PredictionInterval | None:
     """Return how much the step time of the anchor's commit changed from the previous environment to the present one.
 
-    The result is a log-ratio with its prediction interval. ``earlier_sessions`` are sessions in the previous
-    environment, and ``anchor_levels`` are log step times of tonight's runs. Earlier sessions with fewer than
-    SESSION_RUNS runs are left out. Return None if fewer than two sessions remain, or if the anchor's commit has fewer
-    than SESSION_RUNS runs tonight.
+    The result is a log-ratio with its prediction interval. Earlier sessions with fewer than SESSION_RUNS runs are left
+    out. Return None if fewer than two sessions remain, or if the anchor's commit has fewer than SESSION_RUNS runs
+    tonight.
     """
     earlier_levels = [
         session_level([run.log_median for run in baseline.runs])
@@ -280,7 +266,6 @@ def _environment_shift(
 
 
 def _count_pairs(night: AnchorComparison) -> int:
-    """Return the number of valid pairs of a night."""
     return len(night.log_ratios.get("median", []))
 
 

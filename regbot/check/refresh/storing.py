@@ -34,7 +34,7 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
     other_classes = {run.node.node_class for run in timed_runs if run.node is not None} - {measured.node_class}
     if other_classes:
         mismatch = f"it was timed on {', '.join(sorted(other_classes))}, but its anchor is of {measured.node_class}"
-        return f"{mismatch}; configure the engine to use nodes of one class (docs/slurm.md)"
+        return f"{mismatch}; configure the engine to use nodes of one class (docs/operator.md)"
     # An intake says where a session comes from, who stores it and why, and as what it is stored.
     main_intake = Intake(
         origin=origin,
@@ -74,7 +74,6 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
 
 
 def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, now: datetime) -> Anchor:
-    """Return the anchor at head. A moved anchor contains tonight's slowdown against the previous anchor as evidence."""
     night = measured.night
     slowdown = night.tonight
     evidence = None

@@ -18,7 +18,6 @@ TABLE_CHARACTERS, SECTIONS_CHARACTERS, WARNINGS_CHARACTERS, FILES_CHARACTERS = 1
 """Largest lengths of the parts of the pull request text. Together they stay below GitHub's maximum of 65,536."""
 
 MAX_REASONS = 8
-"""Largest number of reasons, and of environment changes, that the section of a workload lists."""
 
 OUTCOME_TEXTS = {
     "PASS": "taken into the rolling reference",
@@ -75,16 +74,12 @@ def proposal_body(report: RefreshReport) -> str:
 
 
 def files_section(files: Iterable[str]) -> str:
-    """Return the list of files that the pull request would change, as markdown."""
     file_lines = (f"- {code(path, 300)}" for path in files)
     return "\n".join(["## Files", "", *_fit_lines(file_lines, FILES_CHARACTERS, "files")])
 
 
 def _fit_lines(lines: Iterable[str], max_characters: int, noun: str) -> list[str]:
-    """Return the first lines that fit into ``max_characters``. If lines were left out, add a line with their number.
-
-    ``noun`` is the plural of what a line describes, for example ``workloads``.
-    """
+    """Return the first lines that fit into ``max_characters``. If lines were left out, add a line with their number."""
     fitting_lines, omitted = fit(lines, max_characters)
     return [*fitting_lines, f"…and {omitted} more {noun}"] if omitted else fitting_lines
 
@@ -119,7 +114,6 @@ def refresh_page(report: RefreshReport, file: str = "") -> str:
 
 
 def describe_outcome(night: WorkloadRefresh) -> str:
-    """Return the decision on a night in a few words."""
     if night.series is None:  # there is no valid measurement
         # FAIL means that the program of main fails, and the program of the anchor's commit does not.
         return "main does not run" if night.status == "FAIL" else OUTCOME_TEXTS["INVALID"]
@@ -129,7 +123,6 @@ def describe_outcome(night: WorkloadRefresh) -> str:
 
 
 def _row(night: WorkloadRefresh) -> str:
-    """Return the table row of a workload."""
     tonight = _estimate_text(night.tonight) if night.tonight is not None else "not measured"
     since_anchor = "first night"
     if night.since_anchor is not None:
@@ -145,7 +138,6 @@ def _row(night: WorkloadRefresh) -> str:
 
 
 def _section(night: WorkloadRefresh) -> Iterator[str]:
-    """Yield the lines of the section about a workload: anchor, reasons, environment, and how to accept a slowdown."""
     yield f"## {code(night.name)}"
     yield ""
     anchor = "there was no anchor: this commit becomes the first anchor"

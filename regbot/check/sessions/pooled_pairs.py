@@ -28,19 +28,13 @@ FOLDER = "timed"
 
 
 def pool_file(
-    repository_cache: Path,
-    header: SessionHeader,
-    plan: TimedPlan,
-    traced: Sequence[Run],
-    node_kind: Sequence[str],
-    sparse: Sequence[str] = (),
+    repository_cache: Path, header: SessionHeader, plan: TimedPlan, traced: Sequence[Run], node_kind: Sequence[str]
 ) -> Path:
     """Return the pool file for the code of both arms. Its name is a digest of everything that two sessions must have in
     common before their runs may be judged together.
 
     ``traced`` are the static runs of the workload, from which the environment is known; a command has no static runs.
-    ``node_kind`` has values that identify the kind of the nodes, such as the node class. ``sparse`` are the folders of
-    a sparse checkout.
+    ``node_kind`` has values that identify the kind of the nodes, such as the node class.
     """
     # "compiled": the trace was refused, because code of the step is compiled.
     runs_with_environment = [run for run in traced if run.outcome == "ok" or run.refusal == "compiled"]
@@ -49,7 +43,6 @@ def pool_file(
         "terms": [plan.variant, plan.world_size, plan.steps, plan.cut, plan.dispatcher],
         # ``behaviour`` is a digest of everything in head's commit that may affect a run; None if it is unknown.
         "code": [header.base.tree, header.head.behaviour or header.head.tree],
-        **({"sparse": sorted(sparse)} if sparse else {}),
         "overrides": [sorted(arm.overrides.items()) for arm in (header.base, header.head)],
         "node": list(node_kind),
         "head_only": header.throughput.gate == "stored",  # such a session has no pairs, and must not replace them

@@ -17,16 +17,12 @@ from regbot.records.base import Record
 from regbot.records.config import ConfigError
 from regbot.records.files import RecordError, append_line, drop_torn_line, write_text
 
-FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
 
 
 class LogContent(Protocol):
-    """Complete content of a log."""
-
     @property
-    def header(self) -> Record:
-        """First line of the log, which contains the plan."""
-        ...
+    def header(self) -> Record: ...
 
 
 C = TypeVar("C", bound=LogContent)
@@ -34,7 +30,7 @@ C = TypeVar("C", bound=LogContent)
 
 @dataclass(frozen=True)
 class RunLog(Generic[C]):
-    """A log file and the folder that belongs to it."""
+    """A log file, whose first line is the header with the plan, and the folder that belongs to it."""
 
     path: Path
     activity: str
@@ -44,16 +40,6 @@ class RunLog(Generic[C]):
     """Header fields that may differ between two starts of one measurement, in the form of pydantic's ``exclude``."""
     results: tuple[str, ...] = ()
     """Names of files beside the log that are computed from the log."""
-    log_name: str = ""
-    """Words before "of another check" in the message about a log that does not match, such as "a session "."""
-    unwritable: tuple[str, str] = (
-        "{place}: {error}",
-        "{log} has every finished run: free disk space, then continue with --resume",
-    )
-    """Message and advice for a failed write. Fields: {place} (file or folder), {error} (reason), {log} (path)."""
-    write_errors: tuple[int, ...] = FULL_DISK
-    """Error numbers of failed writes that get the message ``unwritable``. Other errors are raised unchanged. () stands
-    for all error numbers."""
 
     @property
     def folder(self) -> Path:
@@ -80,14 +66,16 @@ class RunLog(Generic[C]):
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Turn a failed write in this context into a RecordError with advice (``unwritable``)."""
+        """Turn a failed write in this context into a RecordError with advice."""
         try:
             yield
         except OSError as error:
-            if self.write_errors and error.errno not in self.write_errors:
+            if error.errno not in UNWRITABLE:
                 raise
-            place, reason = error.filename or self.folder, error.strerror or error
-            message, advice = (text.format(place=place, error=reason, log=self.path) for text in self.unwritable)
+            message = f"{error.filename or self.folder}: {error.strerror or error}"
+            advice = (
+                f"{self.path} has every finished run: free space or mend the permissions, then continue with --resume"
+            )
             raise RecordError(message, advice) from error
 
     def resume(self, planned: Record) -> C | None:
@@ -106,7 +94,7 @@ class RunLog(Generic[C]):
         for name in expected:
             if logged[name] != expected[name]:
                 raise RecordError(
-                    f"{self.path}: is {self.log_name}of another {self.activity} ({name.replace('_', ' ')} differs)",
+                    f"{self.path}: is of another {self.activity} ({name.replace('_', ' ')} differs)",
                     "leave out --resume to begin anew, or give another --out",
                 )
         return content

@@ -11,32 +11,21 @@ There is no other state, so a killed session continues from its file. A session 
 
 With ``gate = "stored"`` a session has one discarded launch of head and three runs of head, and no blocks.
 
-If a run fails, or ran on an unfit node, its pair is void and its block ends. The block is repeated once from its
-beginning, and a second failure ends the session. The judge decides what the failure means. If a run loses its nodes,
-this does not count as a failure. The session goes on with other nodes: both arms get a new warm launch there, and the
-block begins anew.
+If a run fails, or ran on an unfit node, its pair is void and its block ends. The block is repeated once, and a second
+failure ends the session. The judge decides what the failure means. A run that loses its nodes has not failed. The
+session goes on with other nodes: both arms get a new warm launch there, and the block begins anew.
 
 If there was an earlier session of the same code, the session has only warm launches and blocks. After each block the
 always-valid interval is computed over all pairs.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from regbot.check.sessions.blocks import (
-    BLOCK_SLOTS,
-    MAX_ATTEMPTS,
-    Attempt,
-    BlockState,
-    Fault,
-    Order,
-    block_count,
-    block_state,
-    draw_order,
-)
+from regbot.check.sessions.blocks import BLOCK_SLOTS, MAX_ATTEMPTS, block_count, draw_order
 from regbot.judge.estimates import format_estimate, percent
 from regbot.judge.health import find_slowed_blocks
 from regbot.judge.interim import count_primary_tests, decide_so_far, luck_in_draws, thresholds
@@ -67,10 +56,9 @@ ArmName = Literal["base", "head"]
 
 @dataclass(frozen=True)
 class Slot:
-    """One run to launch, with its slot. In a session, a slot is the place of a run in its block."""
+    """One run to launch, and its place in its block."""
 
     position: Position
-    """Block of the run, and its slot in the block."""
     attempt: int
     """Attempt at the block, from 1."""
     arm: ArmName
@@ -125,51 +113,59 @@ def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node
             # The session ends if runs failed in both attempts, or if nodes were lost too often.
             if state.status != "open" or state.attempt > MAX_ATTEMPTS_WITH_MOVES:
                 return None
-            return _make_slot(header, plan, block, state.slot, state.attempt, draw)
+            # Warm launches begin with base, because a failure of head can be blamed on head only if base has run.
+            order = draw_order(header.seed, plan.entry, block) if block else "ABBA"
+            arm: ArmName = "base" if order[state.slot] == "A" else "head"
+            steps = plan.steps if block else min(WARM_STEPS, plan.steps)
+            position = Position(block=block, slot=state.slot, order=order, draw=draw)
+            return Slot(position, state.attempt, arm, steps)
         runs_so_far = [run for run in runs if run.position and run.position.block <= block]
         if decide_so_far(runs_so_far, header, plan).final:
             return None
     return None
 
 
-def _block_state(runs: Sequence[Run], block: int, draw: int | None, node: Node | None) -> BlockState:
-    """Return the state of a block. Block 0 has the warm launches. ``draw`` is the number of the fresh compiler caches
-    that the runs of the block use; None if the session draws no caches."""
-    planned_runs = BLOCK_SLOTS if block else WARM_SLOTS
-    block_runs = [run for run in runs if run.position and (run.position.block, run.position.draw) == (block, draw)]
-    attempts = _attempts(block_runs, block, planned_runs, node)
-    return block_state(attempts, MAX_ATTEMPTS_WITH_MOVES, planned_runs)
+class _BlockState(NamedTuple):
+    """``attempt`` (from 1) and ``slot`` are those of the next run of an open block."""
+
+    status: Literal["open", "complete", "failed"]
+    attempt: int
+    slot: int = 0
 
 
-def _attempts(runs: Sequence[Run], block: int, planned_runs: int, node: Node | None) -> Iterator[Attempt]:
-    """Yield the attempts at ``block``. ``runs`` are all runs of the block; a complete attempt has ``planned_runs``.
+def _block_state(runs: Sequence[Run], block: int, draw: int | None, node: Node | None) -> _BlockState:
+    """Return the state of a block. Block 0 has the warm launches.
 
-    A complete attempt at a block of pairs counts on any node. An incomplete attempt can only continue on its own node,
-    and warm launches only warm their own node. If such an attempt was on another node than ``node``, its fault is
-    "nodes".
+    The first attempt without a fault decides: the block is complete if all slots have a run, else open. A complete
+    attempt at a block of pairs counts on any node. An incomplete attempt can only continue on its own node, and warm
+    launches only warm their own node. The block fails after too many failed runs, or after too many losses of nodes.
     """
-    slowed_blocks = find_slowed_blocks(runs)
-    last_attempt = max((run.attempt for run in runs), default=0)
-    for attempt in range(1, last_attempt + 1):
-        attempt_runs = [run for run in runs if run.attempt == attempt]
-        is_complete, is_warm = len(attempt_runs) >= planned_runs, block == 0
-        has_failed = not all(is_sound(run) for run in attempt_runs) or (block, attempt) in slowed_blocks
-        fault: Fault = ""
-        if (is_warm or not is_complete) and _is_on_other_node(attempt_runs, node):
-            fault = "nodes"
-        elif has_failed:
-            fault = "nodes" if any(run.outcome == "lost" for run in attempt_runs) else "run"
-        yield Attempt(len(attempt_runs), fault)
+    slots = BLOCK_SLOTS if block else WARM_SLOTS
+    block_runs = [run for run in runs if run.position and (run.position.block, run.position.draw) == (block, draw)]
+    slowed_blocks = find_slowed_blocks(block_runs)
+    attempt = failures = losses = 0
+    while attempt_runs := [run for run in block_runs if run.attempt == attempt + 1]:
+        attempt += 1
+        is_complete = len(attempt_runs) >= slots
+        if (block == 0 or not is_complete) and _is_on_other_node(attempt_runs, node):
+            losses += 1
+        elif all(is_sound(run) for run in attempt_runs) and (block, attempt) not in slowed_blocks:
+            return _BlockState("complete" if is_complete else "open", attempt, len(attempt_runs))
+        elif any(run.outcome == "lost" for run in attempt_runs):
+            losses += 1
+        else:
+            failures += 1
+        if failures == MAX_ATTEMPTS or losses == MAX_ATTEMPTS_WITH_MOVES:
+            return _BlockState("failed", attempt)
+    return _BlockState("open", attempt + 1)
 
 
 def _is_on_other_node(runs: Sequence[Run], node: Node | None) -> bool:
-    """Return whether any of ``runs`` was on another node than ``node``. False if ``node`` is not known."""
     return node is not None and any(run.node not in (None, node) for run in runs)
 
 
 def block_numbers(runs: Sequence[Run], plan: TimedPlan) -> range:
-    """Return the numbers of a session's blocks. If ``runs`` has pooled runs of an earlier session, the numbers continue
-    after the blocks of the earlier session."""
+    """Return the numbers of a session's blocks, which continue after the blocks of an earlier session."""
     earlier_blocks = [run.position.block for run in runs if run.is_from_earlier_session and run.position]
     last_earlier_block = max(earlier_blocks, default=0)
     pairs = plan.max_pairs or LOOKS[-1]
@@ -189,12 +185,6 @@ def max_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
     return head_only_runs + WARM_SLOTS * draws + BLOCK_SLOTS * blocks
 
 
-def is_block_start(slot: Slot) -> bool:
-    """Return whether the run ``slot`` is the first of its block. A session can end before this run without losing
-    runs."""
-    return slot.position.slot == 0
-
-
 def can_afford_block(runs: Sequence[Run], budget_s: float) -> bool:
     """Return whether another block fits into ``budget_s`` seconds, after the time that ``runs`` have used.
 
@@ -209,7 +199,6 @@ def can_afford_block(runs: Sequence[Run], budget_s: float) -> bool:
 
 
 def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> str:
-    """Return a short text: the estimate so far, the pairs measured, and the maximum remaining cost."""
     if header.throughput.gate == "stored":
         return "compared with stored sessions"
     log_ratios = pair_up(runs).log_ratios()["median"]
@@ -234,7 +223,6 @@ def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan
 
 
 def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> str:
-    """Return a text with the maximum cost, and the smallest slowdown that can be detected with the recorded noise."""
     text = f"{plan.entry}: at most {max_runs(runs, plan)} runs"
     run_seconds = [reference.run_s for reference in plan.references if reference.run_s is not None]
     if run_seconds:
@@ -254,21 +242,3 @@ def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -
         detectable_pct = percent(mde(noise, LOOKS[-1], alpha, limits.eps, luck=luck_sd))
         text += f"; pairs differ by {100 * noise:.2g}% here, so a full session detects {detectable_pct:.2g}% or more"
     return text
-
-
-def block_order(header: SessionHeader, plan: TimedPlan, block: int) -> Order:
-    """Return the order of a block.
-
-    Block 0 has the warm launches. They begin with base, because a failure of head can be blamed on head only if base
-    has run.
-    """
-    return draw_order(header.seed, plan.entry, block) if block else "ABBA"
-
-
-def _make_slot(header: SessionHeader, plan: TimedPlan, block: int, slot: int, attempt: int, draw: int | None) -> Slot:
-    """Return the run at place ``slot`` of ``block``. The order of the block, such as ABBA, gives the arm of the
-    run."""
-    order = block_order(header, plan, block)
-    arm: ArmName = "base" if order[slot] == "A" else "head"
-    steps = plan.steps if block else min(WARM_STEPS, plan.steps)
-    return Slot(Position(block=block, slot=slot, order=order, draw=draw), attempt, arm, steps)

@@ -9,21 +9,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from regbot.check.plan import TimedTask
+from regbot.check.sessions.pooled_pairs import load_pooled_runs, pool_file
+from regbot.check.sessions.recording import RunSetup
 from regbot.check.sessions.schedule import (
     Slot,
     can_afford_block,
-    is_block_start,
+    expected_cost,
     max_runs,
     next_slot,
     progress_summary,
 )
-from regbot.check.sessions.worktrees import folder_name, with_checkout
+from regbot.check.sessions.worktrees import folder_name, with_build_changes
 from regbot.engines import Engine, Needs, NoSeatError, Seat, SeatLostError
-from regbot.engines.node_check import NodeCheck, check_nodes
+from regbot.engines.node_check import HISTORY_FILE, NodeCheck, check_nodes
 from regbot.engines.removal import discard_folder
+from regbot.judge.identity import first_difference
+from regbot.judge.validity import examine_traced_runs
 from regbot.records.node import NodeProbe
 from regbot.records.run import Arm, Position, Run
-from regbot.records.session import SessionHeader, TimedPlan
+from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.progress import Progress, Watcher
 from regbot.workloads import Checkout, RunSpec, Scratch, Task, bare_run, needs_of, time_run
 from regbot.workloads.checkout import Worktree
@@ -33,11 +38,66 @@ MAX_SEATS = 5
 """Maximum number of seats per session. With this limit, a session that keeps losing its nodes ends."""
 
 
-class Checkouts(Protocol):
-    """Source of an arm's worktrees."""
+def time_arms(timed_tasks: Sequence[TimedTask], setup: RunSetup, *, join: bool) -> None:
+    """Time every task whose traces allow and need it, and record the runs.
 
+    The time budget is shared equally between the tasks that are left. With ``join``, the pairs of earlier sessions of
+    the same code are copied into the session first, and its own pairs are stored for later sessions.
+    """
+    recorder = setup.recorder
+    header = recorder.header
+    # A resumed session keeps the plans that it began with.
+    plans = zip(header.timed, timed_tasks, strict=True)
+    to_time = [(plan, timed_task) for plan, timed_task in plans if _needs_timing(recorder.session(), plan)]
+    runner = SessionRunner(
+        header,
+        setup.trees,
+        setup.engine,
+        setup.scratch,
+        recorder.add,
+        setup.watch,
+        node_history=recorder.cache / HISTORY_FILE,
+    )
+    remaining_s = (header.budget_min or 0.0) * 60
+    for index, (plan, timed_task) in enumerate(to_time):
+        timed_runs = recorder.select(plan.entry, "timed")
+        if join:
+            static_runs = recorder.select(plan.entry, "static")
+            pool = pool_file(setup.trees.repository_cache, header, plan, static_runs, timed_task.node_kind)
+            # Copy earlier runs unless this session has timed a run itself. An interrupted check may have copied the
+            # first of them already.
+            if all(run.is_from_earlier_session for run in timed_runs):
+                for run in load_pooled_runs(pool)[len(timed_runs) :]:
+                    recorder.add(run)
+                timed_runs = recorder.select(plan.entry, "timed")
+            recorder.share(plan.entry, pool)
+        cost_text = expected_cost(header, plan, timed_runs)
+        setup.watch(Progress(done=0, total=0, text=cost_text, lasting=True))  # the message stays on the terminal
+        runs = runner.run(plan, timed_task.task, timed_runs, remaining_s / (len(to_time) - index))
+        remaining_s -= sum(run.wall_s for run in runs if not run.is_from_earlier_session)
+
+
+def _needs_timing(session: Session, plan: TimedPlan) -> bool:
+    """Return whether a workload must be timed.
+
+    A workload that is never traced (adapter ``command``) is always timed. So is a workload with compiled code, because
+    only a timed run can profile that code. Any other workload needs a valid trace of both arms. It is timed if the arms
+    differ in something that affects speed, or if ``even_if_identical`` is set.
+    """
+    if plan.entry in session.header.untraced:
+        return True
+    examined = examine_traced_runs(session, plan.entry)
+    if examined.needs_profile:  # the workload has compiled code
+        return True
+    if examined.base is None or examined.head is None:
+        return False  # an arm has no valid trace
+    difference = first_difference(session.header, examined.base, examined.head)  # '' if the arms are identical
+    return plan.even_if_identical or bool(difference)
+
+
+class Checkouts(Protocol):
     def worktree(self, arm: Arm, task: Task) -> Worktree | str:
-        """Return the worktree, or the reason why there is no worktree."""
+        """Return the worktree, or the reason why there is none."""
         ...
 
 
@@ -55,11 +115,10 @@ class SessionRunner:
         *,
         node_history: Path | None = None,
     ) -> None:
-        """``header`` is the plan of the check. ``trees`` gives the worktrees of the arms, and ``engine`` the seats.
-        ``scratch`` is the folder for the files of the runs. ``keep`` saves a run. ``watch`` shows progress.
-        ``node_history`` is the file with the stored probes of nodes; if it is None, all nodes count as fit."""
+        """``keep`` saves a run. ``node_history`` has the stored probes of nodes; None if all nodes count as fit."""
         self._header, self._trees, self._engine, self._scratch = header, trees, engine, scratch
         self._save_run, self._watch, self._node_history = keep, watch, node_history
+        self._cache_folder = scratch.folder.resolve() / "caches"  # for fresh compiler caches
 
     def run(self, plan: TimedPlan, task: Task, known: Sequence[Run], budget_s: float) -> list[Run]:
         """Run or continue the session of ``plan``. ``known`` has the runs of the session so far. Return all runs of
@@ -94,11 +153,10 @@ class SessionRunner:
         except NoSeatError as error:
             problem = f"{error}; {problem}" if problem else str(error)
         if next_slot(runs, self._header, plan) is None:
-            discard_folder(self._cache_folder(plan))
+            discard_folder(self._cache_folder / folder_name(plan.entry))
         elif problem:
-            self._record_end(
-                task, problem, refused_probes, runs
-            )  # other nodes may be available later: --resume continues
+            # Other nodes may be available later: --resume continues.
+            self._record_end(task, problem, refused_probes, runs)
         self._say(runs, plan, f"{plan.entry}: {progress_summary(runs, self._header, plan)}")
         return runs
 
@@ -112,7 +170,7 @@ class SessionRunner:
         while (slot := next_slot(runs, self._header, plan, seat.node)) is not None:
             # A repeated block runs even beyond the budget: without it, the cause of the earlier failure would stay
             # unknown.
-            is_new_block = is_block_start(slot) and slot.attempt == 1
+            is_new_block = slot.position.slot == 0 and slot.attempt == 1
             if is_new_block and not can_afford_block(runs, budget_s):
                 break
             arm = self._header.base if slot.arm == "base" else self._header.head
@@ -155,7 +213,7 @@ class SessionRunner:
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
             failed_run = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
-            return failed_run.model_copy(update={"position": slot.position, "sparse": task.workload.sparse})
+            return failed_run.model_copy(update={"position": slot.position})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0  # a calibration may plant a slowdown in head
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
         # With the stored gate, runs of head alone have the order "head" and no block.
@@ -166,16 +224,11 @@ class SessionRunner:
         run_name = f"{folder_name(plan.entry)}.{block_name}.{slot.position.slot}.{slot.attempt}.{arm.name}"
         scratch = self._scratch.child(run_name)
         environment = {**tree.environment, **self._fresh_caches(plan, task, arm, slot, tree)}
-        # ``absent``: files of the commit that a sparse worktree lacks.
-        checkout = Checkout(arm, tree.path, environment, tree.absent)
+        checkout = Checkout(arm, tree.path, environment)
         run = time_run(task.at(arm.overrides), spec, checkout, seat, scratch)
         # The run already contains the records in this folder. The log of the launch, beside the folder, is kept.
         discard_folder(scratch.folder / "record")
-        return with_checkout(run, tree)
-
-    def _cache_folder(self, plan: TimedPlan) -> Path:
-        """Return the folder of the session's fresh compiler caches."""
-        return self._scratch.folder.resolve() / "caches" / folder_name(plan.entry)
+        return with_build_changes(run, tree)
 
     def _fresh_caches(self, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, tree: Worktree) -> dict[str, str]:
         """Return environment variables that point to the fresh compiler caches of the slot's draw; {} if the session
@@ -186,7 +239,7 @@ class SessionRunner:
         """
         if slot.position.draw is None:
             return {}
-        variables = cache_variables(self._cache_folder(plan) / str(slot.position.draw) / slot.arm)
+        variables = cache_variables(self._cache_folder / folder_name(plan.entry) / str(slot.position.draw) / slot.arm)
         is_working_tree = not tree.environment  # only a worktree that regbot made has private caches
         if task.at(arm.overrides).workload.build or is_working_tree:
             del variables["XDG_CACHE_HOME"]

@@ -1,18 +1,24 @@
-"""Device for the traces of each workload: a paper GPU, or CPU programs if one fails on a paper GPU."""
+"""Device for the traces of each workload: a paper GPU, or CPU programs if one fails on a paper GPU.
 
-from collections.abc import Iterable, Sequence
+This is the only place that chooses: for a check, for a bisection, and for a trace of the working tree.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from regbot.records.run import Run
 from regbot.records.text.clip import clip_message
-from regbot.workloads import Task, interpreter
+from regbot.workloads import Checkout, Task, bare_run, interpreter
 from regbot.workloads.paper import Libraries, NoPaperGpuError
+
+Launch = Callable[[Path | None], Run]
+"""Traces one task: on a paper GPU with this library, or as a CPU program if it is None."""
 
 
 class TraceDevices:
-    """Chooses one device for both arms of a workload, or for all points of a bisection.
+    """Chooses one device for all traces of a workload, because ledgers of different devices are never compared.
 
-    A workload begins on a paper GPU if its configuration wants that. If an arm fails there, the workload is *rejected*
+    A workload begins on a paper GPU if its configuration wants that. If a trace fails there, the workload is *rejected*
     and later traced as a CPU program, if it has one.
     """
 
@@ -21,58 +27,80 @@ class TraceDevices:
         self._libraries = libraries
         self._rejected: dict[str, str] = {}  # workload name -> why the workload cannot be traced on a paper GPU
         self._on_paper: set[str] = set()  # names of the workloads that are traced on a paper GPU
-        self._without_cpu_program: set[str] = set()  # names of the workloads that can only run on a paper GPU
+        self._kept: set[str] = set()  # names of the workloads whose device does not change any more
         traced_devices = {run.workload: run.ledger.device for run in known if run.ledger is not None}
         for task in tasks:
             if not task.wants_paper_gpu:
                 continue
             self._on_paper.add(task.workload_name)
             if not task.has_cpu_program:
-                self._without_cpu_program.add(task.workload_name)
+                self.keep(task)
             # A paper GPU is a device "cuda". A workload that has not been traced yet counts as traced on it.
             if traced_devices.get(task.entry, "cuda") != "cuda":
-                self.reject(task, "it was traced as a CPU program before the command was resumed")
+                self._reject(task, "it was traced as a CPU program before the command was resumed")
         self.drop_rejected()
 
     def is_on_paper(self, task: Task) -> bool:
-        """Return whether the workload of ``task`` is traced on a paper GPU."""
         return task.workload_name in self._on_paper
 
-    def library(self, task: Task, root: Path, private: Path) -> Path | None:
-        """Return the library that implements the paper GPU, for the torch of ``task`` in the checkout ``root``. Return
-        None if the workload is rejected, which also happens here if the library cannot be built.
+    def keep(self, task: Task) -> None:
+        """Trace the workload of ``task`` on its present device from now on, whatever fails there."""
+        self._kept.add(task.workload_name)
+
+    def library(self, task: Task, root: Path, private: Path) -> Path | str:
+        """Return the library that implements the paper GPU, for the torch of ``task`` in the checkout ``root``, or why
+        there is none. Without a library, the workload is rejected unless its device is kept.
 
         ``private`` is the folder for the library of a torch in the checkout.
         """
-        if task.workload_name in self._rejected:
-            return None
+        if reason := self._rejected.get(task.workload_name):
+            return reason
         try:
             return self._libraries.library(interpreter(task, root), root, private).path
         except NoPaperGpuError as error:
-            self.reject(task, str(error))
-            return None
+            if task.workload_name not in self._kept:
+                self._reject(task, str(error))
+            return str(error)
 
-    def reject(self, task: Task, reason: str) -> None:
-        """Mark the workload of ``task`` as not traceable on a paper GPU. Only the first reason is recorded."""
-        self._rejected.setdefault(task.workload_name, reason)
+    def trace(
+        self, task: Task, checkout: Checkout, private: Path, launch: Launch, *, attempt: int = 1, at_once: bool = False
+    ) -> Run | None:
+        """Trace ``task`` in ``checkout`` by ``launch``, on the device of its workload.
 
-    def rejection(self, task: Task) -> str:
-        """Return why the workload of ``task`` cannot be traced on a paper GPU; '' if it can be."""
-        return self._rejected.get(task.workload_name, "")
+        Return None if the workload is to be traced as a CPU program: it is then rejected, and the caller traces all
+        arms again. With ``at_once``, only this trace is launched again, and there is always a run.
+        ``private`` is that of ``library``.
+        """
+        if self.is_on_paper(task):
+            library = self.library(task, checkout.root, private)
+            is_kept = task.workload_name in self._kept
+            if isinstance(library, Path):
+                run = launch(library)
+                if run.outcome == "ok" or is_kept:
+                    return run
+                self._reject(task, f"{task.entry} at {checkout.arm.name}: {run.reason}")
+            elif is_kept:
+                reason = f"its program runs on a paper GPU only: {library}"
+                return bare_run(task, checkout.arm, "refused", reason, attempt)
+            if not at_once:
+                return None
+            self.drop_rejected()
+        return self._with_warning(launch(None), task)
 
     def drop_rejected(self) -> set[str]:
         """Switch rejected workloads to CPU programs from now on, if they have one. Return the names of the workloads
         that were switched.
         """
-        rejected_with_cpu_program = self._rejected.keys() - self._without_cpu_program
-        dropped_workloads = self._on_paper & rejected_with_cpu_program
+        dropped_workloads = self._on_paper & self._rejected.keys() - self._kept
         self._on_paper -= dropped_workloads
         return dropped_workloads
 
-    def with_device_warning(self, run: Run, task: Task) -> Run:
-        """Return ``run``, with a warning if its workload was rejected on a paper GPU and traced as a CPU program."""
+    def _reject(self, task: Task, reason: str) -> None:
+        self._rejected.setdefault(task.workload_name, reason)
+
+    def _with_warning(self, run: Run, task: Task) -> Run:
         reason = self._rejected.get(task.workload_name)
         if reason is None:
             return run
-        warning = f"traced as a CPU program, not on a paper GPU: {reason}"
-        return run.model_copy(update={"warnings": [*run.warnings, clip_message(warning)]})
+        warning = clip_message(f"traced as a CPU program, not on a paper GPU: {reason}")
+        return run.model_copy(update={"warnings": [*run.warnings, warning]})

@@ -4,19 +4,19 @@ Both arms of a workload are traced on the same device, a paper GPU if possible. 
 GPU, both arms are traced as CPU programs, and their runs say why (see ``trace_devices.py``).
 """
 
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
+from regbot.check.sessions.recording import RunSetup
 from regbot.check.sessions.trace_devices import TraceDevices
-from regbot.check.sessions.worktrees import Worktrees, folder_name, with_checkout
-from regbot.engines import Engine
+from regbot.check.sessions.worktrees import folder_name, with_build_changes
 from regbot.records.run import Arm, Outcome, Run
-from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads import Checkout, Scratch, Task, bare_run, trace, trace_together
-from regbot.workloads.checkout import Worktree
+from regbot.records.text.progress import Progress
+from regbot.workloads import Checkout, Task, bare_run, trace, trace_together
 from regbot.workloads.paper import Libraries
 
 REPEATED_OUTCOMES = ("crashed", "hung", "no_record")
@@ -28,38 +28,37 @@ Outcomes = dict[tuple[str, str, int], Outcome]
 """Outcome by arm, entry and attempt."""
 
 
-class TraceRunner:
-    """Traces jobs. If head fails and base does not, head is traced again."""
+def trace_arms(tasks: Sequence[Task], setup: RunSetup, *, parallel: int) -> None:
+    """Trace every task once for each arm, and record the runs. If head fails and base does not, head is traced again.
 
-    def __init__(
-        self,
-        trees: Worktrees,
-        engine: Engine,
-        scratch: Scratch,
-        keep: Callable[[Run], None],
-        watch: Watcher,
-        libraries: Libraries,
-        *,
-        parallel: int,
-    ) -> None:
-        """``keep`` saves a run, ``watch`` shows progress, and ``libraries`` builds the paper GPU. ``parallel`` is the
-        number of processes that trace at the same time."""
-        self._trees, self._engine, self._scratch = trees, engine, scratch
-        self._parallel, self._save_run, self._watch, self._libraries = parallel, keep, watch, libraries
+    Traces of an earlier start of this check are not repeated. ``parallel`` is the number of processes that trace at the
+    same time.
+    """
+    header = setup.recorder.header
+    jobs = [(arm, task) for task in tasks for arm in (header.base, header.head)]
+    libraries = setup.trees.open_libraries(setup.scratch.folder / "paper")
+    if any(task.wants_paper_gpu and not task.workload.python for task in tasks):
+        # The library for regbot's own interpreter is built while the arms are checked out.
+        libraries.start(sys.executable)
+    with closing(libraries):
+        _TraceRunner(setup, libraries, jobs, parallel).run()
+
+
+class _TraceRunner:
+    def __init__(self, setup: RunSetup, libraries: Libraries, jobs: Sequence[Job], parallel: int) -> None:
+        self._trees, self._engine, self._scratch = setup.trees, setup.engine, setup.scratch
+        self._recorder, self._watch, self._jobs, self._parallel = setup.recorder, setup.watch, jobs, parallel
+        self._known = [run for run in setup.recorder.runs if run.tier == "static"]
+        self._devices = TraceDevices([task for _, task in jobs], self._known, libraries)
         self._lock = threading.Lock()
         self._hung: dict[tuple[str, str], str] = {}  # (arm, workload name) -> entry that hung
-        self._done = self._total = 0  # numbers of jobs, for the progress
+        self._done, self._total = 0, len(jobs)  # numbers of jobs, for the progress
 
-    def run(self, jobs: Sequence[Job], known: Sequence[Run] = ()) -> None:
-        """Trace the jobs that are missing in ``known``. ``known`` has the static runs of an earlier start of this
-        check.
-
-        There are three rounds: all missing jobs; workloads that failed on a paper GPU, again as CPU programs; and
-        failures of head, a second time.
-        """
-        outcomes: Outcomes = {(run.arm.name, run.workload, run.attempt): run.outcome for run in known}
-        self._devices = TraceDevices([task for _, task in jobs], known, self._libraries)
-        self._total = len(jobs)
+    def run(self) -> None:
+        """Trace in three rounds: all missing jobs; workloads that failed on a paper GPU, again as CPU programs; and
+        failures of head, a second time."""
+        jobs = self._jobs
+        outcomes: Outcomes = {(run.arm.name, run.workload, run.attempt): run.outcome for run in self._known}
         missing_jobs = [(arm, task) for arm, task in jobs if (arm.name, task.entry, 1) not in outcomes]
         self._trace_all(missing_jobs, attempt=1, outcomes=outcomes)
         switched_workloads = self._devices.drop_rejected()
@@ -115,49 +114,42 @@ class TraceRunner:
         if isinstance(tree, str):  # a string says why there is no worktree
             return []
         library = self._devices.library(task, tree.path, tree.paper)
-        if library is None:
+        if isinstance(library, str):  # why there is none
             return []
         names = ", ".join(task.entry for _, task in batch)
         self._say(f"trace {names} at {arm.name} {arm.commit[:7]}")
         tasks = [task.at(arm.overrides) for _, task in batch]
-        # ``absent``: files of the commit that a sparse worktree lacks.
-        checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
+        checkout = Checkout(arm, tree.path, tree.environment)
         scratch = self._scratch.child(
             f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
         )
         runs = trace_together(tasks, checkout, self._engine, scratch, attempt, library)
         if any(run.outcome != "ok" for run in runs):
             return []
-        return [self._record(with_checkout(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
+        return [self._record(with_build_changes(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
 
     def _trace_one(self, arm: Arm, task: Task, attempt: int) -> Run | None:
         """Trace and save one job. Return None if its workload fails on a paper GPU and will be traced again as a CPU
         program.
         """
-        key = (arm.name, task.workload_name)
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
-            failed_run = bare_run(task, arm, "crashed", tree, attempt)
-            return self._record(failed_run.model_copy(update={"sparse": task.workload.sparse}), task)
-        if key in self._hung:
-            reason = f"not started, because {self._hung[key]} of the same arm and workload hung"
+            return self._record(bare_run(task, arm, "crashed", tree, attempt), task)
+        if hung_entry := self._hung.get((arm.name, task.workload_name)):
+            reason = f"not started, because {hung_entry} of the same arm and workload hung"
             return self._record(bare_run(task, arm, "skipped", reason, attempt), task)
-        if not self._devices.is_on_paper(task):
+
+        checkout = Checkout(arm, tree.path, tree.environment)
+
+        def launch(library: Path | None) -> Run:
             self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
-            run = self._trace(arm, task, attempt, tree)
-            return self._record(self._devices.with_device_warning(run, task), task)
-        library = self._devices.library(task, tree.path, tree.paper)
-        if library is None and not task.has_cpu_program:
-            reason = f"its program runs on a paper GPU only: {self._devices.rejection(task)}"
-            return self._record(bare_run(task, arm, "refused", reason, attempt), task)
-        if library is None:
-            return None
-        self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
-        run = self._trace(arm, task, attempt, tree, library)
-        if run.outcome != "ok" and task.has_cpu_program:
-            self._devices.reject(task, f"{task.entry} at {arm.name}: {run.reason}")
-            return None
-        return self._record(run, task)
+            ending = "paper" if library is not None else str(attempt)  # so that every trace has a folder of its own
+            scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{ending}")
+            run = trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library)
+            return with_build_changes(run, tree)
+
+        run = self._devices.trace(task, checkout, tree.paper, launch, attempt=attempt)
+        return None if run is None else self._record(run, task)
 
     def _record(self, run: Run, task: Task) -> Run:
         """Save and return ``run``. If it hung, remember this, so that other traces of the same arm and workload are not
@@ -165,19 +157,10 @@ class TraceRunner:
         with self._lock:
             if run.outcome == "hung":
                 self._hung[run.arm.name, task.workload_name] = task.entry
-            self._save_run(run)
+            self._recorder.add(run)
             self._done += 1
         self._say(f"{run.workload} at {run.arm.name}: {run.outcome}")
         return run
-
-    def _trace(self, arm: Arm, task: Task, attempt: int, tree: Worktree, library: Path | None = None) -> Run:
-        """Trace one job on a paper GPU with its ``library``, or as a CPU program if ``library`` is None."""
-        ending = "paper" if library is not None else str(attempt)  # so that every trace has a folder of its own
-        scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{ending}")
-        # ``absent``: files of the commit that a sparse worktree lacks.
-        checkout = Checkout(arm, tree.path, tree.environment, tree.absent)
-        run = trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library)
-        return with_checkout(run, tree)
 
     def _say(self, text: str) -> None:
         self._watch(Progress(self._done, self._total, text))

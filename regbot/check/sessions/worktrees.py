@@ -12,17 +12,12 @@ from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip, clip_label
 from regbot.workloads import Task
 from regbot.workloads.checkout import Build, Builder, BuildError, Worktree, check_out, repository_cache
-from regbot.workloads.checkout.sparse import list_parents
 from regbot.workloads.paper import Libraries
 
 BUILD_TIMEOUT_S = 3600.0
 BUILD_OUTPUT_BYTES = 2**20
 MAX_CHANGED_FILES = 100
 """Maximum number of changed file names in a run. One changed file already invalidates the run."""
-MAX_SPARSE_FOLDERS = 200
-"""Maximum number of folders of a sparse checkout in a run."""
-MAX_MISSING_FILES = 100
-"""Maximum number of missing files in a run. One missing file already invalidates the run."""
 
 
 class Worktrees:
@@ -55,50 +50,42 @@ class Worktrees:
         """Return the worktree, or the reason why there is none. Raises CheckoutError if git fails."""
         with self._lock:
             key = (arm.name, arm.commit, task.workload_name)
-            if key not in self._by_key:
+            tree = self._by_key.get(key)
+            if isinstance(tree, Worktree) and tree.path.is_dir():
+                tree = replace(tree, built=False)  # not created by this call
+            elif not isinstance(tree, str):  # not made yet, or removed by somebody
                 self._say(f"check out {arm.name} {arm.commit[:7]}")
-                self._by_key[key] = self._check_out(arm, task)
-            elif isinstance(tree := self._by_key[key], Worktree):
-                if tree.path.is_dir():
-                    self._by_key[key] = replace(tree, built=False)  # not created by this call
-                else:  # somebody removed the worktree
-                    self._by_key[key] = self._check_out(arm, task)
-            return self._by_key[key]
+                workload = task.at(arm.overrides).workload
+                tree = self.check_out(arm.commit, workload.build, workload.python)
+            self._by_key[key] = tree
+            return tree
 
-    def check_out(
-        self, commit: str, commands: Sequence[str], python: str, sparse: Sequence[str] = ()
-    ) -> Worktree | str:
+    def check_out(self, commit: str, commands: Sequence[str], python: str) -> Worktree | str:
         """Return the worktree of ``commit`` built by ``commands``, or the reason why there is none.
 
-        ``python`` is the workload's interpreter, which the commands may use. ``sparse`` are the folders of a sparse
-        worktree; () checks out all files. A failed build is repeated once, because the network may have caused the
-        failure.
+        ``python`` is the workload's interpreter, which the commands may use. A failed build is repeated once, because
+        the network may have caused the failure.
         """
         build = Build(commands, python, BUILD_TIMEOUT_S, clean_environment({}), self._builder)
         with suppress(BuildError):
-            return check_out(self.repo, commit, self.repository_cache, build, self._hosts, sparse)
+            return check_out(self.repo, commit, self.repository_cache, build, self._hosts)
         try:
-            return check_out(self.repo, commit, self.repository_cache, build, self._hosts, sparse)
+            return check_out(self.repo, commit, self.repository_cache, build, self._hosts)
         except BuildError as error:
             return f"the build failed twice: {error}"
-
-    def _check_out(self, arm: Arm, task: Task) -> Worktree | str:
-        workload = task.at(arm.overrides).workload
-        return self.check_out(arm.commit, workload.build, workload.python, workload.sparse)
 
 
 def confined_builder(sandbox: Sandbox) -> Builder:
     """Return a function that runs one build command in ``sandbox``.
 
     The command can write only to the checkout and to the private folder of the build. The function returns the exit
-    code, None if the command was stopped, and the end of its output. ``sandbox`` limits what the command writes to its
-    folders. Raises NoSeatError if the disk has no room for as much.
+    code, None if the command was stopped, and the end of its output. Raises NoSeatError if the disk has no room for
+    what ``sandbox`` lets a command write.
     """
 
     def build(
         command: str, at: Path, private: Path, env: Mapping[str, str], seconds: float
     ) -> tuple[int | None, bytes]:
-        """Run ``command`` in the checkout ``at``, for at most ``seconds``. ``private``: private folder of the build."""
         with temporary_folder() as folder:
             launch = Launch(
                 command=("bash", "-euo", "pipefail", "-c", command),
@@ -124,44 +111,6 @@ def confined_builder(sandbox: Sandbox) -> Builder:
     return build
 
 
-def with_checkout(run: Run, tree: Worktree) -> Run:
-    """Return ``run`` with what is known of its worktree: changes of the build, and the folders of a sparse worktree."""
-    return with_absent_files(with_build_changes(run, tree), tree)
-
-
-def with_absent_files(run: Run, tree: Worktree) -> Run:
-    """Return ``run`` with the folders of a sparse worktree, and with the files that it looked for and that only the
-    commit has.
-
-    The run itself reports all modules that it did not find. Modules without a file in the commit are dropped here. So a
-    run can hide that it lacked a file, but it cannot invent a file.
-    """
-    if not tree.sparse:
-        return run
-    sparse = [clip_label(folder) for folder in tree.sparse[:MAX_SPARSE_FOLDERS]]
-    code = run.code and run.code.model_copy(update={"missing": list_missing(run.code.missing, tree.absent)})
-    return run.model_copy(update={"sparse": sparse, "code": code})
-
-
-def list_missing(modules: Sequence[str], absent: Sequence[str]) -> list[str]:
-    """Return the files of ``absent`` that hold one of ``modules``.
-
-    ``absent`` has the files that the commit has and the sparse worktree lacks. A module is a path without an ending,
-    such as ``libs/fast`` for ``libs/fast.py`` or ``libs/fast/__init__.py``.
-    """
-    wanted = set(modules)
-    files = [path for path in absent if any(module in wanted for module in _list_module_paths(path))]
-    return [clip_label(path) for path in files[:MAX_MISSING_FILES]]
-
-
-def _list_module_paths(path: str) -> list[str]:
-    """Return the module that the file ``path`` may be, and the packages that contain it, as paths without endings."""
-    folder, slash, name = path.rpartition("/")
-    stem, _, _ = name.partition(".")
-    packages = list_parents(path)[:-1]  # without the last one, the root of the checkout
-    return [f"{folder}{slash}{stem}", *packages]
-
-
 def with_build_changes(run: Run, tree: Worktree) -> Run:
     """Return ``run`` with the tracked files that its build changed, and a warning about these files.
 
@@ -175,8 +124,7 @@ def with_build_changes(run: Run, tree: Worktree) -> Run:
 
 
 def build_change_warnings(tree: Worktree) -> list[str]:
-    """Return a list with one warning if the build changed tracked files, so that the code is not exactly the commit;
-    else []."""
+    """Return one warning if the build changed tracked files, so that the code is not exactly the commit; else []."""
     if not tree.changed:
         return []
     names = ", ".join(clip(name, 200) for name in tree.changed[:5])

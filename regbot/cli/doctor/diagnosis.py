@@ -52,7 +52,7 @@ EMPTY_GPU_TABLES = (
     "overhead",
     "multi",
 )
-"""Stages of ``benchmarks/first_hour.py`` of which this repository has no table from a GPU (docs/gpu.md)."""
+"""Stages of ``benchmarks/first_hour.py`` of which this repository has no table from a GPU (docs/operator.md)."""
 
 
 class Capability(Record):
@@ -196,7 +196,7 @@ def _gpus(guest: dict[str, Any]) -> Capability:
 def _gpu_tables() -> Capability:
     """Say which parts of regbot's GPU path have no measurements on a GPU in this repository."""
     detail = f"no table yet of {', '.join(EMPTY_GPU_TABLES)}" if EMPTY_GPU_TABLES else "all tables are there"
-    fix = "run benchmarks/first_hour.py on a GPU (docs/gpu.md)" if EMPTY_GPU_TABLES else ""
+    fix = "run benchmarks/first_hour.py on a GPU (docs/operator.md)" if EMPTY_GPU_TABLES else ""
     return Capability(name="measured on a GPU", ok=not EMPTY_GPU_TABLES, detail=detail, fix=fix)
 
 
@@ -273,7 +273,7 @@ def _library_fix(library: dict[str, Any]) -> str:
     """Return advice about a dispatcher library that can be used, or what to use instead of one that cannot."""
     if library["usable"]:
         return str(library.get("advice", ""))
-    return "use alltoall; a check with this dispatcher is INVALID here (docs/dispatchers.md)"
+    return "use alltoall; a check with this dispatcher is INVALID here (docs/frameworks.md)"
 
 
 def _engines() -> list[Capability]:
@@ -292,7 +292,7 @@ def _slurm() -> Capability:
     try:
         partition = find_partition(Slurm(outage_s=CONTROLLER_S), "")  # '' selects the default partition
     except NoSeatError as error:
-        return Capability(name=name, ok=False, detail=clip_label(printable(str(error))), fix="see docs/slurm.md")
+        return Capability(name=name, ok=False, detail=clip_label(printable(str(error))), fix="see docs/operator.md")
     gpus = f"up to {partition.gpus} GPUs per node" if partition.gpus else "no GPUs"
     return Capability(name=name, ok=True, detail=f"partition {partition.name}: {len(partition.nodes)} nodes, {gpus}")
 
@@ -300,7 +300,7 @@ def _slurm() -> Capability:
 def check_sandbox(sandbox: Sandbox) -> Capability:
     """Check whether the sandbox confines code on this machine. For this, run a program in it that tries to escape."""
     if reason := unavailable_reason(sandbox):
-        fix = "run untrusted code only on machines without secrets (docs/sandbox.md)"
+        fix = "run untrusted code only on machines without secrets (docs/operator.md)"
         return Capability(name="sandbox", ok=False, detail=clip(printable(reason), 1000), fix=fix)
     proof = prove(sandbox)
     if proof.fault:  # the attempts to escape could not be run

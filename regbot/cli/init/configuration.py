@@ -20,7 +20,7 @@ version = 1
 # command = ["torchrun", "--nproc-per-node", "8", "pretrain.py", "--train-iters", "{{steps}}"]
 # shapes = ["mixtral-8x7b"]
 
-# Does a check with --engine slurm need a partition of its own (docs/slurm.md)?
+# Does a check with --engine slurm need a partition of its own (docs/operator.md)?
 # [slurm]
 # partition = "gpu"
 

@@ -1,8 +1,4 @@
-"""Pins a rank to the processor cores of its GPU's NUMA node.
-
-Without pinning, the system may run a rank on a processor that is not connected to the rank's GPU. Launches of the same
-code then have different host times. If the launcher has already pinned a rank, the rank is left as it is.
-"""
+"""Pins a rank to the cores of its GPU's NUMA node, because launches of the same code otherwise differ in host times."""
 
 import contextlib
 import os
@@ -16,8 +12,8 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 def pin_to_gpu(torch: Any, index: int, is_enabled: bool = True) -> str:
     """Pin all threads of this process to the cores of the NUMA node of GPU ``index``. Never raises.
 
-    ``is_enabled`` is the user's setting. Returns ``numa`` if the process is pinned, ``off`` if pinning is not enabled,
-    ``launcher`` if the launcher allows only some cores, and ``unknown`` if the system does not report the GPU's cores.
+    Returns ``numa`` if pinned, ``off`` if not enabled, ``launcher`` if the launcher allows only some cores, and
+    ``unknown`` if the system does not report the GPU's cores.
     """
     if not is_enabled:
         return "off"
@@ -25,8 +21,9 @@ def pin_to_gpu(torch: Any, index: int, is_enabled: bool = True) -> str:
         allowed_cores = os.sched_getaffinity(0)
         if len(allowed_cores) < (os.cpu_count() or 1):
             return "launcher"
-        gpu_folder = PCI_DEVICES / _pci_address(torch.cuda.get_device_properties(index))
-        cores = allowed_cores & _read_cores(gpu_folder)
+        gpu = torch.cuda.get_device_properties(index)
+        address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
+        cores = allowed_cores & _read_cores(PCI_DEVICES / address)
         if not cores:
             return "unknown"
         os.sched_setaffinity(0, cores)  # threads that this thread starts later inherit its cores
@@ -38,16 +35,8 @@ def pin_to_gpu(torch: Any, index: int, is_enabled: bool = True) -> str:
     return "numa"
 
 
-def _pci_address(properties: Any) -> str:
-    """Return the name of the GPU's folder in ``PCI_DEVICES``, such as 0000:3b:00.0."""
-    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
-
-
 def _read_cores(device_folder: Path) -> set[int]:
-    """Return the cores of the NUMA node of a PCI device.
-
-    ``device_folder`` is the device's folder in ``PCI_DEVICES``. Its list has a form such as ``0-15,32-47``.
-    """
+    """``device_folder`` is in ``PCI_DEVICES``. Its list of cores has a form such as ``0-15,32-47``."""
     cores: set[int] = set()
     for core_range in (device_folder / "local_cpulist").read_text(encoding="ascii").strip().split(","):
         first, _, last = core_range.partition("-")

@@ -1,11 +1,7 @@
 """Decides which dispatcher runs for a request, because optional libraries may be missing or unusable.
 
-``alltoall`` and ``allgather`` need only torch. ``deepep`` and ``hybridep`` need the library deep_ep.
-``deepep_installation.py`` imports this library in another process, and only if a request needs it. If a dispatcher is
-unusable, ``alltoall`` runs instead, and the reason is recorded. The result is the same on every rank, because ranks
-with different dispatchers would deadlock.
-
-This module does not report which dispatcher *ran*. ``backends.py`` reads that from the counted step.
+If a dispatcher is unusable, ``alltoall`` runs instead, and the reason is recorded. All ranks get the same result,
+because different dispatchers would deadlock. Which dispatcher *ran* is read from the counted step (``backends.py``).
 """
 
 import os
@@ -25,23 +21,18 @@ BUFFERS = {"deepep": ("ElasticBuffer", "Buffer"), "hybridep": ("HybridEPBuffer",
 """Classes of deep_ep that can serve a dispatcher. The preferred class comes first."""
 
 GPU_GENERATIONS = {"ElasticBuffer": range(9, 100), "Buffer": range(8, 100), "HybridEPBuffer": range(8, 11)}
-"""Major compute capabilities that each class supports. Sources: DeepEP's README (SM90, or SM80 for version 1) and
-Megatron-Bridge's rules for HybridEP.
-"""
+"""Major compute capabilities, by DeepEP's README and Megatron-Bridge's rules for HybridEP."""
 
 LEGACY_GROUP_SIZES = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 """Sizes of expert-parallel groups for which ``Buffer`` has a configuration (``deep_ep/buffers/legacy.py``)."""
 ELASTIC_NCCL = (2, 30, 4)
 """Oldest NCCL that ``ElasticBuffer`` runs with (DeepEP's README)."""
 ADAPTERS = Path("/sys/class/infiniband")
-"""Folder with one entry for each RDMA adapter of the node."""
 
 
 class Resolution(NamedTuple):
-    """The dispatcher that runs for a request.
-
-    ``resolved`` is the name of this dispatcher. ``buffer`` is the class of deep_ep that it uses, or '' for none.
-    ``reason`` says why the requested dispatcher is not used. It is '' if the requested dispatcher is used.
+    """``resolved`` is the dispatcher that runs, ``buffer`` its class of deep_ep ('' for none), and ``reason`` why the
+    requested dispatcher is not used ('' if it is).
     """
 
     resolved: str
@@ -53,12 +44,8 @@ class Resolution(NamedTuple):
 def resolve(
     requested: str, device: torch.device, dtype: torch.dtype, required_buffer: str = "", ep: int = 0
 ) -> Resolution:
-    """Return the dispatcher to run for ``requested``.
-
-    ``required_buffer`` restricts the choice to one class of deep_ep; '' allows all classes. ``ep`` is the number of
-    ranks of an expert-parallel group, or 0 if it is unknown.
-
-    On a GPU all ranks of the launch must call this function, because it exchanges messages to agree on the result.
+    """Return the dispatcher to run for ``requested``. '' as ``required_buffer`` allows all classes of deep_ep; ``ep`` 0
+    is unknown. On a GPU all ranks must call this function, because it exchanges messages.
     """
     if requested not in BUFFERS:
         return Resolution(requested)
@@ -73,11 +60,7 @@ def resolve(
 
 
 def find_buffer(name: str, device: torch.device, required_buffer: str = "", ep: int = 0) -> tuple[str, str]:
-    """Return the class of deep_ep to use for the dispatcher ``name``, and ''.
-
-    If there is no usable class, return '' and the reason.
-    ``required_buffer`` and ``ep`` are as in ``resolve``.
-    """
+    """Return the class of deep_ep to use for the dispatcher ``name`` and '', or '' and the reason why there is none."""
     library = inspect_deep_ep()
     if not library.importable:
         return "", f"deep_ep cannot be imported: {library.reason}"
@@ -92,10 +75,7 @@ def find_buffer(name: str, device: torch.device, required_buffer: str = "", ep: 
 
 
 def _find_buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torch.device, ep: int) -> str:
-    """Return why groups of ``ep`` ranks cannot use the class ``buffer`` on this device, or '' if they can.
-
-    ``library.missing_by_class`` lists, for each class of deep_ep, the methods and parameters that the class lacks.
-    """
+    """Return why groups of ``ep`` ranks cannot use the class ``buffer`` on this device, or '' if they can."""
     if buffer not in library.missing_by_class:
         return f"it offers no {buffer}"
     if missing := library.missing_by_class[buffer]:
@@ -107,30 +87,18 @@ def _find_buffer_obstacle(buffer: str, library: DeepEPInstallation, device: torc
     if buffer == "Buffer" and ep and ep not in LEGACY_GROUP_SIZES:
         sizes = ", ".join(map(str, LEGACY_GROUP_SIZES))
         return f"its Buffer has no configuration for {ep} expert-parallel ranks (only for {sizes})"
-    if buffer == "ElasticBuffer" and device.type == "cuda" and _is_older_nccl(_loaded_nccl(), ELASTIC_NCCL):
-        needed, loaded = _format_version(ELASTIC_NCCL), _format_version(_loaded_nccl())
+    loaded = nccl(torch) or ""
+    is_known = all(part.isdecimal() for part in loaded.split("."))
+    is_older = is_known and tuple(map(int, loaded.split("."))) < ELASTIC_NCCL
+    if buffer == "ElasticBuffer" and device.type == "cuda" and is_older:
+        needed = ".".join(map(str, ELASTIC_NCCL))
         return f"its ElasticBuffer needs NCCL {needed}, and torch has loaded {loaded}"
     return ""
 
 
-def _loaded_nccl() -> tuple[int, ...]:
-    """Return the version of torch's NCCL; () if it is unknown."""
-    parts = (nccl(torch) or "").split(".")
-    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else ()
-
-
-def _is_older_nccl(version: tuple[int, ...], oldest: tuple[int, ...]) -> bool:
-    """Whether ``version`` is known and older than ``oldest``. An unknown version is ()."""
-    return bool(version) and version < oldest
-
-
-def _format_version(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
-
-
 def explain_missing_adapters() -> str:
-    """Return advice for a node without RDMA adapters. By default, ``ElasticBuffer`` needs NCCL's GIN (GPU-initiated
-    networking), which does not work there. Return '' if there are adapters, or if the user has switched GIN off.
+    """Return advice for a node without RDMA adapters, where NCCL's GIN, the default of ``ElasticBuffer``, does not
+    work. Return '' if there are adapters, or if the user has switched GIN off.
     """
     is_gin_off = os.environ.get("EP_DISABLE_GIN", "0") != "0"
     if is_gin_off or (ADAPTERS.is_dir() and any(ADAPTERS.iterdir())):
@@ -151,10 +119,8 @@ def find_launch_obstacle(device: torch.device, dtype: torch.dtype) -> str:
 
 
 def _agree_on_buffer(buffer: str, reason: str) -> tuple[str, str]:
-    """Return the class of deep_ep that all ranks can use, and ''. If there is none, return '' and the first reason.
-
-    ``buffer`` and ``reason`` are the result of ``find_buffer`` on this rank. The result of this function is the same on
-    all ranks.
+    """Return the result of ``find_buffer`` that holds for all ranks: '' and a reason if one rank has no class or
+    another.
     """
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return buffer, reason

@@ -9,30 +9,23 @@ import torch.distributed as dist
 class Axes:
     """Labels process groups by mesh axis.
 
-    Two axes may span the same ranks, for example if EP spans the whole world. The label of a group object that was
-    registered for exactly one axis is this axis. The label of any other group object has the names of all axes that
-    span its ranks, such as ``ep|dp``. With such a label, a comparison does not report the group's collectives as moved
-    between axes.
+    A group that was registered for exactly one axis has this label. Any other group has the names of all axes that span
+    its ranks, such as ``ep|dp``: a comparison then reports no move between axes.
     """
 
     def __init__(self) -> None:
         self._axis_by_group: dict[str, str | None] = {}
         """Axis of each registered group, by the group's name. None if the group was registered for several axes."""
         self._ranks_by_axis: dict[str, tuple[int, ...]] = {}
-        """Ranks of this rank's group along each axis."""
 
     def add(self, axis: str, group: dist.ProcessGroup) -> None:
-        """Register ``group`` as this rank's group along ``axis``."""
         name = group.group_name
         is_of_another_axis = name in self._axis_by_group and self._axis_by_group[name] != axis
         self._axis_by_group[name] = None if is_of_another_axis else axis
         self._ranks_by_axis[axis] = tuple(dist.get_process_group_ranks(group))
 
     def label(self, group: dist.ProcessGroup) -> str:
-        """Return the axis of ``group``, or several axes as in 'ep|dp'.
-
-        If no axis spans the group's ranks, return these ranks in brackets, such as '[0-3]'.
-        """
+        """Return the axis of ``group``, several axes as in 'ep|dp', or its ranks in brackets, such as '[0-3]'."""
         axis = self._axis_by_group.get(group.group_name)
         if axis is not None:
             return axis
@@ -45,10 +38,7 @@ class Axes:
 
 
 def compact(ranks: Sequence[int]) -> str:
-    """Format ranks as short text: ``0, 1, 2, 3`` as ``0-3``, and ``0, 4, 8`` as ``0-8:4``.
-
-    Ranks at uneven distances, and up to two ranks, become a list such as ``0,1,5`` or ``0,1``.
-    """
+    """Format ``0, 1, 2, 3`` as ``0-3``, ``0, 4, 8`` as ``0-8:4``, and all others as a list such as ``0,1,5``."""
     if len(ranks) > 2:
         distances = {following - rank for rank, following in pairwise(ranks)}
         if len(distances) == 1:

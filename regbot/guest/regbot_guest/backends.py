@@ -1,12 +1,12 @@
-"""Which attention, grouped GEMM, token dispatch and permutation ran. Each of these backends can silently fall back to
-another.
+"""Which attention, grouped GEMM, token dispatch and permutation ran. Each can silently fall back to another.
 
-Every backend has three values. ``requested`` is the value in the configuration. ``resolved`` is what regbot chose on
-this machine, by trying. ``executed`` is what ran. It is read from the operators and exchanges of the counted step,
-never from what a layer reports about itself. For a user's module, ``resolved`` is the same as ``requested``.
+``requested`` is the value in the configuration, ``resolved`` what regbot chose by trying, and ``executed`` what the
+operators and exchanges of the counted step show, never what a layer reports about itself.
 """
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from regbot_guest.availability import BUFFERS, Resolution, resolve
 from regbot_guest.grouped_gemm import describe_grouped_gemm
 from regbot_guest.moe import runs_grouped_mm
 from regbot_guest.request import Request
-from regbot_guest.tally import StepCounter
+from regbot_guest.tally import Key, StepCounter
 
 LOCAL = "local"
 """Value of a dispatcher that exchanges no rows, because its rank has all experts."""
@@ -23,24 +23,26 @@ _MAX_EVIDENCE_CHARACTERS = 4000
 
 
 def describe_backends(request: Request, counter: StepCounter, device: torch.device) -> dict[str, Any]:
-    """Return requested, resolved and executed value, and the evidence, of each backend.
-
-    ``counter`` counted a step on ``device``. Grouped GEMM and fused permute are described only for regbot's own layer.
-    """
+    """Return requested, resolved and executed value, and the evidence, of each backend of the step in ``counter``."""
     uses_own_layer = request.entry is None
     table = {"attention": _describe_attention(counter.operators)}
     if request.mlp != "moe":  # the dense counterpart has no experts, so it has only attention
         return table
+    dtype = getattr(torch, request.dtype)
     if uses_own_layer:
-        dtype = _torch_dtype(request)
         is_usable = runs_grouped_mm(dtype, device)
         table["grouped_gemm"] = describe_grouped_gemm(counter.operators, dtype, device, is_usable)
     if request.dispatcher and request.ep == 1:
-        table["dispatcher"] = _describe_local(request.dispatcher)
+        # With one expert-parallel rank the dispatcher has no effect, so all three values are ``local``.
+        evidence = f"expert-parallel groups have one rank, so {request.dispatcher} has no rows to exchange"
+        table["dispatcher"] = backend_entry(LOCAL, LOCAL, LOCAL, evidence)
         if uses_own_layer:
             table["fused_permute"] = _describe_fused_permute(LOCAL, LOCAL, LOCAL)
     elif request.dispatcher:
-        resolution = _resolve_own_dispatcher(request, device) if uses_own_layer else Resolution(request.dispatcher)
+        resolution = Resolution(request.dispatcher)
+        if uses_own_layer:
+            required_buffer = request.config.get("deepep_buffer") or ""
+            resolution = resolve(request.dispatcher, device, dtype, required_buffer, request.ep)
         table["dispatcher"] = _describe_dispatcher(request.dispatcher, resolution, counter)
         if uses_own_layer:
             executed = table["dispatcher"]["executed"]
@@ -48,92 +50,66 @@ def describe_backends(request: Request, counter: StepCounter, device: torch.devi
     return table
 
 
-def _torch_dtype(request: Request) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, request.dtype)
-    return dtype
-
-
-def _resolve_own_dispatcher(request: Request, device: torch.device) -> Resolution:
-    """Return how regbot's own layer resolved the dispatcher. ``resolve`` has cached the result, so nothing is tried
-    again.
-    """
-    required_buffer = request.config.get("deepep_buffer") or ""
-    return resolve(request.dispatcher, device, _torch_dtype(request), required_buffer, request.ep)
-
-
-def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
+def backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
+    evidence = evidence[:_MAX_EVIDENCE_CHARACTERS]
     return {"requested": requested, "resolved": resolved, "executed": executed, "evidence": evidence}
 
 
+def count_exchanges(
+    counter: StepCounter, libraries: Collection[str], is_of_experts: Callable[[Key], bool] = lambda _: True
+) -> Counter[str]:
+    """Count the payload collectives on axis ep, by library or kind."""
+    exchanges: Counter[str] = Counter()
+    for key, count in counter.tally.count.items():
+        is_on_ep = "ep" in re.split(r"[_|]", key.axis)  # the axis may be 'ep|dp' or 'tp_ep'
+        if key.role == "payload" and is_on_ep and is_of_experts(key):
+            exchanges[key.via if key.via in libraries else key.kind] += count
+    return exchanges
+
+
+def name_dispatcher(exchanges: Mapping[str, int], names: Mapping[str, str]) -> str:
+    """Return the name of the first exchange in ``names`` that was executed, or none."""
+    return next((name for exchange, name in names.items() if exchanges.get(exchange)), "none")
+
+
+def list_exchanges(exchanges: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(exchanges.items())) or "none"
+
+
 def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
-    """Describe the attention. The first fused operator in forward is taken; 'math' means that none ran.
-
-    'sdpa' stands for torch's ``scaled_dot_product_attention``, which chooses an operator itself.
-
-    ``operators`` has the number of calls of each operator in the counted step.
-    """
     fused_operators = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
     if not fused_operators:
-        return _backend_entry("sdpa", "sdpa", "math", "no fused attention operator ran")
+        return backend_entry("sdpa", "sdpa", "math", "no fused attention operator ran")
     operator = fused_operators[0]
     _, _, name = operator.partition("::")
-    return _backend_entry("sdpa", "sdpa", name.strip("_"), f"dispatched {operator} x{operators[operator]}")
-
-
-def _describe_local(requested: str) -> dict[str, str]:
-    """Describe the dispatcher of expert-parallel groups of one rank, which have no collectives.
-
-    A dispatcher has no effect on such groups, so all three values are ``local``, even the requested one. Only the
-    evidence names ``requested``, the dispatcher in the configuration.
-    """
-    evidence = f"expert-parallel groups have one rank, so {requested} has no rows to exchange"
-    return _backend_entry(LOCAL, LOCAL, LOCAL, evidence)
+    return backend_entry("sdpa", "sdpa", name.strip("_"), f"dispatched {operator} x{operators[operator]}")
 
 
 def _describe_dispatcher(requested: str, resolution: Resolution, counter: StepCounter) -> dict[str, str]:
-    """Describe the dispatcher by the payload collectives on axis ep.
-
-    Exchanges of a library decide first, then an all-to-all, then an all-gather. ``executed`` is 'none' without any of
-    them. A library's exchanges bypass torch, so its dispatcher announces each one to the counter. The evidence
-    names the library's class. If the class is unknown, it says ``announced``.
-    """
-    exchanges_by_library = dict.fromkeys(BUFFERS, 0)
-    torch_collectives = dict.fromkeys(("all_to_all", "all_gather", "reduce_scatter"), 0)
-    for key, count in counter.tally.count.items():
-        is_on_ep = "ep" in key.axis.split("|")  # the axis may be 'ep|dp'
-        if key.role != "payload" or not is_on_ep:
-            continue
-        if key.via in exchanges_by_library:
-            exchanges_by_library[key.via] += count
-        elif key.kind in torch_collectives:
-            torch_collectives[key.kind] += count
-    evidence = f"payload collectives on axis ep: {', '.join(f'{n} {kind}' for kind, n in torch_collectives.items())}"
-    libraries = [via for via, count in exchanges_by_library.items() if count]
-    if libraries:
-        executed = libraries[0]
-        calls = ", ".join(f"{exchanges_by_library[via]} exchanges returned by {via}" for via in libraries)
+    """Exchanges of a library decide first, then an all-to-all, then an all-gather."""
+    exchanges = count_exchanges(counter, BUFFERS)
+    kinds = ("all_to_all", "all_gather", "reduce_scatter")
+    evidence = f"payload collectives on axis ep: {', '.join(f'{exchanges[kind]} {kind}' for kind in kinds)}"
+    if calls := ", ".join(f"{exchanges[via]} exchanges returned by {via}" for via in BUFFERS if exchanges[via]):
         evidence = f"{calls} ({resolution.buffer or 'announced'}); {evidence}"
-    elif torch_collectives["all_to_all"]:
-        executed = "alltoall"
-    else:
-        executed = "allgather" if torch_collectives["all_gather"] else "none"
-    if resolution.reason:
-        evidence = f"{requested} is not usable here, {resolution.resolved} ran instead: {resolution.reason}; {evidence}"
-    return _backend_entry(requested, resolution.resolved, executed, evidence[:_MAX_EVIDENCE_CHARACTERS])
+    names = {**{via: via for via in BUFFERS}, "all_to_all": "alltoall", "all_gather": "allgather"}
+    executed = name_dispatcher(exchanges, names)
+    return backend_entry(
+        requested, resolution.resolved, executed, f"{explain_fallback(requested, resolution)}{evidence}"
+    )
+
+
+def explain_fallback(requested: str, resolution: Resolution) -> str:
+    if not resolution.reason:
+        return ""
+    return f"{requested} is not usable here, {resolution.resolved} ran instead: {resolution.reason}; "
 
 
 def _describe_fused_permute(requested: str, resolved: str, executed: str) -> dict[str, str]:
-    """Describe how rows are sorted by expert, by the requested, resolved and executed dispatcher.
-
-    HybridEP's kernels sort the rows. Other dispatchers use index operators, which is called 'unfused'.
-    """
+    """HybridEP's kernels sort the rows. Other dispatchers use index operators, which is called 'unfused'."""
     requested_permute, resolved_permute, executed_permute = (
         name if name == "hybridep" else "unfused" for name in (requested, resolved, executed)
     )
-    sorting = (
-        "in the exchange that hybridep announced"
-        if executed == "hybridep"
-        else "by index operators around the exchange"
-    )
-    evidence = f"rows are sorted by expert {sorting}"
-    return _backend_entry(requested_permute, resolved_permute, executed_permute, evidence)
+    is_fused = executed == "hybridep"
+    sorting = "in the exchange that hybridep announced" if is_fused else "by index operators around the exchange"
+    return backend_entry(requested_permute, resolved_permute, executed_permute, f"rows are sorted by expert {sorting}")

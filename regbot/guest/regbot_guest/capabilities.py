@@ -1,19 +1,13 @@
-"""What this interpreter supports, found by trying. ``python <guest folder> --capabilities`` prints one line of JSON.
-
-regbot runs this program in a separate process with a time limit, because some imports can crash or hang. The import of
-deep_ep is known to crash or hang, so this program runs it in yet another process.
-"""
+"""What this interpreter supports, found by trying: ``python <guest folder> --capabilities`` prints one line of JSON."""
 
 import json
 import platform
-from collections.abc import Callable
 from typing import Any
 
 
 def main() -> int:
-    """Print the capabilities. ``torch`` is None if torch cannot be imported, and ``why`` then has the error.
-
-    ``static`` is None if static traces work, else the error.
+    """Print the capabilities. Without torch, ``why`` has the error. ``static`` is None if static traces work, else the
+    error.
     """
     capabilities: dict[str, Any] = {"python": platform.python_version()}
     try:
@@ -24,28 +18,24 @@ def main() -> int:
         capabilities["torch"] = str(torch.__version__)
         capabilities["cuda"] = torch.version.cuda
         capabilities["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        capabilities["backends"] = _available_backends()
-        capabilities["static"] = _find_error(_trace_collective)
+        distributed = torch.distributed
+        backends = {}
+        if distributed.is_available():
+            backends = {"gloo": distributed.is_gloo_available(), "nccl": distributed.is_nccl_available()}
+        capabilities["backends"] = backends
+        capabilities["static"] = None
+        try:
+            _trace_collective()
+        except Exception as error:
+            capabilities["static"] = f"{type(error).__name__}: {error}"[:300]
         capabilities["grouped_mm"] = _test_grouped_mm()
         capabilities["dispatchers"] = _describe_dispatchers()
     print(json.dumps(capabilities))
     return 0
 
 
-def _available_backends() -> dict[str, bool]:
-    """Return whether torch has the communication backends gloo and nccl. {} if it has no ``torch.distributed``."""
-    import torch.distributed as dist
-
-    if not dist.is_available():
-        return {}
-    return {"gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available()}
-
-
 def _trace_collective() -> None:
-    """Run a minimal static trace: a fake world of two ranks and one collective on a fake tensor.
-
-    Raises an exception if the trace fails, or if the collective is not counted exactly once.
-    """
+    """Run a static trace of one collective in a fake world of two ranks. Raises if it fails or miscounts."""
     import torch
     import torch.distributed as dist
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -60,9 +50,6 @@ def _trace_collective() -> None:
 
 
 def _test_grouped_mm() -> dict[str, dict[str, Any]]:
-    """Return for each dtype whether the experts' grouped product runs, and the implementation (``path``) or the error
-    (``why``).
-    """
     import torch
 
     from regbot_guest.grouped_gemm import LOOP_OVER_EXPERTS, path_in_torch
@@ -81,13 +68,6 @@ def _test_grouped_mm() -> dict[str, dict[str, Any]]:
 
 
 def _describe_dispatchers() -> dict[str, dict[str, Any]]:
-    """Return what this node offers for each dispatcher that needs a library.
-
-    ``importable`` says whether the library can be imported, and ``usable`` whether the dispatcher can be used in
-    bfloat16. ``buffer`` is the class of the library that it would use. ``why`` says why it is not usable. ``advice`` is
-    for a node without RDMA adapters, which only ``ElasticBuffer`` needs by default. ``why`` and
-    ``advice`` may be ''.
-    """
     import torch
 
     from regbot_guest.availability import BUFFERS, explain_missing_adapters, resolve
@@ -108,12 +88,3 @@ def _describe_dispatchers() -> dict[str, dict[str, Any]]:
             "advice": explain_missing_adapters() if resolution.buffer == "ElasticBuffer" else "",
         }
     return dispatchers
-
-
-def _find_error(action: Callable[[], None]) -> str | None:
-    """Run ``action``. Return its error as text, or None if it succeeds."""
-    try:
-        action()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"[:300]
-    return None

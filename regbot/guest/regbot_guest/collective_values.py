@@ -1,8 +1,6 @@
-"""Output values of collectives, computed under the assumption that every rank has the same input values.
+"""Output values of collectives, assuming that every rank has the same input values, as under balanced routing.
 
-A trace has only one rank. The few values that a trace needs are token counts and the splits computed from these counts.
-They are assumed to be the same on every rank, as under balanced routing. This module serves both fake tensors with
-shadow values and the paper GPU.
+A trace has one rank. It needs few values: token counts, and splits computed from them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +14,10 @@ from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten
 
 _OUTPUTS = ("output", "output_tensor", "output_tensors", "output_lists", "outputs", "out", "arriving")
 _INPUTS = ("input", "input_tensor", "input_tensors", "input_list", "inputs")
-"""Names of output and of input arguments in the schemas of collectives. The argument ``tensors`` is both."""
 
 
 def outputs_and_inputs(call_arguments: Mapping[str, Any], result: Any = None) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the output tensors and the input tensors of a collective, found by the argument names of its schema.
-
-    If no argument is an output, the outputs are the tensors in ``result``, the return value.
-    """
+    """Return the output and the input tensors, found by the argument names of the schema, or outputs in ``result``."""
     in_place = flatten(call_arguments.get("tensors"))
     if in_place:
         return in_place, in_place
@@ -35,11 +29,7 @@ def outputs_and_inputs(call_arguments: Mapping[str, Any], result: Any = None) ->
 def find_source(
     index: int, spec: CollectiveSpec, num_outputs: int, inputs: Sequence[Any], group: dist.ProcessGroup
 ) -> Any:
-    """Return the input that determines the values of output number ``index``, or None if there is no such single input.
-
-    ``inputs`` are the input tensors, or their values. ``num_outputs`` is the number of output tensors of the
-    collective.
-    """
+    """Return the input that determines the values of output ``index``, or None if there is no such single input."""
     if len(inputs) == 1:
         return inputs[0]
     has_input_per_rank = spec.kind in ("all_to_all", "scatter") or (spec.kind == "reduce_scatter" and num_outputs == 1)
@@ -49,10 +39,7 @@ def find_source(
 
 
 def output_values(kind: str, values: Tensor, shape: torch.Size, call_arguments: Mapping[str, Any]) -> Tensor | None:
-    """Return the values of an output with ``shape``, or None if they cannot be derived.
-
-    The input of every rank is assumed to be ``values``.
-    """
+    """Return the output of ``shape`` if every rank's input is ``values``, or None if they are unknown."""
     group = find_process_group(call_arguments)
     ranks, elements = group.size(), shape.numel()
     output: Tensor | None
@@ -78,10 +65,7 @@ def output_values(kind: str, values: Tensor, shape: torch.Size, call_arguments: 
 
 
 def _reduce_equal(values: Tensor, ranks: int, call_arguments: Mapping[str, Any]) -> Tensor | None:
-    """Return the reduction of equal inputs of all ranks, or None for a reduction that this module does not compute.
-
-    For example, the average or the bitwise and (``band``) of equal inputs is the input itself.
-    """
+    """Return the reduction of equal inputs of all ranks, or None for a reduction that this module does not compute."""
     name = reduction_name(call_arguments["reduce_op"])
     if name == "sum":
         return values * ranks

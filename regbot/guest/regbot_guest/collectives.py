@@ -1,8 +1,7 @@
 """Table of the operators that are collectives, and how to read kind, group and volume from their arguments.
 
-An operator in one of the ``NAMESPACES`` that no table lists stops the count with an error, because a silently skipped
-collective would make the whole count wrong. Arguments are looked up by the names in the operator's schema, so
-positional and keyword arguments are treated alike. Namespaces and names are those of torch 2.8 to 2.13.
+An operator in ``NAMESPACES`` that no table lists stops the count with an error: a silently skipped collective would
+make the whole count wrong. Namespaces and names are those of torch 2.8 to 2.13.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,11 +15,7 @@ NAMESPACES = ("c10d", "_c10d_functional", "c10d_functional", "_c10d_functional_a
 
 
 class CollectiveSpec(NamedTuple):
-    """How to read one collective operator.
-
-    ``kind`` is the kind of the collective in the ledger. ``volume`` names the argument whose bytes are counted. ''
-    means that no bytes are counted, and 'result' means the bytes of the operator's return value.
-    """
+    """``volume`` names the argument whose bytes are counted: '' for none, 'result' for the operator's return value."""
 
     kind: str
     volume: str
@@ -94,10 +89,9 @@ NOT_COLLECTIVES = {
 
 MAX_CONTROL_INDEX_BYTES = 16 * 2**20
 MAX_CONTROL_SMALL_BYTES = 64 * 2**10
-"""Largest sizes of calls with the role ``control``. These calls exchange token counts or indices.
+"""Largest sizes of calls with the role ``control``, which exchange token counts or indices.
 
-32- and 64-bit integers and booleans are control up to 16 MiB. For example, the top-k indices of 4096 tokens x 16 ranks
-x 8 experts have 4 MiB. 8- and 16-bit integers may be a quantised payload, so they are control only up to 64 KiB.
+The top-k indices of 4096 tokens x 16 ranks x 8 experts have 4 MiB. 8- and 16-bit integers may be a quantised payload.
 """
 
 
@@ -131,17 +125,12 @@ def collective_spec(func: Any) -> CollectiveSpec | None:
 
 
 def name_arguments(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call by their names in the operator's schema."""
     names = [argument.name for argument in func._schema.arguments]
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def find_process_group(call_arguments: Mapping[str, Any]) -> dist.ProcessGroup:
-    """Return the process group of a call.
-
-    An operator of ``c10d`` has the group as an argument, usually boxed: wrapped in a ``torch.ScriptObject``. A
-    functional operator has the group's name or the group itself.
-    """
+    """Return the process group of a call, which is boxed in ``c10d``, a name or the group elsewhere."""
     boxed = call_arguments.get("process_group")
     if boxed is not None:
         return dist.ProcessGroup.unbox(boxed) if isinstance(boxed, torch.ScriptObject) else boxed
@@ -156,32 +145,19 @@ def read_collective(
     func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any
 ) -> ExecutedCollective:
     """Return what one executed collective did. The bytes are elements x element size, not the size of the storage."""
-    tensors = _list_counted_tensors(spec, call_arguments, result)
+    counted = result if spec.volume == "result" else call_arguments.get(spec.volume)
+    tensors = flatten(counted)
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     is_control = spec.kind == "barrier" or _is_control(tensors, num_bytes)
+    dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
     return ExecutedCollective(
         kind=spec.kind,
         group=find_process_group(call_arguments),
-        dtype=_name_dtype(tensors),
+        dtype="mixed" if len(dtypes) > 1 else next(iter(dtypes), "none"),
         role="control" if is_control else "payload",
         bytes=num_bytes,
         uses_symmetric_memory=func.namespace == "symm_mem",
     )
-
-
-def _list_counted_tensors(spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> list[Tensor]:
-    """Return the tensors whose bytes are counted, as ``spec.volume`` says."""
-    if spec.volume == "result":
-        return flatten(result)
-    return flatten(call_arguments.get(spec.volume)) if spec.volume else []
-
-
-def _name_dtype(tensors: Sequence[Tensor]) -> str:
-    """Return the common dtype of ``tensors``, such as bfloat16. Return 'mixed' for several, 'none' for no tensors."""
-    dtypes = {tensor.dtype for tensor in tensors}
-    if len(dtypes) == 1:
-        return str(dtypes.pop()).removeprefix("torch.")
-    return "mixed" if dtypes else "none"
 
 
 _REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")
@@ -206,7 +182,6 @@ def is_reduction(value: Any) -> bool:
 
 
 def flatten(value: Any) -> list[Tensor]:
-    """Return all tensors in nested lists and tuples."""
     if isinstance(value, Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
@@ -219,7 +194,6 @@ _SMALL_TYPES: tuple[torch.dtype, ...] = (torch.uint8, torch.int8, torch.int16)
 
 
 def _is_control(tensors: Sequence[Tensor], num_bytes: int) -> bool:
-    """Whether a call with these tensors, of ``num_bytes`` bytes together, exchanges token counts or indices."""
     if not tensors:
         return False
     if all(tensor.dtype in _INDEX_TYPES for tensor in tensors):

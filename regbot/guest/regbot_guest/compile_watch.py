@@ -1,10 +1,9 @@
-"""Detection of code that ``torch.compile`` would compile.
-
-Under a dispatch mode such code runs eagerly. It executes other operators than the compiled code would, so the step must
-not be counted.
+"""Detection of code that ``torch.compile`` would compile. Under a dispatch mode it runs eagerly, as another program, so
+the step must not be counted.
 """
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -14,54 +13,38 @@ from torch import nn
 
 from regbot_guest.crash import call_unchanged
 from regbot_guest.guesses import EXECUTION
+from regbot_guest.replaced import replaced
 
 
 class CompileWatch:
-    """While active, ``torch.compile`` and ``Module.compile`` compile nothing, and each call of code that they would
-    have compiled is recorded.
-    """
+    """While active, nothing is compiled, and each call of code that would have been compiled is recorded."""
 
     def __init__(self) -> None:
         self.called_names: list[str] = []
         """Name of the module's class or of the function, for each call."""
-        self._compile, self._module_compile = torch.compile, nn.Module.compile
-        self._optimize = torch._dynamo.optimize
+        self._stack = ExitStack()
 
     def __enter__(self) -> "CompileWatch":
-        torch.compile = self._replacement
+        self._stack.enter_context(replaced(torch, "compile", self._replacement))
         # A call of ``optimize`` has options and returns a decorator.
-        setattr(torch._dynamo, "optimize", lambda *_, **__: self._replacement)  # noqa: B010 (mypy rejects an assignment)
-        watch = self
-
-        def module_compile(module: nn.Module, *_: Any, **__: Any) -> None:
-            watch._watch_module(module)
-
-        setattr(nn.Module, "compile", module_compile)  # noqa: B010 (mypy rejects an assignment)
+        self._stack.enter_context(replaced(torch._dynamo, "optimize", lambda *_, **__: self._replacement))
+        self._stack.enter_context(replaced(nn.Module, "compile", lambda module, *_, **__: self._watch_module(module)))
         return self
 
     def __exit__(self, *_: object) -> None:
-        torch.compile = self._compile
-        setattr(torch._dynamo, "optimize", self._optimize)  # noqa: B010
-        setattr(nn.Module, "compile", self._module_compile)  # noqa: B010
+        self._stack.close()
 
     def describe(self) -> str:
-        """Return up to five names of the modules and functions that were called."""
         return ", ".join(sorted(set(self.called_names))[:5])
 
     def guesses(self) -> dict[str, str]:
-        """Return the guess that code ran eagerly which would be compiled. It maps a sentence to the guess's kind.
-
-        Return {} if no such code was called.
-        """
+        """Return the guess, by sentence, that code ran eagerly which would be compiled, or {}."""
         if not self.called_names:
             return {}
         return {f"{self.describe()} would be compiled by torch.compile, and ran eagerly": EXECUTION}
 
     def _replacement(self, model: Any = None, **options: Any) -> Any:
-        """Return ``model``, a module or a function, with a watch on its calls. This replaces ``torch.compile``.
-
-        Without ``model``, the call is that of a decorator with options, so a decorator is returned.
-        """
+        """Replaces ``torch.compile``. Without ``model``, the call is that of a decorator with options."""
         if model is None:
             return partial(self._replacement, **options)
         if options.get("disable"):
@@ -72,14 +55,11 @@ class CompileWatch:
         return self._watch_function(model)
 
     def _watch_module(self, module: nn.Module) -> None:
-        """Record each forward of ``module``."""
         module.register_forward_pre_hook(
             lambda called_module, _: self.called_names.append(type(called_module).__name__)
         )
 
     def _watch_function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that records each call and then calls ``function``."""
-
         def eager(*args: Any, **kwargs: Any) -> Any:
             self.called_names.append(getattr(function, "__qualname__", "a function"))
             return call_unchanged(function, args, kwargs)

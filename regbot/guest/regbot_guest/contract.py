@@ -2,9 +2,8 @@
 
 
 class ContractError(Exception):
-    """The workload cannot be measured as requested, or its module violates the module contract.
-
-    ``kind`` is the kind of the refusal in the record, such as config, entry, routing or liveness.
+    """The workload cannot be measured as requested. ``kind`` of the refusal is such as config, entry, routing,
+    liveness.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -13,5 +12,4 @@ class ContractError(Exception):
 
 
 def refuse_revision(reason: str) -> ContractError:
-    """Return the refusal of a revision of a framework that regbot does not support."""
     return ContractError("revision", f"regbot does not support this revision: {reason}")

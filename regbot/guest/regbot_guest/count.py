@@ -1,13 +1,10 @@
 """Counts one steady step: build the workload in a world, run the steps, count the last step.
 
-The mode ``static`` uses a fake world and fake tensors, so a model of full size needs no GPU and well below 1 GiB of
-memory. A few fake tensors have *shadow values*: real values, such as token counts, which decide sizes
-(``shadow_values.py``). The mode ``real`` uses the ranks of a launcher and real tensors. Tests compare the counts of
-both modes.
+The mode ``static`` uses a fake world and fake tensors with shadow values (``shadow_values.py``), so a model of full
+size needs no GPU and well below 1 GiB of memory. The mode ``real`` uses the ranks of a launcher.
 """
 
 import math
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -23,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from regbot_guest.axes import Axes
 from regbot_guest.backends import describe_backends
 from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
@@ -34,6 +32,7 @@ from regbot_guest.observer import Observer, Shadowing
 from regbot_guest.request import Request
 from regbot_guest.routing import forced_experts
 from regbot_guest.shadow_values import ShadowValues
+from regbot_guest.stage import timed_stage
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.tally import StepCounter
 from regbot_guest.uncounted_collectives import UncountedWatch
@@ -59,7 +58,6 @@ FAKE_PATCHES = (
 def count_step(request: Request) -> dict[str, Any]:
     """Count the last of ``request.steps`` steps, and return its fields of the raw record.
 
-    The fields are ledger, losses, backends, peak memory, warnings, and the seconds of each stage (build, step 1, ...).
     Raises ContractError if the step cannot be counted reliably, or one of ``UNTRACEABLE``.
     """
     is_static = request.mode == "static"
@@ -108,8 +106,9 @@ def count_step(request: Request) -> dict[str, Any]:
             liveness.update(measure_sequence_advance(observer, sequence_numbers_before))
         refuse_compiled(compile_watch)
         refuse_unreliable_count(request, uncounted_watch, observer)
+        method = dispatch_method(observer, world.device.type, FAKE_PATCHES if is_static else ())
         return {
-            "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, is_static)),
+            "ledger": build_ledger(request, world.axes, observer, liveness, method, config=request.resolved()),
             "loss": [] if warnings else losses,  # a warning means that a loss is not finite
             "backends": describe_backends(request, observer, world.device),
             "phases_s": seconds_by_stage,
@@ -120,22 +119,13 @@ def count_step(request: Request) -> dict[str, Any]:
 
 @contextmanager
 def build_context(shadows: ShadowValues) -> Iterator[None]:
-    """Context manager for building the model of a static trace.
-
-    Constant tensors that layers create, such as permutations, keep their values as shadow values. FSDP copies only this
-    rank's chunk of each parameter.
-    """
+    """Constant tensors of layers keep shadow values, and FSDP copies only this rank's chunk of each parameter."""
     with skip_other_chunks(), Shadowing(shadows):
         yield
 
 
 def _make_shadow_values(request: Request, mode: FakeTensorMode) -> ShadowValues:
-    """Return shadow values with the requested routing. They are the real values of the few fake tensors, such as token
-    counts, whose values decide sizes.
-
-    With natural routing, the router chooses experts by scores, which have no values here. Balanced routing is then
-    assumed, and the ledger contains a warning.
-    """
+    """With natural routing, the router's scores have no values here. Balanced routing is then assumed."""
     routing = "skewed" if request.routing == "skewed" else "balanced"
 
     def route(tokens: int, experts: int, top_k: int) -> torch.Tensor:
@@ -145,13 +135,15 @@ def _make_shadow_values(request: Request, mode: FakeTensorMode) -> ShadowValues:
 
 
 def plant_collectives(observer: StepCounter, world: World) -> dict[str, Any]:
-    """Issue one collective on each group of the world's meshes, to check that the counter sees these collectives.
-
-    A world of one rank has no collectives, so an operator takes their place. Return the fields ``planted`` and ``seen``
-    of the liveness check: the number of issued and of counted calls.
+    """Issue one collective on each group of the world's meshes, and return how many were ``planted`` and ``seen``. A
+    world of one rank has no collectives, so an operator takes their place.
     """
     if world.size == 1:
-        return _plant_operator(observer, world.device)
+        observer.new_step()
+        with observer:
+            torch.erfinv(torch.zeros(1, device=world.device))
+        observer.read_operators()
+        return {"planted": 1, "seen": observer.operators["aten::erfinv"]}
     return plant_on_groups(observer, list_mesh_groups(world), world.device)
 
 
@@ -160,22 +152,10 @@ def list_mesh_groups(world: World) -> list[dist.ProcessGroup]:
     return [group for mesh in (world.data, world.expert) if mesh is not None for group in mesh.get_all_groups()]
 
 
-def _plant_operator(observer: StepCounter, device: torch.device) -> dict[str, Any]:
-    """Run one operator. Return the number of executed and of counted operators, as in ``plant_collectives``."""
-    observer.new_step()
-    with observer:
-        torch.erfinv(torch.zeros(1, device=device))
-    observer.read_operators()
-    return {"planted": 1, "seen": observer.operators["aten::erfinv"]}
-
-
 def plant_on_groups(
     observer: StepCounter, groups: Iterable[dist.ProcessGroup], device: torch.device | None = None
 ) -> dict[str, Any]:
-    """Issue one all-reduce on each group of several ranks. Return the number of issued and of counted all-reduces.
-
-    The fields of the result are as in ``plant_collectives``.
-    """
+    """Issue one all-reduce on each group of several ranks. The result is as in ``plant_collectives``."""
     observer.new_step()
     with observer:
         num_planted = issue_on_groups(groups, device)
@@ -183,33 +163,24 @@ def plant_on_groups(
 
 
 def issue_on_groups(groups: Iterable[dist.ProcessGroup], device: torch.device | None) -> int:
-    """Issue one all-reduce on each group of several ranks. Return the number of issued all-reduces."""
     large_groups = [group for group in groups if group.size() > 1]
     for group in large_groups:
         dist.all_reduce(torch.ones(1, device=device), group=group)
     return len(large_groups)
 
 
-def _multi_rank_groups() -> dict[str, Any]:
-    """Return all process groups of this process that have several ranks, by name."""
-    return {group.group_name: group for group in dist.distributed_c10d._world.pg_map if group.size() > 1}
-
-
 def read_sequence_numbers() -> Any:
-    """Return how many collectives the backend has issued in each group, by the group's name.
-
-    These are the backend's sequence numbers. Return None if the backend has no sequence numbers. For example, the fake
-    backend of a trace has none.
-    """
+    """Return how many collectives the backend has issued in each group, by name. None if it keeps no such numbers."""
+    groups: list[Any] = [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]
     try:
-        return {name: group._get_sequence_number_for_group() for name, group in _multi_rank_groups().items()}
+        return {group.group_name: group._get_sequence_number_for_group() for group in groups}
     except RuntimeError:
         return None
 
 
 def measure_sequence_advance(observer: Observer, before: dict[str, int]) -> dict[str, int]:
-    """Return by how much the backend's sequence numbers have grown since ``before``, and the number of counted
-    collectives. Both numbers are equal if no collective was missed.
+    """Return the backend's and the observer's number of collectives since ``before``. They are equal if none was
+    missed.
     """
     return {"sequence_advance": sum_advances(before), "sequence_counted": observer.tally.total}
 
@@ -220,82 +191,73 @@ def sum_advances(before: dict[str, int]) -> int:
     return sum(after[name] - number for name, number in before.items() if name in after)
 
 
-def refuse_compiled(compile_watch: CompileWatch) -> None:
-    """Raise ContractError if ``torch.compile`` would compile code of the step.
-
-    Under a dispatch mode this code runs eagerly, so the counted program would differ from the compiled one.
-    """
-    if compile_watch.called_names:
+def refuse_compiled(*compile_watches: CompileWatch) -> None:
+    """Raise ContractError if ``torch.compile`` would compile code of the step."""
+    if names := {name for watch in compile_watches for name in watch.called_names}:
         raise ContractError(
             "compiled",
-            f"{compile_watch.describe()} would be compiled by torch.compile. While regbot counts a step, it would "
+            f"{', '.join(sorted(names)[:5])} would be compiled by torch.compile. While regbot counts a step, it would "
             "run eagerly, as another program. Timed runs profile compiled code, so time this workload too, or turn "
             "compilation off for it",
         )
 
 
-def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, observer: StepCounter) -> None:
-    """Raise ContractError if the count misses a collective, or if the step did not follow the requested routing.
-
-    With balanced routing, every all-to-all of token rows sends the same number of rows to each rank.
-    """
+def refuse_uncounted(uncounted_watch: UncountedWatch) -> None:
+    """Raise ContractError if the count misses a collective."""
     if uncounted_watch.collectives:
         raise ContractError(
             "liveness",
             f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]}); issue it through "
             "torch.distributed, from the thread that calls forward and backward",
         )
+
+
+def refuse_unreliable_count(request: Request, uncounted_watch: UncountedWatch, observer: StepCounter) -> None:
+    """Raise ContractError if the count misses a collective, or if balanced routing was requested and not followed."""
+    refuse_uncounted(uncounted_watch)
     if request.routing == "balanced" and request.mlp == "moe":
         for axis, splits in observer.payload_splits:
             is_on_ep = "ep" in axis.split("|")  # the axis may be 'ep|dp'
             are_equal = len(set(splits)) == 1
             if is_on_ep and not are_equal:
+                advice = "; honour config['routing'] == 'balanced' in the router" if request.entry else ""
                 raise ContractError(
                     "routing",
                     f"balanced routing was requested, but an all-to-all sends {min(splits)} to {max(splits)} rows per "
-                    "rank; honour config['routing'] == 'balanced' in the router",
+                    f"rank{advice}",
                 )
 
 
-def count_method(observer: Observer, world: World, is_static: bool) -> "CountMethod":
-    """Return the method by which ``observer`` counted a step. ``is_static`` says whether the step ran on fake tensors
-    in a fake world.
-    """
-    return CountMethod(
-        source="dispatch-mode",
-        device=world.device.type,
-        program=observer.fingerprint.hexdigest(),
-        patches=FAKE_PATCHES if is_static else (),
-        guesses=observer.shadows.guesses if observer.shadows is not None else {},
-    )
+def dispatch_method(observer: Observer, device: str | None, patches: Sequence[str] = ()) -> "CountMethod":
+    guesses = observer.shadows.guesses if observer.shadows is not None else {}
+    return CountMethod("dispatch-mode", device, observer.fingerprint.hexdigest(), patches, guesses)
 
 
 @dataclass(frozen=True)
 class CountMethod:
-    """How a step was counted: by the counter ``source``, such as dispatch-mode, on a ``device``, such as cpu.
-
-    ``program`` is the fingerprint of the device program, or None if there is none. ``patches`` describe what differs
-    from a real run. ``guesses`` maps the sentence of each guess to its kind.
+    """``program`` is the fingerprint, or None. ``patches`` is what differs from a real run. ``guesses`` are kinds by
+    sentence.
     """
 
     source: str
-    device: str
+    device: str | None
     program: str | None
     patches: Sequence[str] = ()
     guesses: Mapping[str, str] = field(default_factory=dict)
 
 
 def build_ledger(
-    request: Request, world: World, counter: StepCounter, liveness: dict[str, Any], method: CountMethod
+    request: Request,
+    axes: Axes,
+    counter: StepCounter,
+    liveness: Mapping[str, Any],
+    method: CountMethod,
+    *,
+    config: Mapping[str, Any],
+    software: Mapping[str, str] | None = None,
+    warnings: Sequence[str] | None = None,
 ) -> dict[str, Any]:
-    """Return the ledger of the step that ``counter`` counted, as a JSON document.
-
-    ``liveness`` has the results of the liveness check: the number of planted collectives, and how many of them the
-    counter saw. ``method`` says how the step was counted.
-    """
-    warnings = []
-    if request.mode == "static" and request.routing == "natural":
-        warnings.append("routing is natural; without values it was taken to be balanced")
+    """Return the ledger of the step that ``counter`` counted, as a JSON document."""
     return {
         "schema": "regbot/ledger@1",
         "source": method.source,
@@ -305,25 +267,21 @@ def build_ledger(
         "steps": 1,
         "workload": request.workload,
         "variant": request.variant,
-        "world_size": world.size,
-        "rank": world.rank,
-        "axes": world.axes.as_record(),
+        "world_size": dist.get_world_size(),
+        "rank": dist.get_rank(),
+        "axes": axes.as_record(),
         "entries": counter.tally.entries(),
         "host_reads": dict(counter.host_reads),
-        "liveness": liveness,
+        "liveness": dict(liveness),
         "program": method.program,
-        "config": request.resolved(),
+        "config": dict(config),
+        "software": dict(software or {}),
         "patches": list(method.patches),
         **as_ledger_fields(method.guesses),
-        "warnings": warnings,
+        "warnings": list_routing_warnings(request) if warnings is None else list(warnings),
     }
 
 
-@contextmanager
-def timed_stage(name: str, seconds: dict[str, float]) -> Iterator[None]:
-    """Context manager that stores the seconds which its block takes in ``seconds[name]``."""
-    start = time.perf_counter()
-    try:
-        yield
-    finally:
-        seconds[name] = round(time.perf_counter() - start, 3)
+def list_routing_warnings(request: Request) -> list[str]:
+    is_assumed = request.mode == "static" and request.routing == "natural"
+    return ["routing is natural; without values it was taken to be balanced"] if is_assumed else []

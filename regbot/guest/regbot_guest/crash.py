@@ -1,7 +1,4 @@
-"""Describes a crash: the code that raised the error, and the code that the error passed through.
-
-The trusted side decides whose fault a crash is (``regbot/judge/crashes.py``). This module only collects the frames.
-"""
+"""Collects the frames of a crash. The trusted side decides whose fault it is (``regbot/judge/crashes.py``)."""
 
 import gc
 import linecache
@@ -14,41 +11,30 @@ from types import FunctionType
 from typing import Any
 
 MAX_FRAMES = 100
-"""Number of frames that are kept: the innermost ones."""
 MAX_CHARACTERS = 300
 """Number of characters that are kept of a file's path (the last ones) and of a function's name."""
 MAX_KEYS = 20
-"""Number of configuration keys that the record lists."""
 
 GUEST = Path(__file__).resolve().parent
 
 Frame = dict[str, Any]
-"""A frame as in the record: ``file``, ``line``, ``function`` and ``owner``.
-
-``owner`` says whose code the file is: checkout (the code under test), regbot, torch, or installed (all other code).
-"""
+"""``owner`` of ``file`` is checkout (the code under test), regbot, torch, or installed (all other code)."""
 
 _WRONG_CALL = re.compile(r"([\w.<>]+)\(\) (?:got|takes|missing)\b")
 """Python's message for arguments that do not fit a function's signature. It begins with the function's name."""
 _TORCH_MODULE = "nn/modules/module.py"
-"""Torch's file with the class ``Module``."""
 
 
 def call_unchanged(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Call ``function`` and return its result.
-
-    Code of regbot that observes a call of other code, such as the counter, makes the call through this function.
-    ``list_frames`` then leaves out the frames of the observing code, because they cannot have caused a crash.
+    """Call ``function``. Observing code of regbot calls other code through this function, so that ``list_frames``
+    leaves its own frames out: they cannot have caused a crash.
     """
     return function(*args, **kwargs)
 
 
 def describe_crash(error: BaseException, root: Path, regbot_keys: Iterable[str]) -> dict[str, Any]:
-    """Return the record of a crash.
-
-    ``frames`` holds frames of the error, then of the error that it was raised from, and so on. So the last frame is
-    where the original error was raised. ``regbot_keys`` are the configuration keys that regbot set, and not the user.
-    ``keys`` lists those of them that the messages or the failing lines name. ``root`` is the folder of the checkout.
+    """Return the frames of the error and of those that it was raised from, the original error's last, and the keys of
+    ``regbot_keys`` (set by regbot, not by the user) that messages or failing lines name.
     """
     errors = list(_iterate_errors(error))
     frames: list[Frame] = []
@@ -64,10 +50,8 @@ def describe_crash(error: BaseException, root: Path, regbot_keys: Iterable[str])
 
 
 def list_frames(error: BaseException, root: Path) -> list[Frame]:
-    """Return the frames of one error, the innermost last.
-
-    Frames of regbot's code that only observes a call are left out. A frame is added where the error is about code that
-    the traceback does not contain, such as a file with a syntax error.
+    """Return the frames of one error, the innermost last, without those of code that only observes a call. A frame is
+    added where the error is about code that the traceback lacks, such as a file with a syntax error.
     """
     frames: list[Frame] = []
     for summary in traceback.extract_tb(error.__traceback__):
@@ -79,18 +63,13 @@ def list_frames(error: BaseException, root: Path) -> list[Frame]:
                 frames.pop()
         else:
             frames.append(frame)
-    if frames and _is_getattr_of_torch(frames[-1]):
+    if frames and frames[-1]["function"] == "__getattr__" and frames[-1]["file"].endswith(_TORCH_MODULE):
         frames.pop()  # torch only reports that the caller's module has no such attribute
     if isinstance(error, SyntaxError) and error.filename:
         frames.append(_make_frame(error.filename, error.lineno, "<module>", root))
     if (misused_code := _misused_code_of_regbot(error)) is not None:
         frames.append(_make_frame(*misused_code, root))
     return frames
-
-
-def _is_getattr_of_torch(frame: Frame) -> bool:
-    """Whether ``frame`` is ``Module.__getattr__`` of torch."""
-    return frame["function"] == "__getattr__" and frame["file"].endswith(_TORCH_MODULE)
 
 
 def last_checkout_frame(frames: Sequence[Frame]) -> str:
@@ -100,7 +79,6 @@ def last_checkout_frame(frames: Sequence[Frame]) -> str:
 
 
 def _iterate_errors(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error, then the error that it was raised from, and so on."""
     yielded: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in yielded:
@@ -111,10 +89,7 @@ def _iterate_errors(error: BaseException) -> Iterator[BaseException]:
 
 
 def _select_relevant_frames(frames: Sequence[Frame]) -> list[Frame]:
-    """Return the frames of the checkout and of regbot, and the innermost frame whoever owns it.
-
-    The frames before the first one of the checkout are left out, because they only started the code under test.
-    """
+    """Frames before the first one of the checkout are left out: they only started the code under test."""
     owners = [frame["owner"] for frame in frames]
     start = owners.index("checkout") if "checkout" in owners else 0
     outer_frames, innermost = frames[start:-1], frames[-1:]
@@ -132,7 +107,6 @@ def _make_frame(filename: str, line: int | None, function: str, root: Path) -> F
 
 
 def _find_owner(filename: str, root: Path) -> tuple[str, str]:
-    """Return whose code a file is, as in ``Frame``, and the file's path for the record."""
     if filename.startswith("<"):  # code without a file, such as <string>
         return "installed", filename
     path = Path(filename).resolve()
@@ -149,11 +123,9 @@ def _find_owner(filename: str, root: Path) -> tuple[str, str]:
 
 
 def _misused_code_of_regbot(error: BaseException) -> tuple[str, int, str] | None:
-    """Return file, line and name of regbot's function or class that the error is about. Return None for most errors.
+    """Return file, line and name of regbot's function or class that the error is about. None for most errors.
 
-    There are two cases. Either regbot's function was called with wrong arguments, or an object of regbot's class lacks
-    an attribute. For a class, the line is 0. Python raises these errors in the caller, so the traceback has no frame of
-    the function or class.
+    Python raises errors about wrong arguments and missing attributes in the caller, so the traceback lacks the callee.
     """
     if isinstance(error, AttributeError):
         accessed_object = getattr(error, "obj", None)
@@ -179,10 +151,6 @@ def _is_guest_module(name: str | None) -> bool:
 
 
 def _failing_source(error: BaseException, root: Path) -> str:
-    """Return the source lines of the expression that failed in the innermost frame of the checkout.
-
-    Return '' if no frame belongs to the checkout.
-    """
     source = ""
     for summary in traceback.extract_tb(error.__traceback__):
         owner, _ = _find_owner(summary.filename, root)
@@ -194,11 +162,10 @@ def _failing_source(error: BaseException, root: Path) -> str:
 
 
 def _is_named(key: str, text: str) -> bool:
-    """Whether ``text`` names the configuration key ``key``, which has the form ``section.name`` or ``name``.
+    """Whether ``text`` names the key ``section.name`` or ``name``.
 
-    A name of several words, such as ``compile_mode``, needs no section in ``text``. A name of one word, such as
-    ``enable``, occurs in other sections too. So ``text`` must contain the section before it, as in ``debug.seed`` or
-    ``debug_config.seed``. If such a key has no section, ``text`` must contain ``.name`` or ``--name``.
+    A name of one word, such as ``enable``, occurs in other sections too. It counts only after its section, as in
+    ``debug.seed`` or ``debug_config.seed``, or without a section as ``.name`` or ``--name``.
     """
     section, _, name = key.rpartition(".")
     if "_" in name:

@@ -1,19 +1,11 @@
 """Expert parallelism by DeepEP. Its kernels send a token once to each rank that holds one of the token's experts.
 
-The code was written from the documented interface of deepseek-ai/DeepEP (``deep_ep/buffers/legacy.py`` and
-``elastic.py`` of 2.x; ``tests/contracts`` has the signatures). It was tested with a stand-in that has the same
-signatures, but not yet on GPUs. The library has two classes:
+Written from the documented interface of deepseek-ai/DeepEP 2.x (``tests/contracts`` has the signatures), and tested
+with a stand-in but not yet on GPUs. ``ElasticBuffer`` is version 2 (Hopper and newer), ``Buffer`` version 1 (Ampere and
+newer).
 
-    ElasticBuffer   version 2: kernels compiled at first use, Hopper and newer
-    Buffer          version 1, still part of version 2: Ampere and newer
-
-Both classes return one row per token and rank, with the indices of the row's experts on this rank. This module copies
-each row once per expert. After the experts, it weights and sums these copies again, and sends one row per token back.
-So the library's combine is a plain sum, and the transpose of this combine is the library's dispatch with the same
-handle. The weights travel with the rows, and combine returns the gradients of the weights.
-
-deep_ep is imported at the first exchange, never earlier. Importing it can end the process, so ``availability.py`` first
-tries the import in another process.
+Both return one row per token and rank. This module copies each row once per expert, then weights and sums the copies.
+So the library's combine is a plain sum, whose transpose is its dispatch with the same handle.
 """
 
 import importlib
@@ -32,17 +24,12 @@ from regbot_guest.rows import Rows, count_rows, weighted_sum
 VIA = "deepep"
 
 DEFAULT_SMS = 20
-"""Number of streaming multiprocessors (SMs) for the kernels of version 2, if the library cannot estimate it. The value
-is the default of version 1 and the fallback in torchtitan.
-"""
+"""Number of multiprocessors for version 2 if the library cannot estimate it: the default of version 1."""
 
 
 class DispatchResult(NamedTuple):
-    """Rows that a dispatch received: one row for each token with an expert on this rank.
-
-    ``x`` is ``[rows, hidden]``. ``experts`` and ``weights`` are those of the token of each row, ``[rows, top_k]``.
-    ``experts`` has indices of this rank's experts, or -1 where the expert is on another rank. ``handle`` is needed to
-    return the rows with combine.
+    """One row for each token with an expert on this rank: ``x [rows, hidden]``, ``experts`` and ``weights [rows,
+    top_k]``. ``experts`` has indices of this rank's experts, or -1 where the expert is on another rank.
     """
 
     x: Tensor
@@ -65,10 +52,7 @@ class BufferWrapper(Protocol):
 
 
 class LegacyWrapper:
-    """Version 1, ``deep_ep.Buffer``. The buffers have the sizes that the library recommends for this number of ranks.
-
-    ``hidden_bytes`` is the number of bytes of one row.
-    """
+    """Version 1, ``deep_ep.Buffer``. ``hidden_bytes`` is the number of bytes of one row."""
 
     def __init__(self, group: dist.ProcessGroup, num_experts: int, hidden_bytes: int) -> None:
         buffer_class = importlib.import_module("deep_ep").Buffer
@@ -106,10 +90,7 @@ class LegacyWrapper:
 
 
 class ElasticWrapper:
-    """Version 2, ``deep_ep.ElasticBuffer``, in its compact layout, which has one row per token and rank.
-
-    The library's other layout, the expanding one, has no backward.
-    """
+    """Version 2, ``deep_ep.ElasticBuffer``, in its compact layout: the expanding one has no backward."""
 
     def __init__(self, group: dist.ProcessGroup, num_experts: int, tokens: int, hidden: int, top_k: int) -> None:
         buffer_class = importlib.import_module("deep_ep").ElasticBuffer
@@ -161,20 +142,13 @@ def _elastic_wrapper(group: dist.ProcessGroup, num_experts: int, tokens: int, hi
 
 
 class DeepEP:
-    """Dispatcher that uses DeepEP's kernels. ``buffer`` is the name of the class of deep_ep to use.
-
-    Between dispatch and combine, the object keeps three values. ``num_received`` is the number of received rows.
-    ``row_of_copy`` has the received row of each copy, and ``weight_of_copy`` the weight of each copy.
-
-    ``num_experts`` is the number of experts of all ranks together, and ``local_experts`` that of each rank.
-    """
+    """Dispatcher that uses DeepEP's kernels. ``buffer`` is the name of the class of deep_ep to use."""
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup, buffer: str) -> None:
         self.num_experts, self.group, self.buffer = num_experts, group, buffer
         self.local_experts = num_experts // group.size()
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
-        """Send this rank's tokens to the ranks of their experts. Return the received rows, grouped by expert."""
         (tokens, hidden), top_k = x.shape, experts.shape[1]
         if self.buffer == "ElasticBuffer":
             buffer = _elastic_wrapper(self.group, self.num_experts, tokens, hidden, top_k)
@@ -195,17 +169,13 @@ class DeepEP:
         return Rows(received.index_select(0, self.row_of_copy), count_rows(experts_of_slots, self.local_experts))
 
     def combine(self, rows: Tensor) -> Tensor:
-        """Weight and sum the outputs of the experts, and send the sums back to the ranks of the tokens."""
         sums = weighted_sum(rows, self.row_of_copy, self.weight_of_copy, self.num_received)
         out: Tensor = _DeepEPCombine.apply(sums, self.exchange)
         return out
 
 
 class _DeepEPDispatch(torch.autograd.Function):
-    """Sends rows to the ranks of their experts. Backward returns the gradients of the rows and of the weights.
-
-    Both announce their exchange to regbot's counter, which cannot see the library's kernels.
-    """
+    """Both directions announce their exchange to regbot's counter, which cannot see the library's kernels."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weights: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, Tensor]:
@@ -226,10 +196,6 @@ class _DeepEPDispatch(torch.autograd.Function):
 
 
 class _DeepEPCombine(torch.autograd.Function):
-    """Sums the rows of each token on the token's own rank. Backward sends the token's gradient to each of these
-    rows. Both announce their exchange to regbot's counter.
-    """
-
     @staticmethod
     def forward(ctx: Any, rows: Tensor, exchange: Exchange) -> Tensor:
         ctx.exchange = exchange

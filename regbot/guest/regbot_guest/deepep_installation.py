@@ -1,8 +1,5 @@
-"""What the installed deep_ep offers, found by importing it in a separate process with a time limit.
-
-Several distributions provide a module of this name, in several versions. The import can raise any exception, hang, or
-end the process, because it loads a C++ extension and compares the loaded NCCL with the one on disk. This module does
-not import torch, so it is quick if deep_ep is missing.
+"""What the installed deep_ep offers, found by importing it in a separate process with a time limit: the import can
+raise any exception, hang, or end the process.
 """
 
 import importlib
@@ -45,9 +42,7 @@ REQUIRED_PARAMETERS: dict[str, dict[str, tuple[str, ...]]] = {
         "combine_with_unpermute": ("hidden", "probs", "handle"),
     },
 }  # fmt: skip
-"""Every parameter that the dispatchers pass, by class and method. A version without one of these parameters cannot be
-used.
-"""
+"""Every parameter that the dispatchers pass, by class and method. A version without one cannot be used."""
 
 
 class DeepEPInstallation(NamedTuple):
@@ -58,17 +53,12 @@ class DeepEPInstallation(NamedTuple):
     version: str = ""
     distributions: tuple[str, ...] = ()  # names of the installed packages that provide it
     missing_by_class: "dict[str, list[str]]" = {}  # noqa: RUF012 (never written)
-    """For each class of ``REQUIRED_PARAMETERS`` that deep_ep has: the required methods and parameters that the class
-    lacks. [] means that the class can be used.
-    """
+    """Required methods and parameters that each class of deep_ep lacks. [] means that it can be used."""
 
 
 @cache
 def inspect_deep_ep() -> DeepEPInstallation:
-    """Import deep_ep in another process and return what it offers. Never raises.
-
-    The other process uses the search path of this process.
-    """
+    """Import deep_ep in another process, with this process's search path, and return what it offers. Never raises."""
     with tempfile.TemporaryFile() as output:
         # The child gets its own session, so that killing the session also ends the child's children. Its output goes to
         # a file and not to a pipe, because reading would block as long as any child kept the pipe open.
@@ -112,7 +102,6 @@ def print_result() -> None:
 
 
 def _import_deep_ep() -> DeepEPInstallation:
-    """Import deep_ep in this process and return what it offers."""
     try:
         module = importlib.import_module("deep_ep")
     except (Exception, SystemExit) as error:  # code of others may raise anything; the error is the result
@@ -131,10 +120,7 @@ def _import_deep_ep() -> DeepEPInstallation:
 
 
 def list_missing(buffer_class: Any, required: "dict[str, tuple[str, ...]]") -> list[str]:
-    """Return the methods and parameters in ``required`` that a class lacks, as 'method' or 'method(parameter)'.
-
-    ``required`` has the parameters of each method. A method with ``**kwargs`` accepts every parameter.
-    """
+    """Return the methods and parameters that a class lacks, as 'method' or 'method(parameter)'."""
     missing = []
     for method, parameters in required.items():
         if not hasattr(buffer_class, method):

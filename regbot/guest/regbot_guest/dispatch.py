@@ -1,9 +1,4 @@
-"""Dispatchers: how token rows travel to the ranks that own their experts, and back.
-
-``dispatch`` takes this rank's tokens and returns the rows for this rank's experts, grouped by expert. ``combine`` takes
-the output of the experts in the same order. It returns one row for each token of this rank: the weighted sum over the
-token's experts. ``rows.py`` has the types and the functions that all dispatchers share. A *slot* is one of the
-``top_k`` choices of a token: expert j of token t has the slot ``t * top_k + j``.
+"""Dispatchers: how token rows travel to the ranks that own their experts, and back. ``rows.py`` has the interface.
 
     alltoall    every row travels once to the rank of its expert and once back (``dist.all_to_all_single``)
     allgather   every rank gathers all tokens, computes its own experts' outputs, and reduce-scatters the sums
@@ -11,8 +6,7 @@ token's experts. ``rows.py`` has the types and the functions that all dispatcher
     deepep      DeepEP's kernels, see ``deepep.py``
     hybridep    HybridEP's kernels, see ``hybridep.py``
 
-All collectives in this file are plain ``torch.distributed`` calls, and the backward of each is the transposed
-collective. So a counter sees exactly the calls that are written here.
+All collectives here are plain ``torch.distributed`` calls, and the backward of each is the transposed collective.
 """
 
 from typing import Any
@@ -41,12 +35,7 @@ reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sca
 
 
 class AllToAllDispatcher:
-    """Expert parallelism by three all-to-alls. They exchange row counts, send rows to the experts, and send rows back.
-
-    ``send_splits`` and ``receive_splits`` are the numbers of rows that this rank sends to each rank and receives from
-    it. ``order_by_expert`` sorts the received rows by expert, and ``order_by_source`` restores their order.
-    ``ep`` is the number of ranks of the group.
-    """
+    """Three all-to-alls exchange row counts, send rows to the experts, and send rows back."""
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
         assert group is not None
@@ -80,14 +69,8 @@ class AllToAllDispatcher:
 
 
 class AllGatherDispatcher:
-    """Expert parallelism by all-gather and reduce-scatter.
-
-    Every rank receives every token, even tokens that none of its experts process. With few experts per token, this
-    moves more bytes than ``AllToAllDispatcher``. With a top-k near the number of ranks, it moves fewer bytes. A rank
-    computes only some of a token's rows, so it sums rows by atomic additions.
-
-    ``token_of_row`` and ``weight_of_row`` belong to the rows of this rank's experts. ``tokens`` is the number of tokens
-    of all ranks, and ``local_experts`` the number of experts of this rank.
+    """Every rank receives every token. With few experts per token, this moves more bytes than ``AllToAllDispatcher``;
+    with a top-k near the number of ranks, fewer. A rank sums only some of a token's rows, by atomic additions.
     """
 
     def __init__(self, num_experts: int, group: dist.ProcessGroup | None) -> None:
@@ -141,11 +124,8 @@ NAMES = ("alltoall", "allgather", "deepep", "hybridep")
 def new_dispatcher(
     name: str, num_experts: int, group: dist.ProcessGroup | None, buffer: str = "ElasticBuffer"
 ) -> Dispatcher:
-    """Return the dispatcher ``name``, or ``LocalDispatcher`` if there is no group or the group has one rank.
-
-    ``num_experts`` is the number of experts of all ranks together. ``buffer`` is the class of deep_ep that ``deepep``
-    uses. This function does not check whether the library is available; ``availability.resolve`` does. Raises
-    ValueError if there is no dispatcher with this name.
+    """Return the dispatcher ``name``, or ``LocalDispatcher`` for a group of one rank. ``num_experts`` is that of all
+    ranks together. Whether the library is available is checked by ``availability.resolve``. Raises ValueError.
     """
     if name not in NAMES:
         raise ValueError(f"there is no dispatcher {name!r}; there are {', '.join(NAMES)}")
@@ -177,10 +157,7 @@ def _all_to_all(x: Tensor, receive: list[int], send: list[int], group: dist.Proc
 
 
 class _AllToAllRows(torch.autograd.Function):
-    """Sends rows to other ranks. Backward sends the gradients back.
-
-    ``receive`` and ``send`` are the numbers of rows that this rank receives from each rank and sends to it.
-    """
+    """``receive`` and ``send`` are the numbers of rows that this rank receives from each rank and sends to it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, receive: list[int], send: list[int], group: dist.ProcessGroup) -> Tensor:
@@ -193,8 +170,6 @@ class _AllToAllRows(torch.autograd.Function):
 
 
 class _AllGatherRows(torch.autograd.Function):
-    """Gathers the rows of all ranks on every rank. Backward reduce-scatters the gradients."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
@@ -206,8 +181,6 @@ class _AllGatherRows(torch.autograd.Function):
 
 
 class _ReduceScatterRows(torch.autograd.Function):
-    """Sums over all ranks, and keeps only the rows of this rank. Backward gathers the gradients of all ranks."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group

@@ -1,10 +1,8 @@
-"""Fingerprint of the device program: a hash of what one step executes on the device, independent of its source code.
+"""Fingerprint of the device program: a hash of what one step executes on the device.
 
-The hash covers every dispatched operator. It includes the shapes, strides and dtypes of tensors, the order in which
-tensors are first used, plain arguments, group axes, reductions, and the known values of small constants. It does not
-depend on module names, file paths, group names or Python structure, so a pure refactoring does not change it. Equal
-fingerprints mean the same sequence of operators with the same data flow. Weights, inputs and the random seed are not
-part of the hash.
+It covers every dispatched operator: shapes, strides and dtypes, the order in which tensors are first used, plain
+arguments, group axes, reductions, and the known values of small constants. Module names, file paths, group names and
+Python structure are not part of it, nor are weights, inputs and seeds.
 """
 
 import hashlib
@@ -20,21 +18,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from regbot_guest.collectives import flatten, is_reduction, reduction_name
 
 IGNORED_OPERATORS = ("prim::device", "aten::sym_size", "aten::sym_stride", "aten::sym_numel", "aten::is_same_size")
-"""Queries of tensor metadata. They execute nothing on the device, and how many there are depends on the active
-modes.
-"""
+"""Queries of tensor metadata. How many there are depends on the active modes."""
 
 MAX_CONSTANT = 2**16
-"""Number of elements in the largest constant whose values are hashed. Of a larger constant, only shape and dtype are
-hashed.
-"""
+"""Number of elements in the largest constant whose values are hashed."""
 
 
 class Fingerprint:
-    """Incremental hash. Call ``add`` for every dispatched operator in order, and then ``hexdigest``.
-
-    ``label`` returns the axis of a process group. ``values`` returns the values of a tensor, or None if they are
-    unknown. ``operators`` is the number of hashed operators.
+    """Incremental hash. Call ``add`` for every dispatched operator in order, and then ``hexdigest``. ``values`` returns
+    the values of a tensor, or None if they are unknown.
     """
 
     def __init__(
@@ -46,12 +38,10 @@ class Fingerprint:
         self._tensors: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
         """The numbered tensors, by id. A later tensor can get the id of a deleted one."""
         self._numbers: dict[int, int] = {}
-        """Number of a tensor, by its id."""
         self._next_number = 0
         self.operators = 0
 
     def add(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Add one executed operator with its arguments and its result to the hash."""
         name = func._schema.name
         if name in IGNORED_OPERATORS:
             return
@@ -64,14 +54,10 @@ class Fingerprint:
         self._hash.update(f"{name}.{func._overloadname}({inputs})->{self._describe(result)}\n".encode())
 
     def hexdigest(self) -> str | None:
-        """Return the hash, or None if an argument of some operator could not be read.
-
-        Two programs whose hashes are both None may still differ.
-        """
+        """Return the hash, or None if an argument of some operator could not be read."""
         return None if self._has_unreadable_argument else self._hash.hexdigest()
 
     def _describe(self, value: Any) -> str:
-        """Return the text of an argument or result for the hash. It is the same in every run of the same program."""
         if isinstance(value, Tensor):
             shape = "x".join(map(str, value.shape))
             stride = "x".join(map(str, value.stride()))
@@ -91,10 +77,7 @@ class Fingerprint:
         return type(value).__name__
 
     def _number_tensor(self, tensor: Tensor) -> int:
-        """Return the number of the tensor. Tensors are numbered in the order in which they first appear.
-
-        The numbers make the data flow part of the hash.
-        """
+        """Number tensors in the order in which they first appear, which makes the data flow part of the hash."""
         key = id(tensor)
         if self._tensors.get(key) is not tensor:
             self._tensors[key] = tensor
@@ -103,9 +86,8 @@ class Fingerprint:
         return self._numbers[key]
 
     def _hash_constants(self, value: Any) -> None:
-        """Hash the known values of tensors that no dispatched operator produced, at their first use.
-
-        Examples are a permutation, a mask or expert indices.
+        """Hash the known values of tensors that no dispatched operator produced, such as a permutation, at their first
+        use.
         """
         for tensor in flatten(value):
             is_numbered = self._tensors.get(id(tensor)) is tensor  # an earlier operator returned it or used it
@@ -117,7 +99,6 @@ class Fingerprint:
                     self._hash.update(repr(values.tolist()).encode())
 
     def _describe_boxed(self, value: torch.ScriptObject) -> str:
-        """Return the text of a boxed object: a reduction, a process group or a work handle."""
         if is_reduction(value):
             name = reduction_name(value)
             self._has_unreadable_argument |= name == "premul_sum"  # the factor of this reduction cannot be read
@@ -128,9 +109,7 @@ class Fingerprint:
             return "<work>"
 
     def _describe_string(self, value: str) -> str:
-        """Return a string argument. The name of a group is replaced by its axis, because it contains a number that
-        depends on the order in which groups were created.
-        """
+        """Replace the name of a group by its axis. The name depends on the order in which groups were created."""
         try:
             group = dist.distributed_c10d._resolve_process_group(value)  # type: ignore[arg-type]
         except (LookupError, RuntimeError, ValueError):

@@ -1,8 +1,5 @@
-"""Reads torch's Flight Recorder for the report of a hang. The recorder also has the collectives that torch issued from
-C++.
-
-torch writes its own dumps as pickles, which regbot never opens. This module asks torch for JSON in the rank itself, and
-keeps the last collective.
+"""Reads torch's Flight Recorder for the report of a hang, as JSON and in the rank itself: torch's own dumps are
+pickles, which regbot never opens.
 """
 
 import json
@@ -14,15 +11,12 @@ BUFFER_VARIABLES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 BUFFER_SIZE = 2000
 """Default of new versions of torch. In old versions the recorder is off by default."""
 DUMP_FUNCTIONS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
-"""Functions of torch that return the recorder's calls as JSON: for NCCL, and for gloo. A build of torch has one or
-both.
-"""
+"""Functions of torch that return the calls as JSON, for NCCL and for gloo. A build of torch has one or both."""
 
 
 def switch_on(c10d_module: Any) -> None:
-    """Switch the recorder on. If the user has set its size, leave the setting as it is.
-
-    Call this before the first process group is created. ``c10d_module`` is the module ``torch._C._distributed_c10d``.
+    """Switch the recorder on, unless the user has set its size. Call this before the first process group is created.
+    ``c10d_module`` is ``torch._C._distributed_c10d``.
     """
     if any(name in os.environ for name in BUFFER_VARIABLES):
         return
@@ -33,10 +27,8 @@ def switch_on(c10d_module: Any) -> None:
 
 
 def read_last_call(c10d_module: Any) -> "dict[str, Any] | None":
-    """Return the last collective in all process groups; None if the recorder has none.
-
-    It has torch's ``name`` (such as ``nccl:all_to_all``), ``group``, ``number`` in the group (0 for send and recv) and
-    ``state`` (scheduled, started, completed).
+    """Return the last collective in all process groups, or None: torch's ``name`` (such as ``nccl:all_to_all``),
+    ``group``, ``number`` in the group (0 for send and recv) and ``state`` (scheduled, started, completed).
     """
     calls: list[dict[str, Any]] = []
     for name in DUMP_FUNCTIONS:

@@ -1,14 +1,10 @@
-"""Which implementation computes the experts' grouped matrix products.
+"""Which implementation computes the experts' grouped matrix products. torch's ``_grouped_mm`` chooses silently, by the
+conditions of ``aten/src/ATen/native/cuda/GroupedBlas.cpp`` (torch 2.10 to August 2026):
 
-torch's operator ``_grouped_mm`` has two implementations and chooses one silently. The conditions are those of torch's
-``_grouped_mm_cuda`` (``aten/src/ATen/native/cuda/GroupedBlas.cpp``, the same in torch 2.10 and in August 2026):
-
-- a CUTLASS kernel, for bfloat16 on GPUs of compute capability 9 or 10. In a build for ROCm, the choice was made when
-  torch was compiled, so it is not known here;
+- a CUTLASS kernel, for bfloat16 on compute capability 9 or 10; in a build for ROCm it is not known here;
 - a loop of matrix products, in all other cases. On a GPU it also reads the offsets back to the host.
 
-Before version 2.9, torch had no such loop. In these versions the operator fails on all other GPUs, and the calling code
-loops over the experts itself.
+Before version 2.9, torch had no such loop, and the calling code looped over the experts itself.
 """
 
 from collections.abc import Mapping
@@ -16,7 +12,6 @@ from collections.abc import Mapping
 import torch
 
 LOOP_IN_TORCH = "loop_in_torch"
-"""The loop of matrix products inside torch's operator."""
 LOOP_OVER_EXPERTS = "loop_over_experts"
 """A loop in the calling code, which is regbot's own layer or torchtitan's."""
 UNNAMED = "grouped_mm"
@@ -26,10 +21,7 @@ KERNELS = {9: "sm90_kernel", 10: "sm100_kernel"}
 
 
 def path_in_torch(dtype: torch.dtype, device: torch.device) -> str:
-    """Return the implementation that torch's grouped operator has for ``dtype`` on ``device``.
-
-    It is not known for AMD GPUs, so ``UNNAMED`` is returned for them.
-    """
+    """Return torch's implementation for ``dtype`` on ``device``. For AMD GPUs it is not known: ``UNNAMED``."""
     if device.type != "cuda":
         return LOOP_IN_TORCH
     if _is_rocm(device):
@@ -43,13 +35,8 @@ def path_in_torch(dtype: torch.dtype, device: torch.device) -> str:
 def describe_grouped_gemm(
     operators: Mapping[str, int], dtype: torch.dtype, device: torch.device, is_usable: bool = True
 ) -> dict[str, str]:
-    """Return requested, resolved and executed implementation of a counted step on ``device``, and the evidence.
-
-    ``resolved`` is what should run on this device. ``executed`` is what ran: a loop in the calling code if the step
-    called no grouped operator.
-
-    ``operators`` has the number of calls of each operator in the step. ``is_usable`` says whether torch's grouped
-    operator runs on ``device``.
+    """Return what should run (``resolved``) and what ran (``executed``) in a step with these ``operators``.
+    ``is_usable`` says whether torch's grouped operator runs on ``device``.
     """
     path = path_in_torch(dtype, device)
     num_calls = sum(n for operator, n in operators.items() if _is_grouped_mm(operator))
@@ -62,19 +49,16 @@ def describe_grouped_gemm(
 
 
 def _is_grouped_mm(operator: str) -> bool:
-    """Whether ``operator``, such as ``aten::_grouped_mm``, is one of torch's grouped matrix products."""
     _, _, name = operator.partition("::")
     return name.strip("_").startswith("grouped_mm")
 
 
 def _is_rocm(device: torch.device) -> bool:
-    """Whether ``device`` is an AMD GPU. A paper GPU can imitate an AMD GPU under any build of torch."""
     architecture: str = getattr(torch.cuda.get_device_properties(device), "gcnArchName", "")
     return torch.version.hip is not None or architecture.startswith("gfx")
 
 
 def _describe_inputs(dtype: torch.dtype, device: torch.device) -> str:
-    """Return the dtype and the device of the products, such as 'bfloat16 on compute capability 9.0'."""
     name = str(dtype).removeprefix("torch.")
     if device.type != "cuda" or _is_rocm(device):
         return f"{name} on {device.type}"

@@ -1,11 +1,7 @@
-"""Evidence about hung runs: each rank leaves its stacks and its last collective.
+"""Evidence about hung runs. A killed process cannot report, so each rank writes two files before the time limit:
 
-A hung run is killed from outside, and a killed process cannot report anything. So each rank writes two files to the
-folder of the record, shortly before the time limit:
-
-    stacks.{rank}   stacks of all threads. Python's writer thread does not need the GIL, so this also works while the
-                    process is stuck in C
-    flight.{rank}   the last collective of torch's Flight Recorder, as JSON. A rank that holds the GIL does not write it
+stacks.{rank}   stacks of all threads, written without the GIL, so also while the process is stuck in C
+flight.{rank}   the last collective of torch's Flight Recorder, as JSON. A rank that holds the GIL does not write it
 """
 
 import contextlib
@@ -21,23 +17,15 @@ from typing import TextIO
 from regbot_guest import flight_recorder
 
 FLIGHT_BEFORE_STACKS_S = 0.5
-"""The Flight Recorder is read this many seconds before the stacks are written."""
 
 
 def margin_s(limit_s: float) -> float:
-    """Return how many seconds before the time limit ``limit_s`` a rank writes its stacks. The margin allows for a slow
-    file system or a busy core.
-
-    It is 2% of the limit, between 2 s and 30 s. For a limit below 8 s, it is a quarter of the limit.
-    """
+    """Return how many seconds before the limit a rank writes its stacks: 2%, from 2 s to 30 s, at most a quarter."""
     return min(max(2.0, 0.02 * limit_s), 30.0, limit_s / 4)
 
 
 class HangRecorder:
-    """Writes the two files of a rank to ``folder``. The launch is killed ``limit_s`` seconds after its start.
-
-    If the folder is not writable, nothing is recorded, and the run continues.
-    """
+    """Writes a rank's two files to ``folder``. If it is not writable, nothing is recorded, and the run continues."""
 
     def __init__(self, folder: Path, rank: int, limit_s: float) -> None:
         self._folder, self._rank = folder, rank
@@ -61,8 +49,7 @@ class HangRecorder:
             ).start()
 
     def record_collectives(self) -> None:
-        """From now on, let torch's Flight Recorder record collectives. Call this before the first process group is
-        created."""
+        """Let torch's Flight Recorder record. Call this before the first process group is created."""
         flight_recorder.switch_on(sys.modules.get("torch._C._distributed_c10d"))
         self._is_reading_flights = True
         self.schedule_dump(self._dump_at_s - time.monotonic())
@@ -77,10 +64,8 @@ class HangRecorder:
 
 
 def seconds_since_launch() -> float:
-    """Return the seconds since the launcher started, or since this process started if there is no launcher.
-
-    Return 0 if the system does not report the start. The time is read from this machine's boot clock, because the wall
-    clocks of two nodes may differ by minutes.
+    """Return the seconds since the launcher, or without one this process, started. 0 if unknown. Read from this
+    machine's boot clock: the wall clocks of two nodes may differ by minutes.
     """
     has_launcher = "LOCAL_RANK" in os.environ  # a launcher sets it, and is the parent process
     pid = os.getppid() if has_launcher else os.getpid()

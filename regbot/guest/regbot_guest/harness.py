@@ -4,15 +4,13 @@
     shard   FSDP2: shared parameters over all ranks (axis ``dp``), experts over the expert-data group (``edp``)
     step    forward, backward, AdamW
 
-On every rank, backward starts from the rank's share of the global mean loss (local mean / world size), and all
-reductions of gradients are sums. So the gradient of a weight does not depend on how the model is sharded. This also
-holds for experts that only one rank has. With EP over the whole world, the gradients of such experts need no reduction,
-because the all-to-all already brings the shares of all tokens.
+Backward starts from the rank's share of the global mean loss (local mean / world size), and all reductions of gradients
+are sums. So the gradient of a weight does not depend on the sharding, also for experts that only one rank has.
 """
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,28 +22,24 @@ from torch.distributed.tensor import Shard
 from regbot_guest import moe
 from regbot_guest.contract import ContractError
 from regbot_guest.model import DenseMLP, Transformer, token_loss
+from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
 from regbot_guest.world import World
 
 BATCHES = 2
-"""Number of distinct batches, which the steps use in turn. There are few, so that the model can memorise them in a run.
-"""
+"""Number of distinct batches, which the steps use in turn. The model can memorise few of them in a run."""
 
 
 @dataclass
 class Plugin:
-    """Functions in the module of the entry point: the builder of the layer, and optionally a function that shards the
-    model. ``parallelize`` is None if the module has no such function. The harness then shards the model itself.
-    """
+    """``parallelize`` shards the model. If it is None, the harness does."""
 
     build_layer: Callable[..., Any]
     parallelize: Callable[..., Any] | None = None
 
 
 def load_plugin(entry: str | None) -> Plugin:
-    """Return the plugin for an entry ``package.module:function``. None means regbot's own layer. Raises
-    ContractError.
-    """
+    """Return the plugin for an entry ``package.module:function``; None is regbot's own layer. Raises ContractError."""
     if entry is None:
         return Plugin(moe.build_layer)
     module_name, _, function = entry.partition(":")
@@ -85,9 +79,8 @@ class Training:
         self.optimizer = self._build_optimizer()
 
     def step(self, number: int, phase: Callable[[str], None] = lambda _: None) -> Tensor:
-        """Run one step and return this rank's loss. ``number`` is the number of the step, which selects its batch.
-
-        ``phase`` is called with the name of each phase when the phase begins.
+        """Run one step and return this rank's loss. ``number`` selects the batch. ``phase`` is called when a phase
+        begins.
         """
         tokens, targets = self._make_batch(number)
         phase("forward")
@@ -101,7 +94,6 @@ class Training:
         return loss.detach()
 
     def _build_layer(self, plugin: Plugin) -> nn.Module:
-        """Return the layer under test, or the MLP of the dense counterpart. Raises ContractError."""
         geometry, world = self.request.geometry, self.world
         if self.request.mlp == "dense":
             return DenseMLP(geometry, world.device, self.dtype)
@@ -114,7 +106,6 @@ class Training:
         return layer
 
     def _list_expert_parameters(self, model: Transformer) -> set[nn.Parameter]:
-        """Return the parameters that differ between expert-parallel ranks. Raises ContractError."""
         if self.request.mlp == "dense":
             return set()
         parameters: set[nn.Parameter] = set()
@@ -130,11 +121,7 @@ class Training:
         return parameters
 
     def _build_optimizer(self) -> torch.optim.Optimizer:
-        """Return AdamW, in its fused implementation on a GPU and as a plain loop over the parameters on a CPU.
-
-        Parameters that FSDP shards (DTensors) and other parameters are separate parameter groups, because one fused
-        call cannot handle both.
-        """
+        """DTensors and other parameters are separate groups, because one fused call cannot handle both."""
         sharded = [parameter for parameter in self.model.parameters() if hasattr(parameter, "device_mesh")]
         unsharded = [parameter for parameter in self.model.parameters() if not hasattr(parameter, "device_mesh")]
         groups = [{"params": group} for group in (sharded, unsharded) if group]
@@ -142,12 +129,10 @@ class Training:
         return torch.optim.AdamW(groups, lr=1e-4, fused=on_gpu, foreach=False if not on_gpu else None)
 
     def _make_batch(self, number: int) -> tuple[Tensor, Tensor]:
-        """Return random tokens and targets, each ``[micro_batch, sequence]``. If the model has no vocabulary, return
-        random hidden states in place of both. The batches differ between ranks and are equal in every launch.
-        ``number`` is the number of the step.
+        """Return tokens and targets, each ``[micro_batch, sequence]``, or hidden states if the model has no vocabulary.
 
-        A few batches repeat, because the model can learn only repeated data. Only if the model learns, the loss depends
-        on correct gradients.
+        Few batches repeat: a model learns only repeated data, and only if it learns does the loss depend on correct
+        gradients.
         """
         shape, device = self.request.geometry, self.world.device
         generator = torch.Generator(device=device)
@@ -164,11 +149,8 @@ class Training:
 
 
 def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_after_forward: bool) -> None:
-    """Apply FSDP2. Each block is one FSDP unit, and the rest of the model is another one.
-
-    If several ranks hold the same experts, the modules of these experts are FSDP units too. They are sharded over the
-    expert-data group. ``experts`` are the expert parameters of the model. ``reshard_after_forward`` is FSDP's setting:
-    whether it frees the gathered parameters of a block after forward.
+    """Apply FSDP2: each block and the rest of the model is a unit, and experts that several ranks hold are units over
+    the expert-data group.
     """
     assert world.data is not None
     assert world.expert is not None
@@ -203,30 +185,19 @@ def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_
 
 @contextmanager
 def skip_other_chunks() -> Iterator[None]:
-    """While active, FSDP does not create the chunks of other ranks.
-
-    FSDP splits every parameter into one chunk per rank and keeps only this rank's chunk. A trace of 1024 ranks would
-    spend two thirds of its time on the other chunks. While this context manager is active, a chunk is created only when
-    FSDP uses it.
+    """While active, FSDP creates the chunks of other ranks only when they are used. A trace of 1024 ranks would spend
+    two thirds of its time on them.
     """
-    try:
-        from torch.distributed.fsdp._fully_shard import _fsdp_param as fsdp
-
-        original = fsdp._chunk_with_empty
-    except (ImportError, AttributeError):  # a private name; without it, the trace is only slower
+    fsdp: Any = None
+    with suppress(ImportError):
+        fsdp = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_param")
+    # This name is private. Without it, the trace is only slower.
+    with replaced(fsdp, "_chunk_with_empty", _LazyChunks) if hasattr(fsdp, "_chunk_with_empty") else nullcontext():
         yield
-        return
-    fsdp._chunk_with_empty = _LazyChunks  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        fsdp._chunk_with_empty = original
 
 
 class _LazyChunks:
-    """The result of ``torch.chunk``, padded with empty chunks to ``num_chunks``. Each chunk is created when it is
-    accessed.
-    """
+    """Like ``torch.chunk``, padded with empty chunks to ``num_chunks``. Each chunk is created when it is accessed."""
 
     def __init__(self, tensor: Tensor, num_chunks: int, dim: int) -> None:
         # As in torch.chunk, the size of a chunk is rounded up. So the last chunks may be smaller or empty.
@@ -244,9 +215,7 @@ class _LazyChunks:
 
 
 def _find_expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str) -> list[nn.Module]:
-    """Return the modules of ``block`` that directly hold parameters in ``experts``. Raises ContractError if such a
-    module also holds other parameters. ``path`` names the block in the message, for example ``layers.3``.
-    """
+    """Return the modules that hold ``experts``. ``path``, such as ``layers.3``, names the block in the refusal."""
     modules = [module for module in block.modules() if experts & set(module.parameters(recurse=False))]
     for module in modules:
         if set(module.parameters(recurse=False)) - experts:
@@ -259,16 +228,11 @@ def _find_expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str
 
 
 def _choose_shard_dim(parameter: nn.Parameter, ranks: int) -> Shard:
-    """Return a placement that shards the first dimension whose size is a multiple of ``ranks``. If there is none,
-    dimension 0 is sharded.
-
-    FSDP pads the sharded dimension. For example, it would pad 8 experts to 64 if it sharded dimension 0 over 64 ranks.
-    """
+    """FSDP pads the sharded dimension: 8 experts would become 64 if dimension 0 were sharded over 64 ranks."""
     return Shard(next((dim for dim, size in enumerate(parameter.shape) if size % ranks == 0), 0))
 
 
 def _check_shape(module: nn.Module, args: tuple[Any, ...], out: Any) -> None:
-    """Raise ContractError if a layer's output has another shape or dtype than its input. This is a forward hook."""
     x = args[0]
     if not isinstance(out, Tensor) or out.shape != x.shape or out.dtype != x.dtype:
         actual = f"{tuple(out.shape)} {out.dtype}" if isinstance(out, Tensor) else type(out).__name__

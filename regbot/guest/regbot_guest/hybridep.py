@@ -1,15 +1,11 @@
 """Expert parallelism by HybridEP, NVIDIA's dispatcher on the ``hybrid-ep`` branch of DeepEP. It also permutes the rows.
 
-The code was written from the documented interface of ``deep_ep/hybrid_ep_buffer.py`` (``tests/contracts`` has the
-signatures). It was tested with a stand-in that has the same signatures, but not yet on GPUs.
+Written from the documented interface of ``deep_ep/hybrid_ep_buffer.py`` (``tests/contracts`` has the signatures), and
+tested with a stand-in but not yet on GPUs.
 
-``dispatch_with_permute`` returns one row per token and local expert, already grouped by expert. This module multiplies
-the rows by their weights, and ``combine_with_unpermute`` sums them on the token's own rank. With the same handle, each
-of the two calls is the transpose of the other. Only the blocking mode is used, because in the non-blocking mode a
-buffer that is too small silently drops tokens. Every rank must have the same number of tokens.
-
-Each call is announced to regbot's counter, which does not see the library's kernels. A dispatch in forward has new
-routes: it decides which rows go to which ranks. A dispatch in backward reuses the routes of the handle.
+With the same handle, ``dispatch_with_permute`` and ``combine_with_unpermute`` are each other's transpose. In the
+non-blocking mode a buffer that is too small silently drops tokens, so it is not used. Every rank must have the same
+number of tokens.
 """
 
 import importlib
@@ -39,12 +35,6 @@ def _shared_buffer(group: dist.ProcessGroup, tokens: int, hidden: int, local_exp
 
 
 class HybridEP:
-    """Dispatcher that uses HybridEP's kernels.
-
-    Between dispatch and combine, the object keeps two values. ``exchange`` has the library's handle, which combine
-    needs to send the rows back. ``weight`` has the weight of each row.
-    """
-
     def __init__(self, num_experts: int, group: dist.ProcessGroup) -> None:
         self.num_experts, self.group = num_experts, group
         self.local_experts = num_experts // group.size()
@@ -66,19 +56,12 @@ class HybridEP:
 
 
 def _count_received_rows(exchange: Exchange) -> int:
-    """Return the number of rows that this rank received: one for each token that a rank, including this one, has sent.
-
-    Combine sends the same number of rows back, because the library first sums the rows of a token on this rank.
-    """
+    """Combine sends as many rows as were received, because the library first sums the rows of a token on this rank."""
     return int(exchange.handle[RECEIVED_ROWS_INDEX])
 
 
 class _HybridEPDispatch(torch.autograd.Function):
-    """Sends rows to the ranks of their experts and groups them by expert. Backward returns the gradients of rows and
-    weights.
-
-    ``dense_weights`` is ``[tokens, num_experts]``, with zeros for experts that the router did not choose.
-    """
+    """``dense_weights`` is ``[tokens, num_experts]``, with zeros for experts that the router did not choose."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, dense_weights: Tensor, exchange: Exchange) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,10 +90,6 @@ class _HybridEPDispatch(torch.autograd.Function):
 
 
 class _HybridEPCombine(torch.autograd.Function):
-    """Sums the rows of each token on the token's own rank. Backward sends the token's gradient to each of these
-    rows.
-    """
-
     @staticmethod
     def forward(ctx: Any, rows: Tensor, exchange: Exchange) -> Tensor:
         ctx.exchange, ctx.rows = exchange, rows.shape[0]  # ctx.rows is the number of rows

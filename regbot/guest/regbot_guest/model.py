@@ -1,7 +1,5 @@
-"""The transformer around the MoE layer: embedding, attention, norms, output head, loss.
-
-The harness uses this transformer for every layer under test. ``build_layer`` builds the layer, which becomes
-``layers.N.moe``. The dense counterpart has one SwiGLU MLP in the same place.
+"""The transformer around the MoE layer: ``build_layer`` builds the layer under test, which becomes ``layers.N.moe``.
+The dense counterpart has one SwiGLU MLP in the same place.
 """
 
 from collections.abc import Callable
@@ -16,10 +14,8 @@ LayerBuilder = Callable[[], nn.Module]
 
 
 class Transformer(nn.Module):
-    """Pre-norm decoder. ``forward`` maps token ids ``[batch, sequence]`` to logits ``[batch, sequence, vocabulary]``.
-
-    With a vocabulary of 0 there is neither embedding nor output head. ``forward`` then maps ``[batch, sequence,
-    hidden]`` to the same shape.
+    """Pre-norm decoder. ``forward`` maps token ids ``[batch, sequence]`` to logits ``[batch, sequence, vocabulary]``,
+    or without a vocabulary ``[batch, sequence, hidden]`` to the same shape.
     """
 
     def __init__(self, shape: Geometry, build_layer: LayerBuilder, device: torch.device, dtype: torch.dtype) -> None:
@@ -113,9 +109,8 @@ class DenseMLP(nn.Module):
 
 
 def rotary_tables(sequence: int, head_dim: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines, each float32 ``[sequence, head_dim]``. The second half of a row repeats the first.
-
-    Source: Su et al., arXiv:2104.09864.
+    """Return cosines and sines, float32 ``[sequence, head_dim]`` (Su et al., arXiv:2104.09864). The halves of a row are
+    equal.
     """
     frequency = theta ** (-torch.arange(0, head_dim, 2, device=device).float() / head_dim)
     angle = torch.outer(torch.arange(sequence, device=device).float(), frequency).repeat(1, 2)
@@ -123,21 +118,15 @@ def rotary_tables(sequence: int, head_dim: int, theta: float, device: torch.devi
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Apply rotary positions to ``x [batch, heads, sequence, head_dim]``.
-
-    Element i of a head is rotated together with element i + head_dim / 2. The tables ``cos`` and ``sin`` have the dtype
-    of ``x``.
-    """
+    """Apply rotary positions to ``x [batch, heads, sequence, head_dim]``. Element i rotates with i + head_dim / 2."""
     first, second = x.chunk(2, dim=-1)
     rotated = torch.cat((-second, first), dim=-1)
     return x * cos + rotated * sin
 
 
 def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean cross-entropy over this rank's tokens, in float32.
-
-    Without a vocabulary, ``logits`` and ``targets`` are hidden states, and the loss is the mean of their squared
-    differences.
+    """Return the mean cross-entropy over this rank's tokens, in float32. For hidden states, the mean squared
+    difference.
     """
     if targets.is_floating_point():
         return F.mse_loss(logits.float(), targets.float())

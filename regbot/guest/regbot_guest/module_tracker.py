@@ -1,11 +1,7 @@
 """Tracks the current module: in forward by module hooks, in backward by the running autograd node.
 
-Each thread numbers the autograd nodes that it creates. Nodes that are created during a module's forward belong to this
-module. So in backward, the number of the running node identifies the module. On a GPU, backward runs in its own thread.
-Recomputation runs a module's forward in the backward thread, so the new nodes get numbers of the backward thread.
-
-FSDP's own collectives run in hooks, sometimes early and for another layer. For these collectives, the module is taken
-from the FSDP parameter group whose parameters they move.
+Each thread numbers the autograd nodes that it creates, so a node's number identifies the module whose forward created
+it. FSDP's own collectives run in hooks, sometimes early: their module is taken from FSDP's parameter group.
 """
 
 import sys
@@ -21,17 +17,13 @@ from torch import nn
 
 _FSDP_GROUP = "FSDPParamGroup"
 _WRAPPERS = {"_checkpoint_wrapped_module"}
-"""Path components that torch adds when it wraps a module. They are removed, so that activation checkpointing does not
-change paths.
-"""
+"""torch adds these path components when it wraps a module, for example for activation checkpointing."""
 
 
 @dataclass
 class _ThreadState:
-    """State of one thread.
-
-    ``stack`` has the paths of the modules whose forward is running, the innermost last. The autograd nodes with numbers
-    from ``first_node[i]`` to ``first_node[i + 1] - 1`` belong to the module with the path ``owner[i]``.
+    """``stack`` has the paths of the modules in forward, the innermost last. The autograd nodes from ``first_node[i]``
+    to ``first_node[i + 1] - 1`` belong to ``owner[i]``.
     """
 
     stack: list[str] = field(default_factory=list)
@@ -39,22 +31,17 @@ class _ThreadState:
     owner: list[str] = field(default_factory=list)
 
     def owner_of(self, node: Any) -> str:
-        """Return the path of the module that created the autograd node, or '' if it is unknown."""
         index = bisect_right(self.first_node, node._sequence_nr()) - 1
         return self.owner[index] if index >= 0 else ""
 
 
 class ModuleTracker:
-    """Finds the path of the current module, relative to its model. Use it as a context manager around whole steps.
-
-    ``models`` are the models of the step; a pipeline rank may have several.
-    """
+    """Finds the path of the current module, relative to its model. Use it as a context manager around whole steps."""
 
     def __init__(self, *models: nn.Module) -> None:
         self._paths: dict[int, str] = {
             id(part): _unwrap_path(path) for model in models for path, part in model.named_modules()
         }
-        """Path of each module, by the module's id."""
         self._threads: defaultdict[int, _ThreadState] = defaultdict(_ThreadState)
         self._training_thread = threading.get_ident()
         """The thread that runs the steps. On a GPU, backward runs in another one."""
@@ -96,7 +83,6 @@ class ModuleTracker:
         return creator.owner_of(node)
 
     def _enter_module(self, module: nn.Module, _: tuple[Any, ...]) -> None:
-        """Make ``module`` the current module of this thread. This is a hook that runs before each forward."""
         path = self._paths.get(id(module))
         thread = self._threads[threading.get_ident()]
         if path is None:
@@ -112,21 +98,16 @@ class ModuleTracker:
         self._record_change(thread)
 
     def _record_change(self, thread: _ThreadState) -> None:
-        """Record that autograd nodes which ``thread`` creates from now on belong to another module. Then call
-        ``on_change``.
-        """
         thread.first_node.append(torch._C._autograd._get_sequence_nr())
         thread.owner.append(thread.stack[-1] if thread.stack else "")
         self.on_change(thread.owner[-1])
 
 
 def _unwrap_path(path: str) -> str:
-    """Return ``path`` without the components that torch adds when it wraps a module."""
     return ".".join(part for part in path.split(".") if part not in _WRAPPERS)
 
 
 def _is_in_own_backward() -> bool:
-    """Whether this thread is inside a call of backward, either the call for the whole model or one by a checkpoint."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_name == "_engine_run_backward":
@@ -136,9 +117,7 @@ def _is_in_own_backward() -> bool:
 
 
 def _fsdp_owner() -> str | None:
-    """Return the path of the FSDP unit whose parameters the current call moves, or None if the call does not come from
-    FSDP. The path is '' if FSDP names none for the unit.
-    """
+    """Return the path of the FSDP unit whose parameters the call moves. None outside of FSDP; '' if it names none."""
     frame = sys._getframe(1)
     while frame is not None:
         candidate = frame.f_locals.get("self")

@@ -1,7 +1,5 @@
-"""regbot's own MoE layer: router, dispatch, grouped expert MLP, combine.
-
-It is the workload of the ``smoke`` adapter. It is also an example for the ``module`` adapter, because a user's layer
-needs a ``build_layer`` function with the same signature.
+"""regbot's own MoE layer: router, dispatch, grouped expert MLP, combine. It is the workload of the ``smoke`` adapter,
+and an example for a user's ``build_layer``.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,12 +23,7 @@ def build_layer(config: dict[str, Any], mesh: Any, device: torch.device, dtype: 
 
 
 class MoE(nn.Module):
-    """MoE layer with the experts of this rank. A dispatcher exchanges the token rows.
-
-    ``group`` is the expert-parallel group, or None without expert parallelism. ``self.dispatcher.resolved`` names the
-    dispatcher that runs, and ``self.dispatcher.buffer`` the class of deep_ep that it uses ('' for none). Every forward
-    creates a new dispatcher object, because the object keeps the state of one exchange.
-    """
+    """Every forward creates a new dispatcher object, because the object keeps the state of one exchange."""
 
     def __init__(self, config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -48,15 +41,12 @@ class MoE(nn.Module):
         return dispatcher.combine(self.experts(rows.x, rows.counts))
 
     def expert_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that differ between expert-parallel ranks."""
         return list(self.experts.parameters())
 
 
 def resolve_dispatcher(config: dict[str, Any], group: Any, device: torch.device, dtype: torch.dtype) -> Resolution:
-    """Return the dispatcher to run for ``config``.
-
-    On a single rank nothing is exchanged. So the requested dispatcher is returned without testing its library. The key
-    ``deepep_buffer`` of ``config`` names the only class of deep_ep that may be used; '' or no key allows all classes.
+    """On a single rank nothing is exchanged, so the requested dispatcher is returned without testing its library.
+    ``deepep_buffer`` of ``config`` names the only class of deep_ep that may be used.
     """
     requested = config.get("dispatcher") or "alltoall"
     if group is None or group.size() == 1:
@@ -65,10 +55,7 @@ def resolve_dispatcher(config: dict[str, Any], group: Any, device: torch.device,
 
 
 class Router(nn.Module):
-    """Router: softmax over the top-k logits, in float32.
-
-    With forced routing the experts are fixed, and their weights are still computed from the logits.
-    """
+    """Softmax over the top-k logits, in float32. With forced routing, the weights still come from the logits."""
 
     def __init__(self, config: dict[str, Any], device: torch.device, dtype: torch.dtype) -> None:
         super().__init__()
@@ -90,7 +77,6 @@ class Router(nn.Module):
         return torch.softmax(expert_logits, dim=-1), experts
 
     def _force_experts(self, x: Tensor) -> Tensor:
-        """Return the forced experts of ``x``. They are the same in every step, so only the first step builds them."""
         if self.forced_experts is None or self.forced_experts.shape[0] != x.shape[0]:
             self.forced_experts = forced_experts(
                 x.shape[0], self.num_experts, self.top_k, self.routing, self.seed, x.device
@@ -123,9 +109,7 @@ class Experts(nn.Module):
                 parameter[expert].normal_(std=0.02, generator=generator)
 
     def forward(self, x: Tensor, counts: Tensor) -> Tensor:
-        """Apply the experts to ``x [rows, hidden]``. The rows are grouped by expert, and ``counts`` has the rows per
-        expert.
-        """
+        """Apply the experts to ``x [rows, hidden]``, grouped by expert. ``counts`` has the rows per expert."""
         product: Callable[[Tensor, Tensor], Tensor]
         if runs_grouped_mm(x.dtype, x.device):
             product = partial(_grouped_product, ends=torch.cumsum(counts, 0, dtype=torch.int32))
@@ -135,34 +119,24 @@ class Experts(nn.Module):
 
 
 def _grouped_product(x: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    """Multiply the rows of each expert by its matrix. ``weight`` is ``[experts, inputs, outputs]``.
-
-    ``ends``, int32 ``[experts]``, has the index after the last row of each expert.
-    """
+    """``weight`` is ``[experts, inputs, outputs]``. ``ends``, int32, has the end of the rows of each expert."""
     assert grouped_mm is not None
     out: Tensor = grouped_mm(x, weight, offs=ends)
     return out
 
 
 def _looped_product(x: Tensor, weight: Tensor, splits: list[int]) -> Tensor:
-    """Compute one product per expert. ``splits`` has the number of rows of each expert.
-
-    This function is used if torch's grouped operator does not run on this machine. The record then names the
-    implementation 'loop_over_experts'.
-    """
+    """For machines on which torch's grouped operator does not run. ``splits`` has the number of rows of each expert."""
     parts: Iterator[tuple[Tensor, Tensor]] = zip(x.split(splits), weight.unbind(0), strict=True)
     return torch.cat([rows @ matrix for rows, matrix in parts])
 
 
 _GROUPED_MM_RUNS: dict[tuple[torch.dtype, str], bool] = {}
-"""Whether the grouped product runs, by dtype and kind of device."""
 
 
 def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether the grouped product runs here, in forward, in backward and on meta tensors.
-
-    It is tried once per dtype and device. Raises RuntimeError if a GPU reports an error of the kernel, because after
-    such an error the process can run no further kernel.
+    """Whether the grouped product runs here, in forward, in backward and on meta tensors; tried once. Raises
+    RuntimeError if a GPU reports an error of the kernel, because the process can then run no further kernel.
     """
     key = (dtype, device.type)
     if key not in _GROUPED_MM_RUNS:
@@ -171,7 +145,6 @@ def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
 
 
 def _try_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
-    """Run a small grouped product in forward, in backward and on meta tensors, and return whether all of them work."""
     if grouped_mm is None:
         return False
     if device.type == "cuda":

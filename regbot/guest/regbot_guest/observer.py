@@ -1,16 +1,8 @@
 """The counter: a dispatch mode that sees every operator of a step, including collectives with their group.
 
-It counts operators at the point where torch's dispatcher calls their kernels. So it sees plain ``torch.distributed``
-calls, functional collectives, the collectives of FSDP and DDP, and the backward of each. It does not see what bypasses
-torch's dispatcher:
-
-- replayed CUDA graphs,
-- kernels of other communication libraries; regbot's dispatchers report these with ``tally.announce``.
-
-Code that ``torch.compile`` would fuse runs eagerly under a dispatch mode, so the count would not be that of the
-compiled code. ``compile_watch.py`` detects such code.
-
-Never use the counter in a timed step, because it takes longer than the step itself.
+It does not see what bypasses torch's dispatcher: replayed CUDA graphs, and kernels of other communication libraries
+(regbot's dispatchers report these with ``tally.announce``). Never use it in a timed step: it takes longer than the step
+itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,11 +28,7 @@ _ITEM_OPERATOR = torch.ops.aten._local_scalar_dense.default
 
 
 class Observer(StepCounter, TorchDispatchMode):
-    """Counts operators while active, since the last call of ``new_step``.
-
-    ``shadows`` are the shadow values of a static trace: real values for the few fake tensors whose values decide sizes
-    (``shadow_values.py``). None means that the tensors of the step are real.
-    """
+    """Counts operators while active. ``shadows`` are the shadow values of a static trace; None means real tensors."""
 
     supports_higher_order_operators = True
     """Torch then passes higher-order operators to ``__torch_dispatch__``, which raises Untraceable for them."""
@@ -57,9 +45,7 @@ class Observer(StepCounter, TorchDispatchMode):
         StepCounter.__init__(self, axes, tracker, routed_tokens)
 
     def new_step(self, with_fingerprint: bool = True) -> None:
-        """Set all counts to zero. ``with_fingerprint`` says whether to compute a fingerprint, which takes about a tenth
-        of the time of the counted step.
-        """
+        """Set all counts to zero. A fingerprint takes about a tenth of the time of the counted step."""
         super().new_step()
         self.with_fingerprint = with_fingerprint
         if self.shadows is not None:
@@ -105,9 +91,8 @@ class Observer(StepCounter, TorchDispatchMode):
 
 
 class Shadowing(TorchDispatchMode):
-    """Dispatch mode that tracks shadow values and counts nothing. It is active while the model is built.
-
-    The outputs of collectives and of higher-order operators get no shadow.
+    """Tracks shadow values and counts nothing, while the model is built. Collectives and higher-order operators give
+    none.
     """
 
     def __init__(self, shadows: ShadowValues) -> None:
@@ -127,8 +112,6 @@ class Shadowing(TorchDispatchMode):
 
 
 def _has_own_dispatch(types: Sequence[type]) -> bool:
-    """Whether an argument is a tensor that consists of other tensors (DTensor, float8, quantised) and has its own
-    dispatch.
-    """
+    """Whether an argument is a tensor that consists of other tensors (DTensor, float8, quantised)."""
     plain = torch._C._disabled_torch_dispatch_impl  # torch's value for a class without a dispatch of its own
     return any(kind is not FakeTensor and getattr(kind, "__torch_dispatch__", plain) is not plain for kind in types)

@@ -1,7 +1,5 @@
-"""Code proof: which files the step loaded, and whether these files belong to the arm's worktree.
-
-If a package is installed in editable mode from another folder, Python may import it from that folder in spite of the
-search path. So after the step, the guest reports from where every watched package was loaded.
+"""Code proof: which files the step loaded, and whether they belong to the arm's worktree. An editable installation from
+another folder may win over the search path.
 """
 
 import ast
@@ -12,19 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+_DEFINITIONS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 SKIPPED_FILES = {"setup.py", "conftest.py", "noxfile.py", "tasks.py"}
 """Python files in a source root that training does not import."""
 
 
 def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterable[str], entry: Any) -> set[str]:
-    """Return the names of the packages and modules that must be loaded from ``root``.
-
-    These are the names in ``requested``. If ``requested`` is empty, they are all packages and modules in the source
-    roots. A name in ``requested`` may have dots, such as ``megatron.core``, because the checkout may have only a part
-    of a namespace package.
-
-    ``entry`` is the function that builds the user's layer, ``package.module:function``, or None. Its top-level package
-    is always included.
+    """Return the packages and modules that must be loaded from ``root``: ``requested``, or all in the source roots, and
+    that of ``entry``. A name may have dots, because a checkout may have only a part of a namespace package.
     """
     names = set(requested)
     if not names:
@@ -41,19 +34,21 @@ def watched_packages(root: Path, source_roots: Iterable[str], requested: Iterabl
 
 
 def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
-    """Return from where the watched packages were loaded, and a hash of the code in each file that was loaded from
-    ``root``.
-
-    Paths are relative to ``root``. In the result, ``watched`` has one file of each watched package that was loaded
-    from ``root``. ``foreign`` has one file of each watched package that was loaded from elsewhere. A package that was
-    loaded in part from both is in both. ``files`` has the hashes.
+    """Return one file of each watched package that was loaded from ``root`` (``watched``) and from elsewhere
+    (``foreign``), and a hash of the code in each file that was loaded from ``root`` (``files``).
     """
     root = root.resolve()
     own_packages: dict[str, str] = {}
     foreign_packages: dict[str, str] = {}
     file_hashes: dict[str, str] = {}
-    for name, path in _list_loaded_modules():
-        package = _find_package(name, watched)
+    loaded_files = [(name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items())]
+    for name, file in sorted((name, file) for name, file in loaded_files if isinstance(file, str)):
+        path = Path(file)
+        if not path.is_file():
+            continue
+        package = name
+        while package and package not in watched:
+            package, _, _ = package.rpartition(".")  # the package that contains it
         relative = _relative_path(path, root)
         if relative is not None:
             with suppress(OSError):  # no hash for a file that is removed or unreadable by now
@@ -66,53 +61,20 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
     return {"watched": own_packages, "foreign": foreign_packages, "files": dict(sorted(file_hashes.items()))}
 
 
-def _find_package(module: str, watched: set[str]) -> str:
-    """Return ``module`` or its innermost package that is watched, or '' if none of them is watched."""
-    while module and module not in watched:
-        module, _, _ = module.rpartition(".")  # the package that contains the module
-    return module
-
-
 def code_hash(path: Path) -> str:
-    """Return the SHA-256 of the file's syntax tree without docstrings. If the file is not valid Python, hash its bytes.
-
-    The syntax tree contains neither comments nor layout, so changing them does not change the hash.
-    """
+    """Return the SHA-256 of the syntax tree without docstrings, or of the bytes if the file is not valid Python."""
     source = path.read_bytes()
     try:
-        return hashlib.sha256(_dump_code(source).encode()).hexdigest()
+        tree = ast.parse(source)
+        for node in ast.walk(tree):
+            if isinstance(node, _DEFINITIONS) and ast.get_docstring(node, clean=False) is not None:
+                node.body = node.body[1:] or [ast.Pass()]  # a body must not be empty
+        return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # not Python, or nested too deeply for the parser
         return hashlib.sha256(source).hexdigest()
 
 
-def _dump_code(source: bytes) -> str:
-    """Return the syntax tree of ``source`` as text, without docstrings."""
-    tree = ast.parse(source)
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and _has_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]  # a body must not be empty
-    return ast.dump(tree)
-
-
-def _has_docstring(node: Any) -> bool:
-    statement = node.body[0] if node.body else None
-    if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Constant):
-        return False
-    return isinstance(statement.value.value, str)
-
-
-def _list_loaded_modules() -> list[tuple[str, Path]]:
-    """Return the name and the file of each loaded module, sorted by name."""
-    loaded_modules: list[tuple[str, Path]] = []
-    for name, module in list(sys.modules.items()):
-        path = getattr(module, "__file__", None)
-        if isinstance(path, str) and Path(path).is_file():
-            loaded_modules.append((name, Path(path)))
-    return sorted(loaded_modules)
-
-
 def _relative_path(path: Path, root: Path) -> str | None:
-    """Return ``path`` relative to ``root``, or None if the file does not belong to the code in ``root``."""
     try:
         relative = path.resolve().relative_to(root)
     except ValueError:

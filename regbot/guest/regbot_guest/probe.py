@@ -1,8 +1,7 @@
 """A timed run: first the timed steps, with clocks as the only instrumentation, then one counted step that is not timed.
 
-The counter takes longer than a step, so it is never active in a timed step. If code was compiled or captured in CUDA
-graphs, three steps are profiled instead of counting one (``step_profile.py``). The reason: under the counter's dispatch
-mode such code would run eagerly. A different program would be counted, and the code would stay eager afterwards.
+If code was compiled or captured in CUDA graphs, steps are profiled instead (``step_profile.py``): under the counter's
+dispatch mode such code would run eagerly, as a different program, and stay eager afterwards.
 """
 
 import gc
@@ -22,7 +21,7 @@ from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
 from regbot_guest.count import (
     build_ledger,
-    count_method,
+    dispatch_method,
     list_mesh_groups,
     measure_sequence_advance,
     plant_collectives,
@@ -41,17 +40,14 @@ from regbot_guest.uncounted_collectives import UncountedWatch
 from regbot_guest.world import World, open_requested_world
 
 BEGUN_FILE, STEADY_FILE, ENDED_FILE = "steps.begun", "steps.steady", "steps.ended"
-"""Files that rank 0 creates beside its record: before the first step, after the warm-up, and after the last step. The
-trusted side uses the times of these files as a clock that is independent of the guest.
+"""Files that rank 0 creates before the first step, after the warm-up, and after the last step. Their times are the
+trusted side's own clock.
 """
 
 
 def time_steps(request: Request, record: dict[str, Any]) -> None:
-    """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the record of
-    this rank. A loss that is not finite is recorded as None.
-
-    The times are in ``record`` before the step is counted, so an error in that step does not lose them. Raises
-    ContractError.
+    """Time ``request.steps`` steps, and count or profile further steps. The times are in ``record`` before the step is
+    counted, so an error in that step does not lose them. Raises ContractError.
     """
     with open_requested_world(request) as world:
         training = Training(request, load_plugin(request.entry), world)
@@ -80,11 +76,8 @@ def time_steps(request: Request, record: dict[str, Any]) -> None:
 
 
 def profile_if_uncountable(request: Request, source: StepSource, replays: str, record: dict[str, Any]) -> bool:
-    """Profile steps of ``source`` if no step can be counted, or if the request asks for it. Return False if the caller
-    has to count a step instead.
-
-    ``replays`` describes replayed CUDA graphs, or is ''. A world of one rank has no collectives, so its steps are never
-    profiled. If they cannot be counted either, the record gets a warning.
+    """Profile steps if none can be counted, or if the request asks for it. Return False if the caller has to count. A
+    world of one rank has no collectives, so its steps are never profiled, and the record gets a warning.
     """
     obstacle = compiled_frames() or replays  # why no step can be counted, or ''
     reason = obstacle or request.profile_reason
@@ -99,11 +92,8 @@ def profile_if_uncountable(request: Request, source: StepSource, replays: str, r
 
 
 def time_training(request: Request, device: torch.device, step: Callable[[int], None]) -> dict[str, Any]:
-    """Time ``request.steps`` calls of ``step``. ``step(number)`` runs one training step. Return the timing fields of
-    the record.
-
-    Rank 0 creates the files ``BEGUN_FILE``, ``STEADY_FILE`` and ``ENDED_FILE``. The host waits for the device before it
-    creates a file, so that the times of the files are those of the steps.
+    """Time ``request.steps`` calls of ``step(number)``. The host waits for the device before it creates a file, so that
+    the times of the files are those of the steps.
     """
     folder, is_first_rank = Path(request.record).parent, dist.get_rank() == 0
 
@@ -129,10 +119,8 @@ def time_training(request: Request, device: torch.device, step: Callable[[int], 
 
 @contextmanager
 def _spare_existing_objects() -> Iterator[None]:
-    """While active, Python's garbage collector does not scan the objects that existed before.
-
-    A scan of a model's objects takes a fraction of a second, and would slow an arbitrary step. Reference cycles that
-    the steps create are still collected.
+    """A scan of a model's objects by the garbage collector takes a fraction of a second, and would slow an arbitrary
+    step.
     """
     gc.collect()
     gc.freeze()
@@ -143,10 +131,6 @@ def _spare_existing_objects() -> Iterator[None]:
 
 
 def _count_step(request: Request, training: Training, world: World) -> dict[str, Any]:
-    """Run one more step under the counter and return its fields of the record.
-
-    Raises ContractError if the step cannot be counted reliably, or if it does not follow the requested routing.
-    """
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
     routed_tokens = RoutedTokens(request.geometry.experts, request.geometry.top_k, request.geometry.tokens)
     with compile_watch, uncounted_watch, ModuleTracker(training.model) as tracker:
@@ -166,8 +150,9 @@ def _count_step(request: Request, training: Training, world: World) -> dict[str,
             "routing",
             f"balanced routing was requested, but {imbalance}; honour config['routing'] == 'balanced' in the router",
         )
+    method = dispatch_method(observer, world.device.type)
     return {
-        "ledger": build_ledger(request, world, observer, liveness, count_method(observer, world, is_static=False)),
+        "ledger": build_ledger(request, world.axes, observer, liveness, method, config=request.resolved()),
         "backends": describe_backends(request, observer, world.device),
         "tokens_per_expert": routed_tokens.per_expert,
         "dropped_tokens": routed_tokens.dropped,
@@ -192,9 +177,8 @@ def compiled_frames() -> str:
 
 
 def watch_replays() -> Callable[[], str]:
-    """Start counting replays of CUDA graphs. Return a function that describes the replays so far.
-
-    The function returns text such as 'it replayed 3 CUDA graphs', or '' if there were no replays.
+    """Start counting replays of CUDA graphs. Return a function that returns text such as 'it replayed 3 CUDA graphs',
+    or ''.
     """
     num_replays = 0
     original = torch.cuda.CUDAGraph.replay

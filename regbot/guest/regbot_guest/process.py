@@ -1,6 +1,4 @@
-"""One guest process: reads a request, runs it and writes one record. If the run fails, the record contains a
-refusal: the kind and the message of the error, and where it occurred.
-"""
+"""One guest process: reads a request, runs it and writes one record, which contains a refusal if the run fails."""
 
 import importlib.util
 import os
@@ -15,7 +13,6 @@ from regbot_guest.affinity import pin_to_gpu
 from regbot_guest.contract import ContractError
 from regbot_guest.crash import describe_crash, last_checkout_frame, list_frames
 from regbot_guest.hang_recorder import HangRecorder
-from regbot_guest.missing_modules import MissingModules
 from regbot_guest.paper_library import find_loaded_library
 from regbot_guest.record_file import prove_code, write_record
 from regbot_guest.request import Request
@@ -37,26 +34,21 @@ REGBOT_KEYS = {
     ),
     "maxtext": (("maxtext_config", "FORCED_KEYS"), ("maxtext_config", "OWNED_KEYS")),
 }
-"""Where the configuration keys are listed that regbot sets, by adapter: module in ``frameworks`` and name of the list.
-The adapter megatron has one entry for each of its two programs.
-"""
+"""Lists of the configuration keys that regbot sets, by adapter: module in ``frameworks`` and name of the list."""
 
 EXIT_REFUSED = 10
-"""Exit code of a process whose record contains a refusal."""
 PEER_WAIT_S = 3.0
 """Seconds that a rank waits after an error in the counted step. The launcher kills all ranks when the first one ends,
-and ranks with the same error need time to write their records, which contain the step times.
+and ranks with the same error need time to write their step times.
 """
 _MAX_MESSAGE_CHARACTERS, _MAX_PLACE_CHARACTERS = 4000, 500
-"""Longest message and longest place, such as 'pkg/moe.py:42 in forward', of a refusal."""
 
 
 def main(argv: list[str]) -> int:
-    """Run requests as ``run_requests`` does. Return the exit code for a single request, and 0 for several requests.
+    """Run the requests. Return the exit code of a single request, and 0 for several.
 
-    In two cases, the process ends here without Python's exit. The first is a run on a paper GPU, because torch stops
-    its device threads while Python exits, and this sometimes crashes. The second is a failed run on real ranks, because
-    a process group would wait for the other ranks while Python exits. The records are already on disk.
+    Two runs end without Python's exit: on a paper GPU, because torch's device threads sometimes crash there, and failed
+    runs on real ranks, because a process group would wait for the other ranks. The records are already on disk.
     """
     if not argv:
         print("usage: python <guest folder> REQUEST.json...", file=sys.stderr)
@@ -74,7 +66,6 @@ def main(argv: list[str]) -> int:
 
 
 def run_requests(requests: Sequence[Request]) -> list[int]:
-    """Run requests for the same checkout one after the other, and write a record for each. Return their exit codes."""
     variables = dict(os.environ)  # copied before torch or the code under test changes them
     first_request = requests[0]
     root = Path(first_request.root)
@@ -82,16 +73,10 @@ def run_requests(requests: Sequence[Request]) -> list[int]:
         # Position 0 is the folder of regbot_guest, which code under test must not hide.
         sys.path.insert(1, str((root / source).resolve()))
     os.chdir(root)
-    if first_request.sparse:  # the checkout lacks files of its commit
-        MissingModules.install(root)
     return [_run_request(request, variables) for request in requests]
 
 
 def _run_request(request: Request, variables: Mapping[str, str]) -> int:
-    """Run ``request`` and write its record. Return ``EXIT_REFUSED`` if the record contains a refusal, else 0.
-
-    ``variables`` are the environment variables at the start of the process.
-    """
     # A static trace has only rank 0. All other modes run on real ranks.
     rank = int(os.environ.get("RANK", "0")) if request.mode != "static" else 0
     record: dict[str, Any] = {
@@ -116,11 +101,6 @@ def _run_request(request: Request, variables: Mapping[str, str]) -> int:
 def _fill_record(
     record: dict[str, Any], request: Request, variables: Mapping[str, str], recorder: HangRecorder | None
 ) -> dict[str, Any] | None:
-    """Run the request and fill in the record. Return None, or a refusal if the request fails.
-
-    ``variables`` are the environment variables at the start of the process. ``recorder`` is None if the launch has no
-    time limit.
-    """
     if request.adapter == "maxtext":
         return _fill_record_without_torch(record, request, variables)
     device = None  # the paper GPU, if the request needs one
@@ -176,9 +156,7 @@ def _fill_record(
 
 
 def _find_torch_of_checkout(request: Request) -> str:
-    """Return the path, relative to the checkout, of a module ``torch`` in its source roots that ``import torch`` would
-    load, such as a stub for a type checker. Return '' if there is none.
-    """
+    """Return the path in the checkout of a module ``torch`` (a stub) that would hide the installed one, or ''."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:  # a folder without __init__.py cannot hide an installed package
         return ""
@@ -191,7 +169,7 @@ def _find_torch_of_checkout(request: Request) -> str:
 
 
 def _refuse_paper_gpu() -> dict[str, Any] | None:
-    """Return a refusal if this process has loaded a paper GPU, else None. Call this only for a run that uses none."""
+    """Call this only for a run that uses no paper GPU."""
     library = find_loaded_library()
     if not library:
         return None
@@ -203,9 +181,6 @@ def _refuse_paper_gpu() -> dict[str, Any] | None:
 
 
 def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
-    """Run the request and add the fields that its adapter measures to ``record``. ``device`` is the paper GPU, or
-    None.
-    """
     if request.adapter == "torchtitan":
         from regbot_guest.frameworks import torchtitan
 
@@ -238,16 +213,13 @@ def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
 def _fill_record_without_torch(
     record: dict[str, Any], request: Request, variables: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """Run the request and fill in the record, as ``_fill_record`` does, but without importing torch.
-
-    Frameworks on jax use this function, because their interpreter may not have torch.
-    """
+    """As ``_fill_record``, for frameworks on jax, whose interpreter may not have torch."""
     from regbot_guest.frameworks import maxtext
 
     record["environment"] = environment(None, variables)
     try:
         record.update(maxtext.run_request(request))
-    except maxtext.MaxTextError as error:
+    except ContractError as error:
         return _refusal(error.kind, str(error))
     except (Exception, SystemExit) as error:
         return _describe_code_error(error, request)
@@ -257,23 +229,17 @@ def _fill_record_without_torch(
 
 
 def _refusal(kind: str, message: str, where: str = "") -> dict[str, Any]:
-    """Return a refusal for the record. ``where`` is the failing line of the code under test; '' if there is none."""
     return {"kind": kind, "message": message[:_MAX_MESSAGE_CHARACTERS], "where": where[:_MAX_PLACE_CHARACTERS]}
 
 
 def _describe_code_error(error: BaseException, request: Request, stage: str = "") -> dict[str, Any]:
-    """Return the refusal for an error that is not regbot's own, and print its frames in the code under test.
-
-    The refusal's ``crash`` has the frames, and the configuration keys that regbot set and that the error names.
-    ``stage`` begins the message. It says when the error occurred, for example ``in the counted step: ``, or is ''.
-    """
+    """``stage`` begins the message, such as ``in the counted step: ``, or is ''."""
     _print_checkout_frames(error, request)
     refusal = _refusal("code", f"{stage}{type(error).__name__}: {error}", _failing_line(error, request))
     return {**refusal, "crash": describe_crash(error, Path(request.root), _regbot_keys(request))}
 
 
 def _regbot_keys(request: Request) -> list[str]:
-    """Return the configuration keys that regbot sets for the request's adapter, except those that the user has set."""
     program = request.adapter
     if program == "megatron":
         program = "megatron_bridge" if request.runs_bridge else "megatron_lm"
@@ -286,15 +252,10 @@ def _regbot_keys(request: Request) -> list[str]:
 
 
 def _failing_line(error: BaseException, request: Request) -> str:
-    """Return the innermost line of the checkout in the traceback of ``error``, such as 'pkg/moe.py:42 in forward'.
-
-    Return '' if no line of the checkout is in the traceback.
-    """
     return last_checkout_frame(list_frames(error, Path(request.root)))
 
 
 def _print_checkout_frames(error: BaseException, request: Request) -> None:
-    """Print the traceback, but only its frames in the code under test."""
     root = str(Path(request.root).resolve())
     checkout_frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(root)]
     print("Traceback, frames of the code under test only:", file=sys.stderr)

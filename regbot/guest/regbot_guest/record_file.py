@@ -6,17 +6,19 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from regbot_guest.missing_modules import MissingModules
 from regbot_guest.origin import code_proof, watched_packages
 from regbot_guest.request import Request
 
 
 def write_record(request: Request, record: dict[str, Any]) -> None:
-    """Write ``record`` atomically to the file that ``request`` names for its rank.
+    write_json(request.record, record)
 
-    Raises ValueError if the record contains NaN, which callers have to replace or omit.
+
+def write_json(file_name: str, record: dict[str, Any]) -> None:
+    """Write ``record`` atomically; ``{rank}`` in the name is its rank. Raises ValueError if it contains NaN, which
+    callers have to replace or omit.
     """
-    path = Path(request.record.replace("{rank}", str(record["rank"])))
+    path = Path(file_name.replace("{rank}", str(record["rank"])))
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         json.dump(record, file, allow_nan=False)
@@ -26,8 +28,6 @@ def write_record(request: Request, record: dict[str, Any]) -> None:
 
 
 def prove_code(request: Request) -> dict[str, Any]:
-    """Return from where the code was loaded, and in a sparse checkout also which modules were not found."""
+    """Return from where the code was loaded."""
     watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
-    # Packages that the checkout lacks are watched too, because they must not be loaded from elsewhere.
-    proof = code_proof(Path(request.root), watched | set(request.absent_packages))
-    return {**proof, "missing": MissingModules.list_missing_modules()}
+    return code_proof(Path(request.root), watched)

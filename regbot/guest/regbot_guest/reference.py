@@ -1,12 +1,8 @@
 """The reference probe: measures how fast a node runs fixed operations, independent of the code under test.
 
-Torch's launcher runs the probe on every rank: ``python <guest folder> --reference REQUEST.json``. Each rank measures a
-matrix product, an all-to-all among the ranks of its host, an all-to-all among all ranks if there are several hosts, and
-a memory copy. Each operation is repeated for a few seconds. Each rank writes one record, which summarises the times of
-each operation. The summary has the median and the median absolute deviation, which are robust to single disturbances.
-It also has the 10th percentile, which is hardly affected by other load on the node.
-
-The probe needs torch, like the timed ranks. All ranks compute at the same time, as in training.
+Every rank, at the same time, measures a matrix product, an all-to-all in its host and one among all hosts, and a memory
+copy, each for a few seconds. Median and median absolute deviation are robust to single disturbances; the 10th
+percentile is hardly affected by other load on the node.
 """
 
 import json
@@ -15,23 +11,20 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from regbot_guest.record_file import write_json
+
 EXIT_REFUSED = 10
-"""Exit code of a process whose record contains a refusal: a text that says why this rank measured nothing."""
 JOIN_S = 60.0
-"""Seconds that the ranks wait for each other to join. The wait is short, because a rank that does not join has a
-fault.
-"""
+"""Seconds that the ranks wait for each other: short, because a rank that does not join has a fault."""
 MAX_REPETITIONS = 2000
 MIN_REPETITIONS = 5
-"""Smallest number of repetitions of one measurement. ``MAX_REPETITIONS`` is the largest."""
 SYNC_INTERVAL = 10
-"""Number of repetitions between two synchronisations with a GPU. The time budget is checked after each
-synchronisation.
-"""
+"""Repetitions between two synchronisations with a GPU, after which the time budget is checked."""
 
 Work = Callable[[], Any]
 
@@ -47,18 +40,13 @@ def main(path: str) -> int:
         record["refusal"] = f"{sys.executable} cannot import torch ({error}); the probe needs torch as training does"
     else:
         record |= _probe(torch, request, rank)
-    _write_record(Path(request["record"].replace("{rank}", str(rank))), record)
+    write_json(request["record"], record)
     if "refusal" in record:
         print(record["refusal"], file=sys.stderr)
     return EXIT_REFUSED if "refusal" in record else 0
 
 
 def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
-    """Join the other ranks, measure, and return the fields of the record.
-
-    Return a refusal if the launcher started another number of ranks than requested. If GPUs are requested, also if
-    there is not one GPU for each rank of this host.
-    """
     import torch.distributed as dist
 
     torch.set_num_threads(1)
@@ -71,11 +59,9 @@ def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
         return {
             "refusal": f"torch {torch.__version__} sees {visible_gpus} GPUs here, but {local_ranks} ranks need one each"
         }
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if on_gpu else torch.device("cpu")
     if on_gpu:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(device)
-    else:
-        device = torch.device("cpu")
     dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(seconds=JOIN_S))
     try:
         results = _measure(torch, dist, request, device, rank)
@@ -92,8 +78,6 @@ def _probe(torch: Any, request: dict[str, Any], rank: int) -> dict[str, Any]:
 
 
 class _Operation(NamedTuple):
-    """An operation to measure: a function, or an all-to-all among the ranks of a group."""
-
     name: str
     work: "Work | None" = None  # None for an all-to-all, whose tensors are created only when it is measured
     group: Any = None
@@ -101,15 +85,14 @@ class _Operation(NamedTuple):
 
 
 def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: int) -> dict[str, Any]:
-    """Measure all operations, and return the summary of each. None stands for an all-to-all that is not measured.
-
-    The request has the sizes of the tensors and the seconds that each operation may take. ``slowed`` has planted
-    slowdowns of the matrix product, in percent, by rank.
-    """
+    """None stands for an all-to-all that is not measured. ``slowed`` has planted slowdowns in percent, by rank."""
     sizes, seconds, host_ranks = request["sizes"], request["seconds"], request["ranks_per_host"]
     hosts = request["ranks"] // host_ranks
     time_repetitions = _time_on_gpu if device.type == "cuda" else _time_on_cpu
-    host_group = _create_host_group(dist, hosts, host_ranks, rank)
+    host_group = None
+    for host in range(hosts):  # every rank must call new_group for every group
+        new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
+        host_group = new_group if host == rank // host_ranks else host_group
     barrier_tensor = torch.zeros(1, device=device)
     dist.all_reduce(barrier_tensor)
     results: dict[str, Any] = {}
@@ -139,36 +122,15 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
         if is_collective:  # all ranks must repeat a collective equally often
             slowest_median_s = torch.tensor([statistics.median(warmup_times)], device=device)
             dist.all_reduce(slowest_median_s, op=dist.ReduceOp.MAX)
-            num_repetitions = _fit_repetitions(budget_s, slowest_median_s.item())
+            fitting_repetitions = int(budget_s / max(slowest_median_s.item(), 1e-6))
+            num_repetitions = max(MIN_REPETITIONS, min(MAX_REPETITIONS, fitting_repetitions))
         results[operation.name] = _summarize(time_repetitions(torch, work, budget_s, count=num_repetitions))
     dist.all_reduce(barrier_tensor)  # no rank leaves while another rank is still measuring
     return results
 
 
-def _create_host_group(dist: Any, hosts: int, host_ranks: int, rank: int) -> Any:
-    """Create a group of the ranks of each host, and return the group of this rank's host.
-
-    There are ``hosts`` hosts with ``host_ranks`` ranks each.
-    """
-    own_group = None
-    for host in range(hosts):  # every rank must call new_group for every group
-        new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
-        own_group = new_group if host == rank // host_ranks else own_group
-    return own_group
-
-
-def _fit_repetitions(budget_s: float, repetition_s: float) -> int:
-    """Return how many repetitions of ``repetition_s`` seconds fit into ``budget_s`` seconds, within the limits."""
-    fitting_repetitions = int(budget_s / max(repetition_s, 1e-6))
-    return max(MIN_REPETITIONS, min(MAX_REPETITIONS, fitting_repetitions))
-
-
 def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: float) -> Work:
-    """Return a function that computes a matrix product of two square matrices.
-
-    ``slowed_pct`` plants a slowdown, to test how the probe's results are judged. The left matrix gets this many percent
-    more rows.
-    """
+    """``slowed_pct`` plants a slowdown for tests: the left matrix gets this many percent more rows."""
     size, dtype = sizes["gemm"], getattr(torch, sizes["dtype"])
     rows = round(size * (1 + slowed_pct / 100))
     generator = torch.Generator(device=device).manual_seed(1234)
@@ -179,9 +141,7 @@ def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: fl
 
 
 def _make_exchange(torch: Any, dist: Any, num_bytes: int, device: Any, group: Any, ranks: int) -> Work:
-    """Return a function that runs an all-to-all. Each rank sends ``num_bytes`` bytes, in equal parts, to all ranks of
-    ``group``, which has ``ranks`` ranks.
-    """
+    """Each rank sends ``num_bytes`` bytes in equal parts."""
     elements_per_rank = num_bytes // 4 // ranks  # a float32 has 4 bytes
     elements = elements_per_rank * ranks
     sent, received = torch.ones(elements, device=device), torch.empty(elements, device=device)
@@ -189,16 +149,13 @@ def _make_exchange(torch: Any, dist: Any, num_bytes: int, device: Any, group: An
 
 
 def _make_copy(torch: Any, num_bytes: int, device: Any) -> Work:
-    """Return a function that copies ``num_bytes`` bytes within the memory of ``device``."""
     source = torch.ones(num_bytes // 4, device=device)  # a float32 has 4 bytes
     target = torch.empty_like(source)
     return lambda: target.copy_(source)
 
 
 def _time_on_cpu(torch: Any, work: Work, budget_s: float, count: "int | None") -> list[float]:
-    """Return the seconds of each repetition of ``work``. There are ``count`` repetitions. If ``count`` is None, there
-    are as many as fit into ``budget_s``, within the limits ``MIN_REPETITIONS`` and ``MAX_REPETITIONS``.
-    """
+    """Return the seconds of ``count`` repetitions, or of as many as fit into ``budget_s`` if ``count`` is None."""
     del torch  # only _time_on_gpu, which has the same parameters, needs it
     times: list[float] = []
     deadline = time.perf_counter() + budget_s
@@ -210,11 +167,6 @@ def _time_on_cpu(torch: Any, work: Work, budget_s: float, count: "int | None") -
 
 
 def _time_on_gpu(torch: Any, work: Work, budget_s: float, count: "int | None") -> list[float]:
-    """Return the seconds of each repetition of ``work``, measured with CUDA events.
-
-    There are ``count`` repetitions. If ``count`` is None, there are as many as fit into ``budget_s``, within the limits
-    ``MIN_REPETITIONS`` and ``MAX_REPETITIONS``. The budget is checked after every ``SYNC_INTERVAL`` repetitions.
-    """
     events: list[Any] = []
     deadline = time.perf_counter() + budget_s
     most_repetitions = count or MAX_REPETITIONS
@@ -230,11 +182,6 @@ def _time_on_gpu(torch: Any, work: Work, budget_s: float, count: "int | None") -
 
 
 def _is_repetition_due(finished: int, count: "int | None", deadline: float) -> bool:
-    """Whether another repetition follows after ``finished`` ones. ``count`` is the number of all repetitions.
-
-    If ``count`` is None, they end at ``deadline``, a time of ``time.perf_counter``. Their number is at least
-    ``MIN_REPETITIONS`` and at most ``MAX_REPETITIONS``.
-    """
     if count is not None:
         return finished < count
     if finished < MIN_REPETITIONS:
@@ -243,7 +190,6 @@ def _is_repetition_due(finished: int, count: "int | None", deadline: float) -> b
 
 
 def _summarize(times: list[float]) -> dict[str, Any]:
-    """Return number, median, median absolute deviation and 10th percentile of times in seconds."""
     median_s = statistics.median(times)
     return {
         "n": len(times),
@@ -254,32 +200,16 @@ def _summarize(times: list[float]) -> dict[str, Any]:
 
 
 def _describe_processor() -> str:
-    """Return the model of the processor and the number of cores that this process may use."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    name = "CPU"
-    try:
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    return f"{name}, {cores} {'core' if cores == 1 else 'cores'}"
+    names: list[str] = []
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+        names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{names[0] if names else 'CPU'}, {cores} {'core' if cores == 1 else 'cores'}"
 
 
 def _read_driver_version() -> "str | None":
-    """Return the version of the loaded NVIDIA driver, or None if it is unknown."""
     try:
         return Path("/sys/module/nvidia/version").read_text(errors="replace").strip()[:100] or None
     except OSError:
         return None
-
-
-def _write_record(path: Path, record: dict[str, Any]) -> None:
-    """Write a record atomically, so that a reader never sees a partly written file."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(record, file, allow_nan=False)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)

@@ -8,9 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Geometry:
-    """Dimensions of one MoE transformer. Widths are in elements. The class of the same name in
-    ``regbot.workloads.shapes`` has the same fields.
-    """
+    """Dimensions of one MoE transformer, in elements. ``regbot.workloads.shapes.Geometry`` has the same fields."""
 
     layers: int
     hidden: int
@@ -28,14 +26,11 @@ class Geometry:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens per rank and step."""
         return self.sequence * self.micro_batch
 
     @property
     def dense_width(self) -> int:
-        """Width of the MLP in the dense counterpart. This MLP has as many active weights as the routed experts of a
-        token.
-        """
+        """Width of the dense counterpart's MLP, which has as many active weights as the routed experts of a token."""
         return self.top_k * self.expert_width
 
 
@@ -50,22 +45,18 @@ class Request:
     record: str
     """Path of the record to write. ``{rank}`` in it is replaced by the rank."""
     root: str
-    """Path of the arm's worktree."""
     geometry: Geometry
     world: int
     """Number of ranks. Groups of ``ep`` consecutive ranks are the expert-parallel groups."""
     ep: int
     mode: str = "static"
-    """How the workload runs. static: a fake world and fake tensors. real: the ranks that a launcher such as torchrun
-    started. timed: like real, with ``steps`` timed steps and then one counted step, or profiled steps if code is
-    compiled.
+    """static: a fake world and fake tensors. real: the ranks that a launcher such as torchrun started. timed: like
+    real, with ``steps`` timed steps and then one counted step, or profiled steps if code is compiled.
     """
     adapter: str = "module"
     """The adapter that builds the workload: smoke, module, or a framework (torchtitan, megatron, maxtext)."""
     recipe: str = ""
-    """Name of a recipe of the framework, which is used unchanged. '' means that the dimensions in ``geometry`` are
-    used.
-    """
+    """Name of a recipe of the framework, used unchanged. '' means that the dimensions in ``geometry`` are used."""
     program: str = ""
     """Path of the framework's own training script in the checkout, which runs unmodified."""
     entry: str | None = None
@@ -74,43 +65,31 @@ class Request:
     """Folders of the worktree that are put on Python's search path."""
     watch: list[str] = field(default_factory=list)
     """Packages that must be loaded from ``root``. [] means all packages and modules in the source roots."""
-    sparse: bool = False
-    """Whether the worktree lacks files of its commit. The guest then reports modules that are not found."""
-    absent_packages: list[str] = field(default_factory=list)
-    """Top-level packages and modules that the worktree lacks. They must not be loaded from elsewhere."""
     mlp: str = "moe"
     """moe, or dense for the dense counterpart: a model with an MLP in place of each MoE layer."""
     routing: str = "balanced"
     """balanced or skewed, which force the experts of each token; natural, where the router chooses them."""
     dtype: str = "bfloat16"
     dispatcher: str = ""
-    """The requested dispatcher. '' means that none is requested."""
     config: dict[str, Any] = field(default_factory=dict)
-    """The user's own configuration keys."""
     device: str = "cpu"
     """Kind of device of real ranks: cpu, or cuda for one GPU per rank."""
     share_gpu: bool = False
-    """Whether all ranks of a node use its first GPU, through gloo. ``benchmarks/first_hour.py`` uses it to see several
-    ranks on a node with one GPU. Times of such ranks say nothing.
+    """Whether all ranks of a node use its first GPU, through gloo (``benchmarks/first_hour.py``). Times then say
+    nothing.
     """
     numa_pinning: bool = True
-    """Whether each rank on a GPU is pinned to the cores of the GPU's NUMA node."""
     steps: int = 2
     """Number of steps. Without timing, the last of these steps is counted."""
     warmup: int = 0
-    """Number of warm-up steps, which are the first of ``steps``."""
     slowdown_pct: float = 0.0
-    """Percentage by which every timed step is lengthened. Only calibrations set it, to test whether the gate detects
-    the slowdown.
-    """
+    """Percentage by which every timed step is lengthened. Only calibrations set it, to test the gate."""
     limit_s: float = 0.0
     """Seconds after the start of the launch at which the launch is killed. 0 means that the limit is unknown."""
     profile_reason: str = ""
     """Reason to profile steps instead of counting one. '' if there is none; a step is then counted if possible."""
     max_profile_bytes: int = 32 * 2**20
-    """Size limit of a compressed profile."""
     seed: int = 1234
-    """Seed of weights, batches and skewed routing."""
     reshard_after_forward: bool = True
     """FSDP's setting: whether it frees the gathered parameters of a block after forward."""
     paper: str = ""
@@ -125,23 +104,17 @@ class Request:
 
     @property
     def runs_bridge(self) -> bool:
-        """Whether ``recipe`` is a recipe of Megatron Bridge, so that ``program`` is Bridge's script. A recipe of
-        Megatron-LM is a YAML file of flags.
-        """
+        """Whether ``recipe`` is one of Megatron Bridge. A recipe of Megatron-LM is a YAML file of flags."""
         return bool(self.recipe) and not self.recipe.lower().endswith((".yaml", ".yml"))
 
     def layer_config(self) -> dict[str, Any]:
-        """Return the argument ``config`` of ``build_layer``: dimensions, requested routing and dispatcher, and the
-        user's own keys, which take precedence.
-        """
+        """Return ``config`` of ``build_layer``. The user's own keys take precedence."""
         dimensions = dict(vars(self.geometry))
         dispatcher = {"dispatcher": self.dispatcher} if self.dispatcher else {}
         return {**dimensions, "routing": self.routing, "seed": self.seed, **dispatcher, **self.config}
 
     def resolved(self) -> dict[str, Any]:
-        """Return every setting that affects the step as one flat mapping. regbot compares these mappings of the two
-        arms.
-        """
+        """Return every setting that affects the step as one flat mapping, to compare the two arms."""
         return {
             **self.layer_config(),
             "entry": self.entry,

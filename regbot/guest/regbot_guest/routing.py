@@ -11,12 +11,11 @@ ZIPF_EXPONENT = 1.0
 
 
 def forced_experts(tokens: int, experts: int, top_k: int, routing: str, seed: int, device: torch.device) -> Tensor:
-    """Return expert indices, int64 ``[tokens, top_k]``. They are distinct within a row and the same on every rank.
+    """Return expert indices, int64 ``[tokens, top_k]``, distinct within a row and the same on every rank.
 
-    ``balanced`` assigns consecutive experts. For example with top-2, token 0 has the experts 0 and 1, and token 1 has
-    the experts 2 and 3. So every expert gets tokens * top_k / experts rows, up to rounding.
-    ``skewed`` draws each token's experts without replacement, with Zipf weights and the random seed ``seed``. Raises
-    ValueError for any other ``routing``.
+    ``balanced`` assigns consecutive experts: with top-2, token 0 has the experts 0 and 1, and token 1 has 2 and 3.
+    ``skewed`` draws each token's experts without replacement, with Zipf weights. Raises ValueError for any other
+    ``routing``.
     """
     if routing == "balanced":
         return (torch.arange(tokens * top_k, device=device) % experts).view(tokens, top_k)
@@ -27,7 +26,6 @@ def forced_experts(tokens: int, experts: int, top_k: int, routing: str, seed: in
 
 @lru_cache(maxsize=4)
 def _zipf(tokens: int, experts: int, top_k: int, seed: int) -> tuple[tuple[int, ...], ...]:
-    """Return the experts of each token under skewed routing. The result is cached, so that it is drawn only once."""
     generator = random.Random(seed)
     weights = [1.0 / (expert + 1) ** ZIPF_EXPONENT for expert in range(experts)]
 
@@ -37,3 +35,11 @@ def _zipf(tokens: int, experts: int, top_k: int, seed: int) -> tuple[tuple[int, 
         return tuple(sorted(range(experts), key=keys.__getitem__, reverse=True)[:top_k])
 
     return tuple(row() for _ in range(tokens))
+
+
+def order_experts(chosen: Tensor, experts: int) -> Tensor:
+    """Return all experts for every token, ``[tokens, experts]``, the ``chosen [tokens, top_k]`` first."""
+    tokens, top_k = chosen.shape
+    is_not_chosen = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
+    other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, experts - top_k)
+    return torch.cat([chosen, other_experts], dim=1)

@@ -1,9 +1,8 @@
-"""The interface of dispatchers, the token rows that dispatchers exchange, and the weighted sum of each token's rows.
+"""The interface of dispatchers, the token rows that they exchange, and the weighted sum of each token's rows.
 
-A *slot* is one of the ``top_k`` choices of a token: expert j of token t has the slot ``t * top_k + j``.
-
-No function in this file makes the host wait for the device. The backward of a gather by a permutation is a gather by
-the inverse permutation, so it neither sorts indices nor adds atomically.
+A *slot* is one of the ``top_k`` choices of a token: expert j of token t has the slot ``t * top_k + j``. No function
+here makes the host wait for the device. The backward of a gather by a permutation is a gather by its inverse, so it
+neither sorts indices nor adds atomically.
 """
 
 from dataclasses import dataclass
@@ -15,9 +14,8 @@ from torch import Tensor
 
 @dataclass
 class Rows:
-    """Token rows grouped by local expert, that is, by the experts of this rank.
-
-    ``x`` is ``[rows, hidden]``. ``counts`` has the number of rows of each local expert, int64 ``[local experts]``.
+    """Token rows ``x [rows, hidden]`` grouped by local expert. ``counts`` has the rows of each, int64 ``[local
+    experts]``.
     """
 
     x: Tensor
@@ -25,30 +23,22 @@ class Rows:
 
 
 class Dispatcher(Protocol):
-    """Exchange of token rows in one forward pass of one MoE layer.
-
-    ``dispatch`` keeps the state that ``combine`` needs, so ``combine`` must be called on the same object.
-    """
+    """Exchange of token rows in one forward pass of one layer. ``combine`` must be called on the same object."""
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
-        """Send each token's row to the ranks of its experts, and return the rows for this rank's own experts.
-
-        ``x`` is ``[tokens, hidden]``. ``experts`` (int64) and ``weights`` (float32) are ``[tokens, top_k]``.
+        """Send each token's row to the ranks of its experts, and return the rows for this rank's own experts. ``x`` is
+        ``[tokens, hidden]``. ``experts`` (int64) and ``weights`` (float32) are ``[tokens, top_k]``.
         """
 
     def combine(self, rows: Tensor) -> Tensor:
-        """Send the experts' output rows back and return the weighted sum for each token, ``[tokens, hidden]``.
-
-        ``rows`` is ``[rows, hidden]``, in the order in which ``dispatch`` returned the rows.
+        """Send the experts' output rows back and return the weighted sum for each token, ``[tokens, hidden]``. ``rows``
+        is ``[rows, hidden]``, in the order in which ``dispatch`` returned the rows.
         """
 
 
 class SlotOrder(NamedTuple):
-    """The chosen experts of all tokens, sorted by expert.
-
-    The expert j of token t has the slot ``t * top_k + j``. Each slot has one row, and the rows are sorted by expert.
-    ``slot_of_row`` and ``row_of_slot`` are inverse permutations, int64 ``[tokens * top_k]``. ``counts`` has the number
-    of rows of each expert, int64 ``[experts]``.
+    """Slots sorted by expert, one row each. ``slot_of_row`` and ``row_of_slot`` are inverse permutations, int64
+    ``[tokens * top_k]``. ``counts`` has the rows of each expert, int64 ``[experts]``.
     """
 
     slot_of_row: Tensor
@@ -63,22 +53,19 @@ def sort_slots(experts: Tensor, num_experts: int) -> SlotOrder:
 
 
 def count_rows(experts: Tensor, num_experts: int) -> Tensor:
-    """Return the number of rows of each expert, int64 ``[num_experts]``. ``experts`` has the expert of each row.
-
-    ``torch.bincount`` is not used, because it would read the smallest and the largest expert on the host.
+    """Return the rows of each expert, int64 ``[num_experts]``. ``torch.bincount`` would read the smallest and the
+    largest expert on the host.
     """
     counts = torch.zeros(num_experts, dtype=torch.int64, device=experts.device)
     return counts.scatter_add_(0, experts, torch.ones_like(experts))
 
 
 def invert(permutation: Tensor) -> Tensor:
-    """Return the inverse of ``permutation``, int64 ``[n]``."""
     positions = torch.arange(permutation.numel(), device=permutation.device)
     return torch.empty_like(permutation).scatter_(0, permutation, positions)
 
 
 def permute_rows(rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-    """Return ``rows[order]`` for ``rows [n, hidden]`` and the permutation ``order [n]`` with its ``inverse``."""
     out: Tensor = _PermuteRows.apply(rows, order, inverse)
     return out
 
@@ -90,18 +77,13 @@ def copy_tokens(x: Tensor, slots: SlotOrder) -> Tensor:
 
 
 def sum_slots(rows: Tensor, weights: Tensor, slots: SlotOrder) -> Tensor:
-    """Return the weighted sum of each token's rows, ``[tokens, hidden]``. ``weights`` is ``[tokens, top_k]``.
-
-    ``rows`` is ``[tokens * top_k, hidden]``, sorted by expert.
-    """
+    """Return the weighted sum of each token's rows, ``[tokens, hidden]``, from rows sorted by expert."""
     # [tokens, top_k, hidden]
     by_token = permute_rows(rows, slots.row_of_slot, slots.slot_of_row).view(*weights.shape, -1)
     return torch.bmm(weights.to(rows.dtype).unsqueeze(1), by_token).squeeze(1)
 
 
 class _PermuteRows(torch.autograd.Function):
-    """Gathers by a permutation. Backward gathers by its inverse."""
-
     @staticmethod
     def forward(ctx: Any, rows: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(inverse)
@@ -114,8 +96,6 @@ class _PermuteRows(torch.autograd.Function):
 
 
 class _CopyTokens(torch.autograd.Function):
-    """Copies each token once per slot. Backward sums the gradients of a token's copies."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, slot_of_row: Tensor, row_of_slot: Tensor) -> Tensor:
         ctx.save_for_backward(row_of_slot)
@@ -132,11 +112,8 @@ class _CopyTokens(torch.autograd.Function):
 
 
 def weighted_sum(rows: Tensor, token_of_row: Tensor, weight_of_row: Tensor, tokens: int) -> Tensor:
-    """Return the weighted sum of each token's rows, ``[tokens, hidden]``. A token may have any number of rows.
-
-    ``rows`` is ``[rows, hidden]``. ``token_of_row`` and ``weight_of_row`` give the token and the weight of each row.
-    ``tokens`` is the number of tokens. Rows are added atomically. ``sum_slots`` needs no atomic additions, but requires
-    exactly one row for each slot.
+    """Return the weighted sum of each token's rows, ``[tokens, hidden]``. A token may have any number of rows, which
+    are added atomically; ``sum_slots`` needs exactly one row for each slot.
     """
     weighted = rows * weight_of_row.to(rows.dtype).unsqueeze(1)
     return torch.zeros(tokens, rows.shape[1], dtype=rows.dtype, device=rows.device).index_add_(

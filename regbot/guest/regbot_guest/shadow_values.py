@@ -1,19 +1,14 @@
 """Shadow values: real values for the few fake tensors whose values decide sizes.
 
-Under FakeTensorMode a tensor has a shape but no values. MoE code needs some values. For example, ``counts.tolist()``
-gives the splits of an all-to-all. Such counts follow from the routing. The routing is forced or assumed to be balanced,
-so the counts are known. A *shadow* is a real tensor that holds the values of a fake tensor. Three kinds of tensors get
-a shadow:
+For example, ``counts.tolist()`` gives the splits of an all-to-all. Such counts follow from the routing, which is forced
+or assumed to be balanced. Three kinds of tensors get a *shadow*, a real tensor:
 
 - tensors that are made without inputs (``arange``, ``zeros``, constants), up to ``MAX_INTEGERS`` elements,
-- the indices of a top-k, sort or argmax over the experts, when the scores are unknown. The indices are those that
-  balanced or skewed routing chooses.
-- results that are computed only from tensors with shadows. For collectives, every rank is assumed to have the same
-  values as this rank.
+- the indices of a top-k, sort or argmax over the experts, when the scores are unknown,
+- results that are computed only from tensors with shadows. Every rank is assumed to have this rank's values.
 
-Shadows give the results of ``.item()``, ``.tolist()``, ``nonzero`` and masks. A size that depends on real data raises
-Untraceable. The only guesses are reads of a single float or bool without a shadow, such as a logged loss or a compared
-gradient norm. Such a read returns 1.0 or False, and ``guesses`` records it.
+A size that depends on real data raises Untraceable. Only a read of a single float or bool without a shadow, such as a
+logged loss, is guessed (1.0 or False), and ``guesses`` records it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,16 +25,17 @@ from regbot_guest.collective_values import find_source, output_values, outputs_a
 from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten, name_arguments
 from regbot_guest.crash import call_unchanged
 from regbot_guest.guesses import VALUE
+from regbot_guest.replaced import replaced
+from regbot_guest.routing import order_experts
 from regbot_guest.untraceable import Untraceable
 
 aten = torch.ops.aten
 
 MAX_INTEGERS, MAX_FLOATS, MAX_MASK = 4 * 2**20, 2**20, 32 * 2**20
-"""Largest number of elements of a shadow: of integers, of floats, and of a boolean mask. Larger tensors get no shadow,
-because their shadows would cost time and memory, and splits are never this long.
+"""Largest number of elements of a shadow. Splits are never this long.
 
-A mask of 4096 tokens x top-8 x 128 experts has 4 Mi elements of one byte. A gather over an expert group of 8 ranks
-makes the mask 8 times as large. Floats are needed only for one-hot counts of 4096 tokens x 256 experts.
+A mask of 4096 tokens x top-8 x 128 experts has 4 Mi elements, and a gather over an expert group of 8 ranks makes it 8
+times as large. Floats are needed only for one-hot counts of 4096 tokens x 256 experts.
 """
 
 Route = Callable[[int, int, int], Tensor]
@@ -51,16 +47,11 @@ _METADATA_OPERATORS = {
 }  # fmt: skip
 """Operators that use the shape and the dtype of their argument, but not the values of the argument."""
 _UNINITIALISED_OPERATORS = {aten.empty, aten.empty_strided, aten.empty_like, aten.new_empty, aten.new_empty_strided}
-"""Operators whose results have undefined values. Only integer results get a shadow, because these are the receive
-buffers of token counts.
-"""
+"""Only their integer results get a shadow, because these are the receive buffers of token counts."""
 
 
 class _Storage:
-    """Whether the values of all shadows that share one storage are known.
-
-    A view shares the storage of its base. So if an unknown value is written to one of them, both become unknown.
-    """
+    """Whether the values of all shadows that share one storage, such as a tensor and its views, are known."""
 
     __slots__ = ("is_known",)
 
@@ -69,8 +60,6 @@ class _Storage:
 
 
 class _Shadow:
-    """The values of a fake tensor, as a real tensor."""
-
     __slots__ = ("storage", "value")
 
     def __init__(self, value: Tensor, storage: _Storage) -> None:
@@ -78,21 +67,15 @@ class _Shadow:
 
 
 class ShadowValues:
-    """Runs operators on fake tensors of ``mode`` and updates the shadows of these tensors.
-
-    ``experts`` is the number of experts of the model, of which each token has ``top_k``. ``route`` chooses the experts
-    where the scores are unknown.
-    """
+    """Runs operators on fake tensors and updates their shadows. ``route`` chooses experts where scores are unknown."""
 
     def __init__(self, mode: FakeTensorMode, experts: int, top_k: int, route: Route) -> None:
         self._mode, self._experts, self._top_k, self._route = mode, experts, top_k, route
         self.guesses: dict[str, str] = {}
-        """The keys are the sentences of the guesses, and the values are their kinds."""
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Execute ``func`` on fake tensors and return its fake result. The result gets a shadow where possible.
-
-        Raises Untraceable if a size or an integer depends on real data.
+        """Execute ``func`` and return its fake result, with a shadow where possible. Raises Untraceable if a size or an
+        integer depends on real data.
         """
         packet = func.overloadpacket  # the operator without its overload, such as aten.add for aten.add.Tensor
         if packet is aten._local_scalar_dense:  # .item()
@@ -112,10 +95,7 @@ class ShadowValues:
         return result
 
     def update_collective(self, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
-        """Set the shadows of a collective's outputs. Every rank is assumed to have the same values as this rank.
-
-        ``result`` is the collective's return value. Only some collectives return their outputs.
-        """
+        """Set the shadows of a collective's outputs. Every rank is assumed to have the same values as this rank."""
         outputs, inputs = outputs_and_inputs(call_arguments, result)
         group = find_process_group(call_arguments)
         values = [self.find_values(tensor) for tensor in inputs]
@@ -131,10 +111,7 @@ class ShadowValues:
 
     @contextmanager
     def numpy_from_shadows(self) -> Iterator[None]:
-        """While active, ``.numpy()`` of a fake tensor returns the values of its shadow.
-
-        ``.numpy()`` of a tensor without a shadow raises Untraceable.
-        """
+        """While active, ``.numpy()`` of a fake tensor returns its shadow, or raises Untraceable."""
 
         def numpy(tensor: Tensor, *, force: bool = False) -> Any:
             value = self.find_values(tensor)
@@ -143,28 +120,17 @@ class ShadowValues:
             with _disable_current_modes():
                 return value.numpy(force=force)
 
-        setattr(FakeTensor, "numpy", numpy)  # noqa: B010 (mypy rejects an assignment)
-        try:
+        with replaced(FakeTensor, "numpy", numpy):
             yield
-        finally:
-            delattr(FakeTensor, "numpy")
 
     def find_values(self, tensor: Tensor) -> Tensor | None:
-        """Return the values of ``tensor``, or None if they are unknown.
-
-        The values of a fake tensor are its shadow. The values of a real tensor are the tensor itself. A tensor on the
-        device meta has none.
-        """
+        """Return the values of a fake (its shadow) or a real tensor, or None if they are unknown."""
         if not isinstance(tensor, FakeTensor):
             return tensor if tensor.device.type != "meta" else None
         shadow: _Shadow | None = tensor.__dict__.get("_regbot_shadow")
         return shadow.value if shadow is not None and shadow.storage.is_known else None
 
     def _read_scalar(self, tensor: Tensor) -> Any:
-        """Return the value of ``tensor``, which has one element. An unknown float or bool is guessed.
-
-        Raises Untraceable for an unknown integer.
-        """
         value = self.find_values(tensor)
         if value is not None:
             with _disable_current_modes():
@@ -181,12 +147,7 @@ class ShadowValues:
         )
 
     def _call_data_dependent(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], all_known: bool) -> Any:
-        """Execute an operator whose result has a size that depends on values. ``all_known`` says whether all input
-        values are known.
-
-        If some of them are unknown, only masked_select and indexing can run, because there the mask alone decides the
-        size. Raises Untraceable for an unknown mask and for all other operators.
-        """
+        """With unknown inputs only masked_select and indexing can run: there the mask alone decides the size."""
         if all_known:
             real_result = self._run_on_real(func, args, kwargs)
             result = tree_map_only(Tensor, self._mode.from_tensor, real_result)
@@ -209,18 +170,13 @@ class ShadowValues:
 
     @staticmethod
     def _select_by_mask(tensor: Tensor, mask: Tensor, mask_values: Tensor) -> Tensor:
-        """Return a flat fake tensor with one element for each element that ``mask`` selects. ``mask_values`` is the
-        mask's shadow.
-        """
         with _disable_current_modes():
             count = int(mask_values.expand(torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
         return tensor.new_empty(count)
 
     def _replace_mask(self, mask_or_index: Tensor | None) -> "list[Tensor | None]":
-        """Return the indices that a mask selects, one tensor for each dimension of the mask.
-
-        An index that is no mask is returned unchanged. None stands for a whole dimension. Raises Untraceable if the
-        values of the mask are unknown.
+        """Return the indices that a mask selects, one tensor for each dimension of the mask. None stands for a whole
+        dimension.
         """
         if mask_or_index is None or mask_or_index.dtype not in (torch.bool, torch.uint8):
             return [mask_or_index]
@@ -237,10 +193,7 @@ class ShadowValues:
         return fake_indices
 
     def _propagate_shadows(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Run ``func`` on the shadows of its arguments. The results become the shadows of the tensors in ``result``.
-
-        A result that shares memory with an argument's shadow, as a view does, also shares the state of its storage.
-        """
+        """A result that shares memory with a shadow, as a view does, shares the state of its storage."""
         real_result = self._run_on_real(func, args, kwargs)
         if func.overloadpacket in _UNINITIALISED_OPERATORS:
             with _disable_current_modes():
@@ -254,10 +207,7 @@ class ShadowValues:
             self._attach_shadow(fake, value, storages_by_memory.get(_memory_id(value)) or _Storage())
 
     def _run_on_real(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Run ``func`` on the values of its arguments. Zeros replace unknown values.
-
-        Unknown values occur only if ``func`` uses no more than the shape and the dtype of its arguments.
-        """
+        """Zeros replace unknown values, of which ``func`` then uses no more than shape and dtype."""
 
         def real_values(tensor: Tensor) -> Tensor:
             value = self.find_values(tensor)
@@ -269,12 +219,6 @@ class ShadowValues:
             )
 
     def _shadow_chosen_experts(self, packet: Any, call_arguments: Mapping[str, Any], result: Any) -> None:
-        """Set the shadow of the indices that a top-k, sort or argmax returns for unknown scores over the experts.
-
-        The shadow has the indices that the requested routing chooses. ``packet`` is the operator that ran, such as
-        ``aten.topk``, and ``result`` is its fake result. Nothing is set for any other operator, nor for more than
-        ``MAX_INTEGERS`` scores.
-        """
         if packet not in (aten.topk, aten.sort, aten.argmax):
             return
         scores = call_arguments["self"]
@@ -289,14 +233,13 @@ class ShadowValues:
             return
         with _disable_current_modes():
             if packet is aten.sort:
-                chosen = self._order_experts(tokens)
+                chosen = order_experts(self._route(tokens, self._experts, self._top_k), self._experts)
             else:
                 experts_per_token = call_arguments["k"] if packet is aten.topk else 1
                 chosen = self._route(tokens, self._experts, experts_per_token)
             self._attach_shadow(indices, chosen.reshape(indices.shape), _Storage())
 
     def _is_over_experts(self, packet: Any, scores: Tensor, call_arguments: Mapping[str, Any]) -> bool:
-        """Whether a top-k, sort or argmax works on the last dimension of ``scores``, with one score per expert."""
         if not scores.ndim or scores.shape[-1] != self._experts:
             return False
         # Without this argument, argmax works on all dimensions together, and topk and sort work on the last one.
@@ -304,20 +247,8 @@ class ShadowValues:
         dim = call_arguments.get("dim", default_dim)
         return dim is not None and dim % scores.ndim == scores.ndim - 1
 
-    def _order_experts(self, tokens: int) -> Tensor:
-        """Return all experts for every token, ``[tokens, experts]``. The experts that the routing chooses come
-        first.
-        """
-        chosen = self._route(tokens, self._experts, self._top_k)
-        is_not_chosen = torch.ones(tokens, self._experts, dtype=torch.bool).scatter_(1, chosen, False)
-        other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, self._experts - self._top_k)
-        return torch.cat([chosen, other_experts], dim=1)
-
     def _write(self, output: Tensor, value: Tensor | None) -> None:
-        """Record that a collective wrote ``value`` to ``output``, and so to the views of ``output``.
-
-        None as ``value`` means that the written values are unknown.
-        """
+        """None as ``value`` means that the written values are unknown."""
         shadow: _Shadow | None = output.__dict__.get("_regbot_shadow")
         if value is None:
             self._forget_values(output)
@@ -328,12 +259,10 @@ class ShadowValues:
             self._attach_shadow(output, value, _Storage())
 
     def _attach_shadow(self, fake: Tensor, value: Tensor, storage: _Storage) -> None:
-        """Make ``value`` the shadow of ``fake``. A value that is too large is not kept, so ``fake`` gets no shadow."""
         if _is_small(value) and isinstance(fake, FakeTensor):
             fake.__dict__["_regbot_shadow"] = _Shadow(value, storage)
 
     def _forget_written_values(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Mark the values of the arguments that ``func`` writes to as unknown."""
         for position, argument in enumerate(func._schema.arguments):
             if argument.alias_info is not None and argument.alias_info.is_write:
                 target = args[position] if position < len(args) else kwargs.get(argument.name)
@@ -342,19 +271,13 @@ class ShadowValues:
 
     @staticmethod
     def _forget_values(tensor: Tensor) -> None:
-        """Mark the values of ``tensor`` and of its views as unknown."""
         shadow: _Shadow | None = tensor.__dict__.pop("_regbot_shadow", None)
         if shadow is not None:
             shadow.storage.is_known = False
 
 
 def _can_propagate(func: Any, inputs: list[Tensor], all_known: bool, result: Any) -> bool:
-    """Whether the shadow of ``result`` can be computed: the needed inputs are known and all tensors are small
-    enough. ``zeros_like`` and other operators in ``_METADATA_OPERATORS`` need no values. Random results and
-    uninitialised floats get no shadow.
-
-    ``all_known`` says whether the values of all ``inputs`` are known.
-    """
+    """Random results and uninitialised floats get no shadow."""
     packet = func.overloadpacket
     outputs = flatten(result)
     is_random = torch.Tag.nondeterministic_seeded in func.tags
@@ -370,7 +293,6 @@ def _can_propagate(func: Any, inputs: list[Tensor], all_known: bool, result: Any
 
 
 def _is_small(tensor: Tensor) -> bool:
-    """Whether ``tensor`` may have a shadow. Tensors on the device meta never have values."""
     if tensor.dtype is torch.bool:
         limit = MAX_MASK
     else:
@@ -383,5 +305,4 @@ def _is_float(tensor: Tensor) -> bool:
 
 
 def _memory_id(tensor: Tensor) -> int:
-    """Return a number that is the same for two tensors if they share one storage, as a tensor and its view do."""
     return tensor.untyped_storage()._cdata

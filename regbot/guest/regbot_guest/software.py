@@ -1,9 +1,7 @@
 """The software environment of this process: everything that affects step times, except the code under test.
 
-Environment variables are hashed with their values at the start of the process. Changes that the code under test makes
-later are not included, because its sources already identify them. Only a hash is stored, because values may be private.
-Two launches of the same commit on the same machine must have the same hash, so variables that differ per launch are
-left out.
+Of environment variables, as they are at the start of the process, only a hash is stored, because values may be private.
+Two launches of one commit on one machine must have the same hash, so variables that differ per launch are left out.
 """
 
 import hashlib
@@ -20,7 +18,6 @@ RELEVANT_VARIABLES = re.compile(
     r"|NVIDIA_TF32_OVERRIDE|LD_PRELOAD|LD_LIBRARY_PATH|GLIBC_TUNABLES|PYTHONOPTIMIZE|PYTHONMALLOC|PYTHONDEVMODE"
     r"|NUM_OF_\w+|NVLINK_DOMAIN_SIZE|USE_MNNVL|USE_NIXL"
 )
-"""Names of environment variables that can affect the step time."""
 
 PER_LAUNCH_VARIABLES = re.compile(
     # Visible devices are left out, because the node class already contains their number and kind.
@@ -38,11 +35,7 @@ _DUMP_FLAGS = re.compile(r"--xla_dump_\w+(=\S*)?|--xla_gpu_\w*cache_dir=\S*")
 
 
 def environment(torch: Any, variables: Mapping[str, str]) -> dict[str, Any]:
-    """Return the record of the software environment.
-
-    ``torch`` is the module, or None for a framework without torch. ``variables`` are the environment variables that the
-    process had at its start.
-    """
+    """``torch`` is None for a framework without torch. ``variables`` are those that the process had at its start."""
     packages = sorted(f"{dist.metadata['Name']}=={dist.version}" for dist in metadata.distributions())
     return {
         "python": platform.python_version(),
@@ -66,17 +59,12 @@ def _installed_version(package: str) -> str | None:
 
 
 def fingerprint(variables: Mapping[str, str]) -> str:
-    """Return the SHA-256 of the names and values of the relevant environment variables. A fingerprint of the device
-    program is something else.
-    """
+    """Return the SHA-256 of the relevant environment variables. This is not the fingerprint of the device program."""
     return hashlib.sha256(json.dumps(relevant_variables(variables), sort_keys=True).encode()).hexdigest()
 
 
 def relevant_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that can affect the step time and do not differ per launch.
-
-    Flags in ``XLA_FLAGS`` for dumps and caches are removed. Empty variables are left out.
-    """
+    """Return the variables that can affect the step time, without flags of XLA for dumps, and without empty ones."""
     relevant: dict[str, str] = {}
     for name, value in variables.items():
         if not RELEVANT_VARIABLES.fullmatch(name) or PER_LAUNCH_VARIABLES.fullmatch(name):
@@ -98,9 +86,7 @@ def toolkit(torch: Any) -> str:
 
 
 def nccl(torch: Any) -> str | None:
-    """Return the version of the NCCL in torch (of RCCL under ROCm), ``none`` if torch has no NCCL, or None if it is
-    unknown.
-    """
+    """Return the version of NCCL (RCCL under ROCm) in torch, ``none`` without NCCL, or None if it is unknown."""
     distributed = torch.distributed
     if not (distributed.is_available() and distributed.is_nccl_available()):
         return "none"

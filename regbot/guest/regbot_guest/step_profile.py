@@ -1,16 +1,8 @@
 """Profiles steps whose collectives cannot be counted, because code of the step is compiled or captured in CUDA graphs.
 
-All ranks run the same steps, and rank 0 records them with torch's profiler. It writes two traces beside its record: one
-of planted collectives, which shows whether the profiler sees collectives, and one of the steps. regbot's trusted side
-reads both. This module counts nothing; it only reads the sequence numbers of the process groups.
-
-The timings are complete before the first profiled step, and nothing here may lose them:
-
-- The record is written before the first profiled step.
-- After an error, the process writes its record and ends at once, so that the ranks that wait for it fail too. Its exit
-  code is 0, because its record with the timings is complete.
-- With NCCL, ranks may wait for a failed rank forever. So each process ends at a time limit, with the record that it
-  wrote before the first profiled step.
+Rank 0 writes two traces, of planted collectives and of the steps. The trusted side reads both. Nothing here may lose
+the timings: the record is written before the first profiled step. After an error the process ends at once with exit
+code 0, so that waiting ranks fail too, and a time limit ends ranks that NCCL would let wait forever.
 """
 
 import gzip
@@ -37,21 +29,15 @@ from regbot_guest.record_file import prove_code, write_record
 from regbot_guest.request import Request
 
 NUM_STEPS = 3
-"""Number of profiled steps. The reader of the trace compares the steps, and leaves out the first and the last step if
-only these differ.
-"""
+"""Number of profiled steps. The reader leaves out the first and the last step if only these differ."""
 PROFILED_RANK = 0
 TRACE_FILE, PLANTED_FILE = "profile.json.gz", "profile.planted.json.gz"
 STEP_NAME = "ProfilerStep#"
 """Beginning of the names by which readers of a trace recognise steps."""
 SLOWDOWN, MIN_LIMIT_S = 20.0, 240.0
-"""Each profiled step may take SLOWDOWN times as long as the slowest timed step. MIN_LIMIT_S is added once, for writing
-the traces.
-"""
+"""A profiled step may take SLOWDOWN times as long as the slowest timed one. MIN_LIMIT_S is for writing the traces."""
 EXIT_S = 10.0
-"""Seconds that the launcher needs to end after its ranks."""
 MAX_CHARACTERS = 4000
-"""Number of characters of a reason or of an error that the record keeps."""
 
 
 class TraceTooLargeError(Exception):
@@ -60,10 +46,8 @@ class TraceTooLargeError(Exception):
 
 @dataclass(frozen=True)
 class StepSource:
-    """A training program that can take further steps.
-
-    ``step`` runs the next step. ``groups`` are the process groups of the program's mesh. ``config`` has the settings
-    that affect the step. ``software`` has the versions of the framework's packages; {} for regbot's own model.
+    """A training program that can take further steps. ``groups`` are those of its mesh. ``software`` is {} for regbot's
+    model.
     """
 
     step: Callable[[], object]
@@ -75,9 +59,7 @@ class StepSource:
 
 
 def profile_steps(request: Request, source: StepSource, reason: str, record: dict[str, Any]) -> None:
-    """Profile ``NUM_STEPS`` steps and add the result to ``record`` as ``profile``. ``record`` has the timings already.
-
-    ``reason`` says why no step was counted. If there is no profile, the result's ``problem`` says why. If a profiled
+    """Profile ``NUM_STEPS`` steps and add the result to ``record``, or a ``problem`` if there is none. If a profiled
     step fails, this function ends the process, because other ranks may wait for this one.
     """
     result: dict[str, Any] = {"reason": reason[:MAX_CHARACTERS]}
@@ -113,11 +95,7 @@ def profile_steps(request: Request, source: StepSource, reason: str, record: dic
 
 
 def _limit_seconds(request: Request, slowest_step_s: float) -> float:
-    """Return the seconds that the profiled steps may take. 0 or less means that the run has no time left for them.
-
-    The steps must end ``EXIT_S`` before a hung rank would write its stacks, which is ``margin_s`` before the limit of
-    the run. ``slowest_step_s`` is the time of the slowest timed step.
-    """
+    """The profiled steps must end ``EXIT_S`` before a hung rank would write its stacks. 0 or less: no time is left."""
     # MIN_LIMIT_S is for writing the traces. A profiled step may take SLOWDOWN times as long as a timed step.
     limit_s = MIN_LIMIT_S + SLOWDOWN * NUM_STEPS * slowest_step_s
     if not request.limit_s:  # the run has no known limit
@@ -127,10 +105,6 @@ def _limit_seconds(request: Request, slowest_step_s: float) -> float:
 
 
 def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
-    """Run planted collectives and the steps, and record both on rank ``PROFILED_RANK``.
-
-    Return the fields of the record's ``profile`` on this rank, and {} on all other ranks.
-    """
     folder = Path(request.record).parent
     with _record_trace(folder / PLANTED_FILE, source.device, request.max_profile_bytes):
         num_planted = issue_on_groups(source.groups, source.device)
@@ -161,10 +135,7 @@ def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
 
 @contextmanager
 def _record_trace(path: Path, device: torch.device, max_bytes: int) -> Iterator[None]:
-    """While active, record the calls of rank ``PROFILED_RANK``. Then write the compressed trace to ``path``.
-
-    Other ranks do nothing. Raises TraceTooLargeError if the file is larger than ``max_bytes``.
-    """
+    """Only rank ``PROFILED_RANK`` records. Raises TraceTooLargeError if the compressed file exceeds ``max_bytes``."""
     if dist.get_rank() != PROFILED_RANK:
         yield
         return

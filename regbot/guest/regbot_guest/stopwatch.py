@@ -1,21 +1,19 @@
 """The clocks of a timed run: step times, CPU time, time in collectives, memory. No dispatch mode is installed.
 
-On a CPU the clock is ``perf_counter``. On a GPU the clock is CUDA events on the current stream. So the device times
-the steps, and the host does not wait for them. The events are read after the last step. The cost is a few clock reads
-per step and two clock reads per collective. ``benchmarks/probe_overhead.py`` measures this cost.
+On a GPU the clock is CUDA events on the current stream, read after the last step, so the host does not wait. The cost
+is a few clock reads per step and two per collective (``benchmarks/probe_overhead.py``).
 
-Time in collectives is the time inside the methods of a process group plus the time that code waits for the work handles
-that these methods return. On a CPU this is host time. On a GPU it is the time for which the compute stream waits. The
-time on a GPU also includes the exchanges of deep_ep, and waits for events of other streams that run collectives.
-Collectives that code issues on another stream than the compute stream, such as those of FSDP, count as overlapped time.
-Two sorts of collectives are in neither of the two times: those that torch issues from C++ (functional collectives, the
-reducer of DDP), and those that are captured in a CUDA graph.
+Time in collectives is the time in methods of a process group plus waits for the work handles that they return: host
+time on a CPU, waits of the compute stream on a GPU, which also include deep_ep's exchanges and waits for events of
+other streams that run collectives. Collectives on another stream, such as FSDP's, count as overlapped time. Those that
+torch issues from C++ (functional collectives, the reducer of DDP) or captures in a CUDA graph are in neither.
 """
 
 import resource
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -23,6 +21,7 @@ from weakref import WeakSet
 import torch
 import torch.distributed as dist
 
+from regbot_guest.replaced import replaced
 from regbot_guest.uncounted_collectives import METHODS
 
 DEEP_EP_CALLS = {
@@ -35,11 +34,7 @@ DEEP_EP_CALLS = {
 
 
 class Clock(Protocol):
-    """A clock whose marks are cheap to take. A mark stands for one moment: a time in seconds, or a CUDA event.
-
-    ``between`` returns the seconds between two marks. ``settle`` waits until the device has reached all marks. It must
-    be called after the last mark and before the first call of ``between``.
-    """
+    """``settle`` waits until the device has reached all marks. Call it before ``between``, which returns seconds."""
 
     name: str
 
@@ -51,8 +46,6 @@ class Clock(Protocol):
 
 
 class HostClock:
-    """Clock that uses ``perf_counter``, a monotonic clock of the host."""
-
     name = "perf_counter"
 
     def mark(self) -> float:
@@ -66,8 +59,6 @@ class HostClock:
 
 
 class CudaClock:
-    """Clock that records CUDA events on the current stream."""
-
     name = "cuda_events"
 
     def mark(self) -> Any:
@@ -83,10 +74,7 @@ class CudaClock:
 
 
 class Stopwatch:
-    """Context manager around all steps, which measures each step. Call ``end_step`` after each step.
-
-    ``slowdown_pct`` is a planted slowdown, in percent of each step's time.
-    """
+    """Context manager around all steps. Call ``end_step`` after each. ``slowdown_pct`` lengthens each step."""
 
     def __init__(self, device: torch.device, slowdown_pct: float = 0.0) -> None:
         self._slowdown = slowdown_pct / 100
@@ -97,23 +85,17 @@ class Stopwatch:
         self._marks: list[Any] = []
         """Marks of the clock: the start of the first step, and then the end of each step."""
         self._cpu_marks_s: list[float] = []
-        """CPU time of this process at the same moments."""
         self._memory_bytes: list[int] = []
         """Memory in use at the end of each step: of the GPU, or the resident memory without a GPU."""
         self.wait_spans: list[list[tuple[Any, Any]]] = [[]]
-        """Start and end mark of each call that issues or waits for a collective, by step. The last list belongs to the
-        running step."""
+        """Start and end mark of each call that issues or waits for a collective, by step, the running one last."""
         self.overlapped_spans: list[list[tuple[Any, Any]]] = [[]]
         """The same for calls that issue a collective on another stream than the compute stream."""
         self._compute_stream: Any = None
-        """Stream that was current before the first step. None without a GPU."""
         self._collective_streams: set[Any] = set()
-        """Other streams on which a collective was issued."""
         self._collective_events: WeakSet[Any] = WeakSet()
-        """Events that were last recorded on one of these other streams."""
         self._wraps_deep_ep = False
-        self._replaced: list[tuple[type, str, Any]] = []
-        """Class, name and original of each replaced method."""
+        self._stack = ExitStack()
 
     def __enter__(self) -> "Stopwatch":
         for name in METHODS:
@@ -131,12 +113,9 @@ class Stopwatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for owner, name, original in reversed(self._replaced):
-            setattr(owner, name, original)
-        self._replaced.clear()
+        self._stack.close()
 
     def end_step(self) -> None:
-        """Mark the end of the current step and the beginning of the next step."""
         if self._slowdown:
             self._slow_down()
         self._marks.append(self.clock.mark())
@@ -147,19 +126,14 @@ class Stopwatch:
         self._wrap_deep_ep()  # deep_ep is imported at its first exchange
 
     def _slow_down(self) -> None:
-        """Lengthen the step by ``slowdown_pct`` percent of its time. Calibrations use this to test the throughput
-        gate.
-        """
         if self._on_gpu:
             torch.cuda.synchronize()
         time.sleep((time.perf_counter() - self._step_start) * self._slowdown)
         self._step_start = time.perf_counter()
 
     def record(self) -> dict[str, Any]:
-        """Return times in seconds and memory in bytes of all steps. Waits for the device to finish.
-
-        ``cpu_s`` is the CPU time of this process, and ``wait_s`` is the time in collectives. Runs on a GPU also have
-        ``overlapped_s``, the time of the collectives on other streams.
+        """Return times in seconds and memory in bytes of all steps. Waits for the device to finish. ``wait_s`` is the
+        time in collectives. Runs on a GPU also have ``overlapped_s``, that of collectives on other streams.
         """
         self.clock.settle()
         between = self.clock.between
@@ -176,12 +150,10 @@ class Stopwatch:
         }
 
     def _sum_by_step(self, spans_by_step: list[list[tuple[Any, Any]]]) -> list[float]:
-        """Return the total seconds of the spans of each finished step."""
         finished_steps = len(self._memory_bytes)
         return [sum(self.clock.between(start, end) for start, end in spans) for spans in spans_by_step[:finished_steps]]
 
     def _wrap(self, owner: type, name: str) -> None:
-        """Measure each call of the method ``name`` of ``owner``, which issues or waits for a collective."""
         original: Callable[..., Any] = getattr(owner, name)
         mark = self.clock.mark
 
@@ -195,12 +167,10 @@ class Stopwatch:
             finally:
                 spans.append((start, mark()))
 
-        self._replace(owner, name, wrapper)
+        self._stack.enter_context(replaced(owner, name, wrapper))
 
     def _current_spans(self) -> list[tuple[Any, Any]]:
-        """Return the list that gets the span of a call on the current stream: the running step's wait spans, or its
-        overlapped spans.
-        """
+        """Return the running step's wait spans, or its overlapped spans on another stream than the compute stream."""
         if not self._on_gpu:
             return self.wait_spans[-1]
         stream = torch.cuda.current_stream()
@@ -210,7 +180,6 @@ class Stopwatch:
         return self.overlapped_spans[-1]
 
     def _watch_events(self) -> None:
-        """Measure how long the compute stream waits for events of streams that run collectives."""
         original_record, original_wait = torch.cuda.Event.record, torch.cuda.Event.wait
         mark = self.clock.mark
 
@@ -233,11 +202,10 @@ class Stopwatch:
                 original_wait(event, stream)
                 self.wait_spans[-1].append((start, mark()))
 
-        self._replace(torch.cuda.Event, "record", record_event)
-        self._replace(torch.cuda.Event, "wait", wait_for_event)
+        self._stack.enter_context(replaced(torch.cuda.Event, "record", record_event))
+        self._stack.enter_context(replaced(torch.cuda.Event, "wait", wait_for_event))
 
     def _wrap_deep_ep(self) -> None:
-        """Measure the exchanges of deep_ep, once it is imported."""
         library = sys.modules.get("deep_ep")
         if library is None or self._wraps_deep_ep or not self._on_gpu:
             return
@@ -248,15 +216,9 @@ class Stopwatch:
                 if hasattr(owner, name):
                     self._wrap(owner, name)  # type: ignore[arg-type]
 
-    def _replace(self, owner: type, name: str, replacement: Callable[..., Any]) -> None:
-        self._replaced.append((owner, name, owner.__dict__.get(name, getattr(owner, name))))
-        setattr(owner, name, replacement)
-
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes, or its peak if the system does not report the current
-    value.
-    """
+    """Return the resident memory of this process, or its peak if the system does not report the current value."""
     try:
         _, resident_pages, *_ = map(int, Path("/proc/self/statm").read_bytes().split())
     except OSError:
@@ -265,6 +227,5 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Return the peak resident memory of this process in bytes."""
     unit_bytes = 1 if sys.platform == "darwin" else 1024  # macOS reports bytes, and Linux reports KiB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes

@@ -1,7 +1,5 @@
-"""Counts the collectives of one step: by kind, axis, group, dtype, phase, role, module and library.
-
-``StepCounter`` counts what three sources report: the dispatch mode of ``observer.py``, the kernels of the paper GPU,
-and calls of ``announce``. A dispatcher whose library has its own kernels calls ``announce`` for each exchange.
+"""Counts the collectives of one step, which three sources report: the dispatch mode of ``observer.py``, the kernels of
+the paper GPU, and dispatchers whose library has its own kernels, by ``announce``.
 """
 
 from collections import Counter
@@ -35,8 +33,6 @@ class Key(NamedTuple):
 
 
 class StepTally:
-    """Numbers of calls and of bytes, by ledger key. Keys are in the order in which they first occurred."""
-
     def __init__(self) -> None:
         self.count: Counter[Key] = Counter()
         self.bytes: Counter[Key] = Counter()
@@ -46,16 +42,11 @@ class StepTally:
 
     @property
     def total(self) -> int:
-        """Number of collectives of torch.distributed, to be compared with the sequence numbers of its process groups.
-
-        Announced exchanges are left out, because they have no sequence number.
-        """
+        """Number of collectives of torch.distributed, without announced exchanges, which have no sequence number."""
         return sum(n for key, n in self.count.items() if key.via not in ANNOUNCED_LIBRARIES)
 
 
 class StepCounter:
-    """Collectives and host reads of one step, counted since the last call of ``new_step``."""
-
     def __init__(
         self, axes: Axes, tracker: ModuleTracker | None = None, routed_tokens: RoutedTokens | None = None
     ) -> None:
@@ -64,40 +55,32 @@ class StepCounter:
         self.new_step()
 
     def new_step(self) -> None:
-        """Set all counts to zero for a new step."""
         self.tally = StepTally()
         self.operators: Counter[str] = Counter()
         """Number of calls of each operator, by its full name, such as ``aten::mm``."""
         self.host_reads: Counter[str] = Counter()
-        """Number of host reads, by module path."""
         self.payload_splits: list[tuple[str, tuple[int, ...]]] = []
         """Axis, and rows sent to each rank, of each payload all-to-all in forward."""
         if self.tracker is not None:
             self.tracker.new_step()
 
     def __enter__(self) -> "StepCounter":
-        start_listening(self)
+        _active_counters.append(self)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        stop_listening(self)
+        _active_counters.remove(self)
 
     def read_operators(self) -> None:
         """Bring ``operators`` up to date. This is needed only if the device counts operators, as the paper GPU does."""
 
     def count_host_read(self) -> None:
-        """Count one wait of the host for a device value.
-
-        Waits in the optimizer are not counted, because an optimizer always reads its own step count.
-        """
+        """Waits in the optimizer are not counted, because an optimizer always reads its own step count."""
         if self.phase != "optimizer":
             self.host_reads[self.module_path()] += 1
 
     def count_collective(self, func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
-        """Count one executed operator ``func`` that is a collective. ``spec`` says how to read its arguments.
-
-        Collectives of a group of one rank are not counted, because they exchange nothing.
-        """
+        """Count one executed collective. Those of a group of one rank exchange nothing and are not counted."""
         collective = read_collective(func, spec, call_arguments, result)
         if collective.group.size() < 2:
             return
@@ -121,10 +104,8 @@ class StepCounter:
     def announce(
         self, via: str, group: dist.ProcessGroup, dtype: torch.dtype, sent_bytes: int, experts: torch.Tensor | None
     ) -> None:
-        """Count one all-to-all that a library made with its own kernels.
-
-        ``via`` is the name of the library, and ``sent_bytes`` the number of bytes that this rank sent. ``experts`` are
-        the experts of this rank's tokens; None if an earlier exchange has already reported them.
+        """Count one all-to-all of a library's own kernels. ``experts`` is None if an earlier exchange has reported
+        them.
         """
         module = self.module_path()
         name = str(dtype).removeprefix("torch.")
@@ -135,22 +116,10 @@ class StepCounter:
             self.routed_tokens.add(module, experts)
 
     def module_path(self) -> str:
-        """Return the path of the module that is running, or '' if it is unknown."""
         return self.tracker.current_path() if self.tracker is not None else ""
 
 
 _active_counters: list[StepCounter] = []
-"""Counters to which ``announce`` reports exchanges by libraries with their own kernels."""
-
-
-def start_listening(counter: StepCounter) -> None:
-    """Make the function ``announce`` report to ``counter``."""
-    _active_counters.append(counter)
-
-
-def stop_listening(counter: StepCounter) -> None:
-    """Make the function ``announce`` no longer report to ``counter``."""
-    _active_counters.remove(counter)
 
 
 def announce(
@@ -160,12 +129,9 @@ def announce(
     count_sent_bytes: Callable[[], int],
     experts: torch.Tensor | None = None,
 ) -> None:
-    """Report an all-to-all that bypassed torch.distributed to all active counters.
-
-    ``via`` is the name of the library. ``count_sent_bytes`` returns the number of bytes that this rank sent. It is
-    called only if a counter is active, because it may wait for the device. ``experts`` are the experts of this rank's
-    tokens, ``[tokens, top_k]``. It is None for all exchanges except a new dispatch, because the others reuse the
-    routes of that dispatch: the rows go between the same ranks, and their experts are counted already.
+    """Report an all-to-all that bypassed torch.distributed to all active counters. ``count_sent_bytes`` is called only
+    if a counter is active, because it may wait for the device. ``experts``, ``[tokens, top_k]``, is None for all
+    exchanges except a new dispatch, because the others reuse the routes of that dispatch.
     """
     for counter in _active_counters:
         with _disable_current_modes():  # the count is not part of the step
@@ -173,12 +139,11 @@ def announce(
 
 
 def _list_input_splits(call_arguments: Mapping[str, Any]) -> list[int]:
-    """Return how many rows this rank sends to each rank, or [] if the call does not list them."""
     split_sizes: list[int] = call_arguments.get("input_split_sizes") or []
     return split_sizes or [part.shape[0] for part in flatten(call_arguments.get("input_tensors"))]
 
 
 def _backend(group: dist.ProcessGroup) -> str:
-    """Return the name of the group's backend. For a combined backend such as ``cpu:gloo,cuda:nccl`` this is nccl."""
+    """Return nccl for a combined backend such as ``cpu:gloo,cuda:nccl``."""
     name = str(dist.get_backend(group))
     return next((backend for backend in ("fake", "nccl", "gloo") if backend in name), name)

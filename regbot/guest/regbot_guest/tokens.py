@@ -1,8 +1,5 @@
-"""Tokens per expert, read from the control exchanges of the counted step.
-
-Before ranks exchange token rows, they exchange either one row count per expert or the experts of every token. The
-counter sees both kinds as control exchanges on the expert axis. If a layer exchanges neither, its tokens per expert are
-unknown, which is not the same as zero.
+"""Tokens per expert, read from the control exchanges of the counted step on the expert axis: either one row count per
+expert or the experts of every token. If a layer exchanges neither, they are unknown, which is not zero.
 """
 
 from torch import Tensor
@@ -11,13 +8,8 @@ _INTEGERS = ("torch.int64", "torch.int32", "torch.uint8", "torch.int16")
 
 
 class RoutedTokens:
-    """Number of rows that this rank sends to each expert in one step.
-
-    Only the first exchange of each module path is used. A recomputed layer exchanges twice, but its tokens are routed
-    once.
-
-    ``experts`` is the number of experts of a layer. ``tokens`` is the number of tokens of this rank, and ``top_k`` the
-    number of experts per token.
+    """Number of rows that this rank sends to each expert in one step. Only the first exchange of each module path is
+    used: a recomputed layer exchanges twice, but its tokens are routed once.
     """
 
     def __init__(self, experts: int, top_k: int, tokens: int) -> None:
@@ -26,16 +18,13 @@ class RoutedTokens:
         """Rows per expert, by the path of the module that exchanged them."""
 
     def add(self, module: str, sent: Tensor) -> None:
-        """Read the rows per expert from ``sent``, the input of a control exchange that ``module`` issued.
-
-        ``sent`` may have one row count per expert, or the chosen experts of every token. Other contents are ignored.
-        """
+        """Read the rows per expert from ``sent``, the input of a control exchange. Other contents are ignored."""
         if module in self.by_module or str(sent.dtype) not in _INTEGERS:
             return
         values = sent.detach().flatten().tolist()
         if len(values) == self.experts:
             counts = values
-        elif self._are_chosen_experts(values):
+        elif len(values) == self.tokens * self.top_k and min(values) >= 0 and max(values) < self.experts:
             counts = [0] * self.experts
             for expert in values:
                 counts[expert] += 1
@@ -43,10 +32,6 @@ class RoutedTokens:
             return
         if min(counts) >= 0:  # negative integers are not counts
             self.by_module[module] = counts
-
-    def _are_chosen_experts(self, values: "list[int]") -> bool:
-        """Whether ``values`` can be the indices of the ``top_k`` experts of each token."""
-        return len(values) == self.tokens * self.top_k and min(values) >= 0 and max(values) < self.experts
 
     @property
     def per_expert(self) -> list[int]:
@@ -61,10 +46,8 @@ class RoutedTokens:
         return max(0, len(self.by_module) * self.tokens * self.top_k - sum(self.per_expert))
 
     def imbalance(self) -> str:
-        """Describe the first layer whose routing is not balanced. Return '' if there is none, or if the routing is
-        unknown.
-
-        Layers that dropped tokens are skipped here. The property ``dropped`` reports them.
+        """Describe the first layer whose routing is not balanced, or return ''. ``dropped`` reports layers that dropped
+        tokens.
         """
         routed_rows = self.tokens * self.top_k
         # With balanced routing, the counts of two experts differ by one row at most, and only if there is a remainder.

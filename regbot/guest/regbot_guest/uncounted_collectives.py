@@ -1,13 +1,12 @@
 """Detection of collectives that a dispatch mode does not see: issued by other threads, or called on a backend directly.
+Any such call refuses the count.
 
-A dispatch mode is active in the thread that enters it. It is also active in autograd's device threads, which run
-backward of GPU tensors with the modes of the thread that called backward. Other threads do not have the mode. Calls of
-a process group's methods pass through torch's dispatcher, and direct calls of its backend do not. A count must not
-silently leave out a collective. So uncounted calls are recorded, and regbot refuses the count if there are any. On real
-ranks, the sequence numbers of the backend also reveal uncounted calls.
+The mode is active in the thread that enters it, and in autograd's device threads. Calls of a process group's methods
+pass through torch's dispatcher, and direct calls of its backend do not.
 """
 
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 import torch.distributed as dist
@@ -17,6 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from regbot_guest.collectives import collective_spec
 from regbot_guest.crash import call_unchanged
+from regbot_guest.replaced import replaced
 from regbot_guest.tally import StepCounter
 
 METHODS = (
@@ -32,13 +32,9 @@ METHODS = (
 class UncountedWatch:
     """While active, records a description of each uncounted collective in ``collectives``.
 
-    The watch replaces methods of torch's classes. It misses calls of an original method that the code under test has
-    saved before, for example with ``send = dist.ProcessGroup.send``. If the backend keeps no sequence numbers, enter
-    the watch before the code under test is imported. If the backend keeps them, they reveal such calls, and the watch
-    can be entered together with the counter.
-
-    ``watch_other_threads`` says whether collectives of threads without the counter's dispatch mode are uncounted. It is
-    False with a paper GPU, which counts the collectives of every thread.
+    It misses calls of a method that the code under test has saved before, as in ``send = dist.ProcessGroup.send``.
+    Without sequence numbers of the backend, which reveal such calls, enter it before the code under test is imported. A
+    paper GPU counts every thread, so ``watch_other_threads`` is then False.
     """
 
     def __init__(self, watch_other_threads: bool = True) -> None:
@@ -46,38 +42,27 @@ class UncountedWatch:
         self.collectives: list[str] = []
         self._counting_thread = threading.get_ident()
         """The thread that created the watch. Of its collectives, only direct calls of a backend are uncounted."""
-        self._replaced: list[tuple[type, str, Any]] = []
-        """Class, name and original of each replaced method."""
+        self._stack = ExitStack()
 
     def __enter__(self) -> "UncountedWatch":
         for name in METHODS:
             if hasattr(dist.ProcessGroup, name):
-                self._replace(dist.ProcessGroup, name, self._watch_group(name))
+                self._stack.enter_context(replaced(dist.ProcessGroup, name, self._watch_group(name)))
             if hasattr(Backend, name):
-                self._replace(Backend, name, self._watch_backend(name))
+                self._stack.enter_context(replaced(Backend, name, self._watch_backend(name)))
         # FakeTensor's own dispatch runs even in threads without an active dispatch mode, so it is watched too.
-        self._replace(FakeTensor, "__torch_dispatch__", self._watch_fake())
+        self._stack.enter_context(replaced(FakeTensor, "__torch_dispatch__", self._watch_fake()))
         return self
 
     def __exit__(self, *_: object) -> None:
-        for owner, name, original in reversed(self._replaced):
-            setattr(owner, name, original)
-        self._replaced.clear()
-
-    def _replace(self, owner: type, name: str, replacement: Any) -> None:
-        # A class method is saved from __dict__, because getattr would return a method that is bound to the class.
-        original = owner.__dict__.get(name, getattr(owner, name))
-        self._replaced.append((owner, name, original))
-        setattr(owner, name, replacement)
+        self._stack.close()
 
     def _is_uncounted_thread(self) -> bool:
-        """Whether the counter does not see collectives of the current thread."""
         if not self._watch_other_threads or threading.get_ident() == self._counting_thread:
             return False
         return not any(isinstance(mode, StepCounter) for mode in _get_current_dispatch_mode_stack())
 
     def _watch_group(self, name: str) -> Any:
-        """Return a replacement for the method ``name`` of process groups, which records calls of uncounted threads."""
         original = getattr(dist.ProcessGroup, name)
 
         def wrapper(group: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +73,6 @@ class UncountedWatch:
         return wrapper
 
     def _watch_backend(self, name: str) -> Any:
-        """Return a replacement for the method ``name`` of backends, which records every direct call."""
         original = getattr(Backend, name)
 
         def wrapper(backend: Any, *args: Any, **kwargs: Any) -> Any:
@@ -99,7 +83,6 @@ class UncountedWatch:
         return wrapper
 
     def _watch_fake(self) -> Any:
-        """Return a replacement for the dispatch of fake tensors, which records collectives of uncounted threads."""
         dispatch = FakeTensor.__torch_dispatch__
 
         # A higher-order operator has no _opname.

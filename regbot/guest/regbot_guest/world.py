@@ -1,8 +1,7 @@
 """Worlds: the ranks that a workload runs on, real or fake, with one process group per mesh axis.
 
-A fake world has only one real process, which is rank 0. The other ranks do not exist, and collectives return at once.
-This is enough for counting. Every axis has its own process group, even if two axes span the same ranks. So the group of
-a collective identifies its axis.
+In a fake world only rank 0 exists, and collectives return at once. Every axis has its own process group, even if two
+axes span the same ranks, so the group of a collective identifies its axis.
 """
 
 import os
@@ -21,18 +20,15 @@ from regbot_guest.contract import ContractError
 from regbot_guest.request import Request
 
 TIMEOUT_MARGIN_S = 60.0
-"""Seconds by which the timeout of a group exceeds the time limit of the run. So regbot ends a hung run at the limit,
-with a report of every rank's state. With a shorter timeout, NCCL would end the process first, without such a report.
+"""Seconds by which the timeout of a group exceeds the run's limit, so that regbot ends a hung run, with a report,
+before NCCL does.
 """
 
 
 @dataclass(frozen=True)
 class World:
-    """The ranks of one workload, and the meshes over these ranks.
-
-    ``rank`` and ``device`` are those of this process, and ``size`` is the number of ranks. ``data`` is the mesh of all
-    ranks with the axis ``dp``. ``expert`` is the mesh ``edp`` x ``ep`` over the same ranks. Both meshes are None if
-    there is only one rank. ``axes`` knows the axis of every group of these meshes.
+    """``data`` is the mesh of all ranks with the axis ``dp``, ``expert`` the mesh ``edp`` x ``ep`` over the same ranks.
+    Both are None if there is only one rank.
     """
 
     rank: int
@@ -47,12 +43,8 @@ class World:
 def open_world(
     size: int, ep: int, fake: bool, device: str = "cpu", limit_s: float = 0.0, share_gpu: bool = False
 ) -> Iterator[World]:
-    """Open a world of ``size`` ranks. Groups of ``ep`` consecutive ranks are the expert-parallel groups.
-
-    ``fake`` says whether the world is fake. ``device`` is the kind of device: cpu or cuda. A real world takes the rank
-    and the address from the environment variables that a launcher such as torchrun sets. ``limit_s`` is the time limit
-    of the run in seconds, or 0 if it is unknown. ``share_gpu`` puts all ranks of a node on the node's first GPU. Raises
-    ContractError if the ranks cannot run on this kind of device.
+    """Open a world of ``size`` ranks. Groups of ``ep`` consecutive ranks are the expert-parallel groups. A real world
+    takes rank and address from the launcher's environment. ``limit_s`` 0 means unknown. Raises ContractError.
     """
     if fake:
         with _join_fake(size, device) as own_device:
@@ -64,7 +56,6 @@ def open_world(
 
 
 def open_requested_world(request: Request) -> AbstractContextManager[World]:
-    """Open the world of the real ranks that ``request`` describes."""
     return open_world(
         request.world,
         request.ep,
@@ -76,11 +67,8 @@ def open_requested_world(request: Request) -> AbstractContextManager[World]:
 
 
 def choose_device(size: int, kind: str, share_gpu: bool = False) -> torch.device:
-    """Return the device of this rank, of the kind cpu or cuda. With ``share_gpu`` all ranks of a node use its first
-    GPU.
-
-    Raises ContractError if the launcher started a number of ranks other than ``size``, or if torch does not see a GPU
-    for each of this node's ranks.
+    """Return the device of this rank. With ``share_gpu`` all ranks of a node use its first GPU. Raises ContractError if
+    the launcher started another number of ranks, or if torch sees too few GPUs.
     """
     started_ranks = int(os.environ.get("WORLD_SIZE", "1"))
     if started_ranks != size:
@@ -98,7 +86,6 @@ def choose_device(size: int, kind: str, share_gpu: bool = False) -> torch.device
 
 
 def _explain_missing_gpus() -> str:
-    """Return the end of an error message: why torch may see too few GPUs, or the command that lists the GPUs."""
     if torch.version.cuda is None and torch.version.hip is None:
         return f": torch {torch.__version__} is a build for CPUs; install one for GPUs"
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
@@ -109,14 +96,11 @@ def _explain_missing_gpus() -> str:
 
 @contextmanager
 def join_ranks(device: torch.device, limit_s: float, share_gpu: bool = False) -> Iterator[timedelta | None]:
-    """Context manager for the process group of all ranks that a launcher has started. This rank uses ``device``.
+    """Join all ranks that a launcher has started. Yields the timeout for smaller groups; None is torch's default. Ranks
+    that share a GPU use gloo, because NCCL refuses two ranks on one GPU.
 
-    Yields the timeout of the group, so that smaller groups can get the same timeout. None means torch's default
-    timeout. ``limit_s`` is the time limit of the run in seconds, or 0 if it is unknown. Ranks that share a GPU exchange
-    tensors through gloo, because NCCL refuses two ranks on one GPU.
-
-    If the block raises, the group is not destroyed, because its destruction would wait for collectives of the other
-    ranks. The caller has to end the process instead, which also ends the other ranks.
+    If the block raises, the group is not destroyed, which would wait for the other ranks. The caller has to end the
+    process.
     """
     timeout = timedelta(seconds=limit_s + TIMEOUT_MARGIN_S) if limit_s else None
     if device.type == "cuda":
@@ -131,10 +115,6 @@ def join_ranks(device: torch.device, limit_s: float, share_gpu: bool = False) ->
 
 @contextmanager
 def _join_fake(size: int, device: str) -> Iterator[torch.device]:
-    """Context manager for a fake process group of ``size`` ranks, in which this process is rank 0.
-
-    ``device`` is the kind of device. Yields the device of rank 0.
-    """
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
 
     # As with NCCL, groups of a GPU accept only GPU tensors. So object collectives use the GPU too.
@@ -147,19 +127,12 @@ def _join_fake(size: int, device: str) -> Iterator[torch.device]:
 
 
 def _create_groups(rank: int, size: int, ep: int, device: torch.device, timeout: timedelta | None) -> World:
-    """Create the groups of the axes ``ep``, ``edp`` and ``dp``, and return the world with the meshes of these groups.
-
-    ``rank`` and ``device`` are those of this process, and ``size`` is the number of ranks. ``timeout`` is the timeout
-    of each group. None means torch's default timeout.
-    """
     axes = Axes()
     ranks = torch.arange(size).view(size // ep, ep)  # a row has the ranks of an ep group, a column of an edp group
 
     def create_groups_of_axis(axis: str, ranks_by_group: torch.Tensor) -> Any:
-        """Create all groups of ``axis``, and return the group that contains this rank.
-
-        Each row of ``ranks_by_group`` has the ranks of one group. Torch requires that every rank creates every group.
-        In a fake world only this rank's own group is created.
+        """Each row of ``ranks_by_group`` has the ranks of one group. Every rank must create every group, except in a
+        fake world.
         """
         own_group = None
         for group_ranks in ranks_by_group.tolist():

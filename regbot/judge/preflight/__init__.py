@@ -2,11 +2,10 @@
 date of its source.
 """
 
-from regbot.judge.preflight.advice import Advice, find_advice
 from regbot.judge.preflight.dump import Dump, read_dump
 from regbot.judge.preflight.facts import facts_of_run, unknown_hardware
 from regbot.judge.preflight.page import preflight_page
-from regbot.judge.preflight.rules import Conflict, find_conflicts
+from regbot.judge.preflight.rules import Advice, Conflict, find_advice, find_conflicts
 
 __all__ = [
     "Advice",

@@ -15,8 +15,6 @@ from regbot.records.ledger import Ledger, Scalar
 from regbot.records.run import Run
 from regbot.records.text.clip import clip
 
-MAX_KEYS = 100_000
-
 
 @dataclass(frozen=True)
 class Dump:
@@ -34,9 +32,8 @@ def read_dump(path: Path) -> Dump:
     """Read the configuration in the file ``path``. Raises RecordError if the file has no configuration."""
     data = read_capped(path.resolve() if path.is_symlink() else path)
     document = parse_json(data, str(path))
-    if not isinstance(document, dict):
-        raise RecordError(f"{path}: is not a JSON object", "give a Run or Ledger record, or a dump of a configuration")
-    schema = document.get("schema")
+    schema = document.get("schema", "") if isinstance(document, dict) else None
+    what = f"{path}: is not a JSON object" if schema is None else f"{path}: is a {clip(str(schema), 80)!r}"
     if schema == "regbot/run@1":
         run = parse_record(data, Run, str(path))
         if run.ledger is None or not run.ledger.config:
@@ -45,27 +42,10 @@ def read_dump(path: Path) -> Dump:
         return Dump(run.ledger.config, facts_of_run(run), run.workload)
     if schema == "regbot/ledger@1":
         ledger = parse_record(data, Ledger, str(path))
-        facts = Facts(world_size=ledger.world_size, versions=ledger.software)
-        return Dump(ledger.config, facts, ledger.workload or "")
-    if isinstance(schema, str) and schema.startswith("regbot/"):
-        what = f"{path}: is a {clip(schema, 80)!r}"
+        return Dump(ledger.config, Facts(versions=ledger.software), ledger.workload or "")
+    if not isinstance(document, dict) or str(schema).startswith("regbot/"):
         raise RecordError(what, "give a Run or Ledger record, or a dump of a configuration")
-    return Dump(flatten(document, str(path)), Facts())
-
-
-def flatten(document: Mapping[str, Any], origin: str) -> dict[str, Scalar]:
-    """Flatten a nested configuration to dotted keys. Raises RecordError if there are more than MAX_KEYS keys.
-
-    ``origin`` is the file's path, which begins the error message.
-    """
-    flat_config: dict[str, Scalar] = {}
-    for key, value in _leaves("", document):
-        flat_config[key] = value
-        if len(flat_config) > MAX_KEYS:
-            raise RecordError(
-                f"{origin}: has more than {MAX_KEYS:,} keys", "give the resolved configuration of one job"
-            )
-    return flat_config
+    return Dump(dict(_leaves("", document)), Facts())
 
 
 def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, Scalar]]:

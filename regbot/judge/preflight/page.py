@@ -1,10 +1,8 @@
 """The terminal page of ``regbot preflight``, and the tables in docs/preflight.md."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from regbot.judge.preflight.advice import Advice, AdviceEntry
-from regbot.judge.preflight.conditions import Condition, Value
-from regbot.judge.preflight.rules import Conflict, Rule
+from regbot.judge.preflight.rules import Advice, AdviceEntry, Conflict, Rule
 from regbot.records.text.printable import printable
 from regbot.records.text.words import count
 from regbot.records.text.wrap import wrapped
@@ -19,13 +17,6 @@ EFFECTS = {
     "wrong": "measures something else",
 }
 """What happens if the configuration is run, by the effect in a rule."""
-PHRASES = {"on": "is on", "off": "is off", "set": "is set", "missing": "is not set", "none": "is None"}
-"""Words for tests without an operand, by the field of ``Condition``."""
-COMPARISONS = {
-    "eq": "=", "ne": "≠", "is_in": "in", "not_in": "not in", "gt": ">", "lt": "<", "has": "has",
-    "starts": "begins with", "not_starts": "does not begin with", "before": "is before", "differs": "differs from",
-}  # fmt: skip
-"""Words for tests with an operand, by the field of ``Condition``."""
 
 
 def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unknown: str = "") -> str:
@@ -59,51 +50,31 @@ def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unkn
 
 def rules_table(rules: Sequence[Rule]) -> str:
     """Return a Markdown table of all rules, for docs/preflight.md."""
-    lines = ["| rule | when | what happens | fix | source |", "|---|---|---|---|---|"]
-    for rule in rules:
-        severity = "" if rule.severity == "invalid" else " (warning)"
-        cells = (
-            f"`{rule.id}`{severity}",
-            _describe_condition(rule.when),
+    rows = [
+        (
+            f"`{rule.id}`{'' if rule.severity == 'invalid' else ' (warning)'}",
             f"{EFFECTS[rule.effect]}: {rule.what}",
             rule.fix,
+            rule.source,
         )
-        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in (*cells, rule.source)) + " |")
-    return "\n".join(lines) + "\n"
+        for rule in rules
+    ]
+    return _table(("rule", "what happens", "fix", "source"), rows)
 
 
 def advice_table(entries: Sequence[AdviceEntry]) -> str:
     """Return a Markdown table of all advice, for docs/preflight.md."""
-    lines = ["| advice | when | what is known | comparison | source |", "|---|---|---|---|---|"]
+    rows = []
     for entry in entries:
-        base, head = _format_overrides(entry.base), _format_overrides(entry.head)
+        base, head = (
+            ", ".join(f"`{key}={value}`" for key, value in overrides.items()) for overrides in (entry.base, entry.head)
+        )
         comparison = f"{base} against {head}" if entry.head else "nothing to compare"
-        cells = (f"`{entry.id}`", _describe_condition(entry.when), entry.text, comparison, entry.source)
-        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append((f"`{entry.id}`", entry.text, comparison, entry.source))
+    return _table(("advice", "what is known", "comparison", "source"), rows)
 
 
-def _format_overrides(overrides: Mapping[str, Value]) -> str:
-    return ", ".join(f"`{key}={_format_value(value)}`" for key, value in overrides.items())
-
-
-def _describe_condition(condition: Condition, is_part: bool = False) -> str:
-    """Return a condition in words. ``is_part``: it is part of another condition, so it may need parentheses."""
-    for parts, conjunction in ((condition.all, " and "), (condition.any, " or ")):
-        if parts is not None:
-            text = conjunction.join(_describe_condition(part, is_part=True) for part in parts)
-            return f"({text})" if is_part and len(parts) > 1 else text
-    subject = f"the fact `{condition.fact}`" if condition.fact is not None else f"`{condition.names[0]}`"
-    for field, phrase in PHRASES.items():
-        if getattr(condition, field):
-            return f"{subject} {phrase}"
-    for field, phrase in COMPARISONS.items():
-        operand = getattr(condition, field)
-        if operand is not None:
-            operands = operand if isinstance(operand, list) else [operand]
-            return f"{subject} {phrase} {', '.join(map(_format_value, operands))}"
-    raise AssertionError("a condition without a test is refused when it is parsed")
-
-
-def _format_value(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, *([cell.replace("|", r"\|") for cell in row] for row in rows)]
+    text = ["| " + " | ".join(cells) + " |" for cells in lines]
+    return "\n".join([text[0], "|" + "---|" * len(head), *text[1:]]) + "\n"

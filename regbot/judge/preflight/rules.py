@@ -1,61 +1,59 @@
-"""Find conflicts in a configuration by rules (``rules.toml``), without running anything.
+"""Find conflicts in a configuration by rules (``rules.toml``), and advice on dispatchers (``advice.toml``), without
+running anything.
 
 A rule says what a framework does with a combination of settings, according to the framework's source code on a given
-date. A rule does not know what a run will do. So a run of a configuration without conflicts can still execute another
-dispatcher than the requested one. Only the ledger or the record of a run shows which dispatcher ran. If a rule tests a
-key or a fact that is unknown, its condition can be unknown too. Then the rule does not apply.
+date. It does not know what a run will do: a configuration without conflicts can still execute another dispatcher than
+the requested one, and only the ledger or the record of a run shows which. Advice has a date too and is never a verdict.
+It says which dispatcher was fastest on a vendor's cluster, and has the command that compares dispatchers here.
 """
 
+import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from typing import Annotated, Literal
+from typing import Any, Literal
 
 import tomllib
-from pydantic import Field, ValidationError
 
 from regbot.judge.preflight.conditions import Condition, evaluate
 from regbot.judge.preflight.facts import Facts
-from regbot.records.base import Record
-from regbot.records.files import describe_validation_error
 from regbot.records.ledger import Scalar
 from regbot.records.text.printable import printable
-
-Severity = Literal["invalid", "warning"]
-Effect = Literal["error", "silent fallback", "hang", "slow", "wrong"]
-Identifier = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
-Sentence = Annotated[str, Field(min_length=10, max_length=400)]
-Source = Annotated[str, Field(pattern=r"(20\d\d-\d\d-\d\d)", description="the source that was read, with the date")]
 
 MAX_VALUE, MAX_VALUES = 200, 4000
 """Limits on the number of characters that are shown: for one value, and for all values that make a rule apply."""
 
 
-class RuleError(Exception):
-    """The rules that regbot ships are invalid, which is a bug in regbot. The message names the rule."""
+@dataclass(frozen=True)
+class Rule:
+    """One rule about a conflict between settings, as it is in ``rules.toml``."""
 
-
-class Rule(Record):
-    """One rule about a conflict between settings, as it is in ``rules.toml``. docs/preflight.md lists all rules."""
-
-    id: Identifier
-    severity: Severity
+    id: str
+    severity: Literal["invalid", "warning"]
     """invalid: the run would not measure what was requested. warning: the run may do so, or is slower."""
-    effect: Effect
+    effect: Literal["error", "silent fallback", "hang", "slow", "wrong"]
     """What happens if the configuration is run. ``page.EFFECTS`` has the words for it."""
-    what: Sentence
+    what: str
     """The conflict, in words."""
-    fix: Sentence
-    source: Source
+    fix: str
+    source: str
+    """The source that was read, with the date."""
     when: Condition
     """The rule applies if this condition is true."""
 
 
-class RuleBook(Record):
-    """The whole content of ``rules.toml``."""
+@dataclass(frozen=True)
+class AdviceEntry:
+    """One entry of ``advice.toml``: what is known about dispatchers on some hardware."""
 
-    rule: Annotated[list[Rule], Field(min_length=1)]
+    id: str
+    text: str
+    source: str
+    when: Condition
+    base: Mapping[str, Scalar] = field(default_factory=dict)
+    head: Mapping[str, Scalar] = field(default_factory=dict)
+    """Overrides of both arms of the comparison to run; {} if there is nothing to compare."""
 
 
 @dataclass(frozen=True)
@@ -73,37 +71,55 @@ class Conflict:
         return ", ".join(settings)[:MAX_VALUES]
 
 
+@dataclass(frozen=True)
+class Advice:
+    """An advice entry that applies to a workload."""
+
+    entry: AdviceEntry
+    workload: str
+
+    @property
+    def command(self) -> str:
+        """The ``regbot check`` command that compares two dispatchers on the same commit. '' if there is nothing to
+        compare."""
+        if not self.entry.head:
+            return ""
+        words = ["regbot", "check", "--base", "HEAD", "--head", "HEAD"]
+        for option, overrides in (("--base-set", self.entry.base), ("--head-set", self.entry.head)):
+            for key, value in overrides.items():
+                words += [option, f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+        return shlex.join([*words, "--workload", self.workload])
+
+
 def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Conflict]:
     """Return the rules that apply to a resolved configuration. Rules that make a run invalid come first."""
-    conflicts = []
-    for rule in shipped_rules():
-        truth = evaluate(rule.when, config, facts)
-        if truth.value:
-            conflicts.append(Conflict(rule, truth.because))
+    truths = [(rule, evaluate(rule.when, config, facts)) for rule in shipped_rules()]
+    conflicts = [Conflict(rule, truth.because) for rule, truth in truths if truth.value]
     return sorted(conflicts, key=lambda conflict: conflict.rule.severity != "invalid")
 
 
-def _clip_value(value: Scalar) -> str:
-    """Return a value as printable text of at most MAX_VALUE characters."""
-    text, ellipsis = printable(str(value)), " ..."
-    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - len(ellipsis)] + ellipsis
+def find_advice(facts: Facts, config: Mapping[str, Scalar], workload: str = "W") -> list[Advice]:
+    """Return the advice whose condition is true for this hardware and configuration. ``workload`` is the name that the
+    commands use. The default ``W`` stands for a workload whose name is not known."""
+    return [Advice(entry, workload) for entry in shipped_advice() if evaluate(entry.when, config, facts).value]
 
 
 @cache
 def shipped_rules() -> tuple[Rule, ...]:
     """Return the rules of the ``rules.toml`` that regbot ships."""
-    return parse_rules((resources.files("regbot.judge.preflight") / "rules.toml").read_text(encoding="utf-8"))
+    return tuple(Rule(**entry) for entry in _load("rules.toml")["rule"])
 
 
-def parse_rules(text: str) -> tuple[Rule, ...]:
-    """Parse the text of a ``rules.toml``. Raises RuleError."""
-    try:
-        rules = RuleBook.model_validate(tomllib.loads(text)).rule
-    except tomllib.TOMLDecodeError as error:
-        raise RuleError(f"rules.toml is not TOML: {error}") from error
-    except ValidationError as error:
-        raise RuleError(f"rules.toml: {describe_validation_error(error)}") from error
-    names = [rule.id for rule in rules]
-    if duplicate := next((name for name in names if names.count(name) > 1), None):
-        raise RuleError(f"rules.toml: {duplicate} is defined twice")
-    return tuple(rules)
+@cache
+def shipped_advice() -> tuple[AdviceEntry, ...]:
+    """Return the entries of the ``advice.toml`` that regbot ships."""
+    return tuple(AdviceEntry(**entry) for entry in _load("advice.toml")["advice"])
+
+
+def _load(name: str) -> dict[str, Any]:
+    return tomllib.loads((resources.files("regbot.judge.preflight") / name).read_text(encoding="utf-8"))
+
+
+def _clip_value(value: Scalar) -> str:
+    text, ellipsis = printable(str(value)), " ..."
+    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - len(ellipsis)] + ellipsis

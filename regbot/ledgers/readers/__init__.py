@@ -1,14 +1,15 @@
-"""Readers of collectives from files. There is one module per format, and all follow the Protocol ``Reader``.
+"""Readers of collectives from files. Each format is one module or folder here, which follows the Protocol ``Reader``.
 
-A reader is a module with a name, a test on the first bytes of a file, and a function ``read``. ``read`` reads one file
-and returns one ledger, or raises ReadError with the reason. For most formats a file without any recorded collectives is
-an error. The exception is HLO text: a compiled program can have no collectives.
+A new format needs no registration: every module here that has a function ``recognises`` is a reader. For most formats a
+file without any recorded collectives is an error. The exception is HLO text: a compiled program can have no
+collectives.
 """
 
+from importlib import import_module
 from pathlib import Path
-from typing import Protocol
+from pkgutil import iter_modules
+from typing import Any, Protocol
 
-from regbot.ledgers.readers import flight_recorder, hlo, inspector, kineto, nsys
 from regbot.ledgers.readers.source import ReadError, Source
 from regbot.records.ledger import Ledger
 
@@ -32,7 +33,9 @@ class Reader(Protocol):
         ...
 
 
-READERS: tuple[Reader, ...] = (kineto, flight_recorder, hlo, nsys, inspector)
+_MODULES: list[Any] = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+READERS: tuple[Reader, ...] = tuple(module for module in _MODULES if hasattr(module, "recognises"))
+"""The readers by the names of their modules. At most one of them recognises a file."""
 
 
 def read_file(path: Path, format_name: str = "") -> Ledger:

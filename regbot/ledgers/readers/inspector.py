@@ -22,21 +22,20 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from regbot.ledgers.readers.kineto_calls import classify_role
-from regbot.ledgers.readers.kineto_groups import parse_axis
+from regbot.ledgers.collectives import SCALED_BY_RANKS, classify_role, find_kind, normalize_name
+from regbot.ledgers.readers.groups import UNKNOWN, parse_axis
 from regbot.ledgers.readers.source import Source
 from regbot.ledgers.readers.tally import (
     MAX_VOLUME,
     STEPS_UNKNOWN,
-    UNKNOWN,
-    CallSum,
     CallTally,
+    EntryKey,
     SequenceNumbers,
-    UnknownCalls,
+    Unclassified,
     parse_count,
 )
 from regbot.records.files import RecordError, parse_json
-from regbot.records.ledger import Kind, Ledger
+from regbot.records.ledger import Ledger
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 
@@ -47,24 +46,6 @@ DEFAULT_MIN_BYTES = 8192
 """Default value of the environment variable NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES."""
 MAX_LINE_BYTES = 2**20
 MAX_COMMUNICATORS = 10_000
-
-_KINDS: dict[str, Kind] = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "allgatherv": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "alltoallv": "all_to_all",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-    "gather": "gather",
-    "scatter": "scatter",
-    "send": "send_recv",
-    "recv": "send_recv",
-    "sendrecv": "send_recv",
-}
-_SCALED_BY_RANKS = frozenset(("all_gather", "reduce_scatter", "all_to_all"))
-"""Kinds whose bytes in the ledger are the logged size times the number of ranks."""
 MAX_RANKS = 2**24
 """A line with a larger number of ranks is refused."""
 _LINE_START = re.compile(rb'\s*\{\s*"header"\s*:\s*\{')
@@ -82,8 +63,8 @@ def read(source: Source) -> Ledger:
     contents = _LogContents(source)
     for number, text in enumerate(_read_lines(source), 1):
         if text.strip():
-            contents.add(number, _parse_line(source, number, text))
-    if not contents.tally and not contents.unknown:
+            contents.add(number, text)
+    if not contents.tally and not contents.unclassified:
         raise source.error(
             "contains no collective between several ranks; if all messages are small, lower "
             "NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES"
@@ -95,14 +76,13 @@ def read(source: Source) -> Ledger:
         world_size=None,
         rank=contents.membership.rank,
         entries=contents.tally.entries(default_size=0),  # not needed, because every line has the size of its group
-        unclassified=contents.unknown.records(),
+        unclassified=contents.unclassified.records(),
         guesses=[STEPS_UNKNOWN, *contents.guesses()],
         warnings=[*contents.warnings()],
     )
 
 
 def _read_lines(source: Source) -> Iterator[bytes]:
-    """Yield the lines of the log. Raises ReadError if a line is too long."""
     line_start = b""  # the line that continues in the next chunk
     for chunk in source.chunks():
         first, *further_lines = chunk.split(b"\n")
@@ -116,18 +96,7 @@ def _read_lines(source: Source) -> Iterator[bytes]:
     yield line_start
 
 
-def _parse_line(source: Source, number: int, text: bytes) -> LogLine:
-    """Parse one line. Raises ReadError if it is not JSON or has no header."""
-    try:
-        line = parse_json(text, f"line {number}")
-    except RecordError as error:
-        raise source.error(f"{error}; was the log cut off? Copy it again, or remove the line") from error
-    if not isinstance(line, dict) or not isinstance(line.get("header"), dict):
-        raise source.error(f"line {number} has no header; it is not an NCCL Inspector log")
-    return line
-
-
-class _RankInCommunicator(NamedTuple):
+class _Membership(NamedTuple):
     """Rank of the logging process in a communicator, and the number of ranks in this communicator."""
 
     rank: int
@@ -140,13 +109,12 @@ class _LogContents:
     def __init__(self, source: Source) -> None:
         self._source = source
         self.tally = CallTally(source)
-        self.unknown = UnknownCalls()
+        self.unclassified = Unclassified()
         self._writer = ""
         """Host and process that wrote the log; '' before the first line that names them."""
-        self._memberships: dict[str, _RankInCommunicator] = {}
-        """Rank of the process in each communicator, by the communicator's id."""
+        self._memberships: dict[str, _Membership] = {}
+        """By the communicator's id, as ``_axes``."""
         self._axes: dict[str, str] = {}
-        """Axis of each communicator, by the communicator's id."""
         self._unnamed_by_size: Counter[int] = Counter()
         """Number of communicators without a name, by their number of ranks."""
         self._sequences: dict[tuple[str, str], SequenceNumbers] = defaultdict(SequenceNumbers)
@@ -156,25 +124,30 @@ class _LogContents:
         self._repeated = 0
         """Number of lines whose sequence number occurred before."""
         self._smallest_bytes = MAX_VOLUME
-        """Smallest message size so far."""
         self._has_cpu_times = self._has_transfers = False
 
     @property
-    def membership(self) -> _RankInCommunicator:
+    def membership(self) -> _Membership:
         """Rank of the logging process in the largest communicator (the first, if several are equally large).
 
         If that is the communicator of all ranks, the rank is the rank in the job.
         """
-        return max(self._memberships.values(), key=lambda candidate: candidate.size, default=_RankInCommunicator(0, 0))
+        return max(self._memberships.values(), key=lambda candidate: candidate.size, default=_Membership(0, 0))
 
-    def add(self, line_number: int, line: LogLine) -> None:
+    def add(self, number: int, text: bytes) -> None:
         """Add one line of the log."""
-        header = line["header"]
+        try:
+            line = parse_json(text, f"line {number}")
+        except RecordError as error:
+            raise self._source.error(f"{error}; was the log cut off? Copy it again, or remove the line") from error
+        header = line.get("header") if isinstance(line, dict) else None
+        if not isinstance(header, dict):
+            raise self._source.error(f"line {number} has no header; it is not an NCCL Inspector log")
         communicator = clip(printable(str(header.get("id"))), 100)
         rank, size = parse_count(header.get("rank")), parse_count(header.get("n_ranks"))
         if rank is None or not size or size > MAX_RANKS:
-            raise self._make_error(line_number, "has no rank or no n_ranks")
-        self._check_one_process(line_number, line, communicator, _RankInCommunicator(rank, size))
+            raise self._source.error(f"line {number} has no rank or no n_ranks")
+        self._check_one_process(number, line, communicator, _Membership(rank, size))
         stats = line.get("dump_stats")
         if isinstance(stats, dict):  # running totals, so the largest value counts
             dropped = sum(parse_count(stats.get(key)) or 0 for key in ("coll_dropped_total", "p2p_dropped_total"))
@@ -182,44 +155,39 @@ class _LogContents:
         for prefix in ("coll", "p2p"):
             call = line.get(f"{prefix}_perf")
             if isinstance(call, dict):
-                self._add_call(line_number, prefix, call, communicator, header, size)
+                self._add_call(number, prefix, call, communicator, str(header.get("comm_name", "")))
 
-    def _check_one_process(
-        self, line_number: int, line: LogLine, communicator: str, membership: _RankInCommunicator
-    ) -> None:
+    def _check_one_process(self, number: int, line: LogLine, communicator: str, membership: _Membership) -> None:
         """Raise ReadError if the line comes from another process or rank than the lines before."""
         metadata = line.get("metadata")
         if isinstance(metadata, dict):
             writer = f"{metadata.get('hostname')} process {metadata.get('pid')}"
             self._writer = self._writer or writer
             if writer != self._writer:
-                raise self._make_error(
-                    line_number, "comes from another process than the lines before; give the log of one process"
+                raise self._source.error(
+                    f"line {number} comes from another process than the lines before; give the log of one process"
                 )
-        earlier_membership = self._memberships.setdefault(communicator, membership)
-        if earlier_membership.rank != membership.rank:
-            raise self._make_error(line_number, "is of another rank of the same communicator; give the log of one rank")
-        if len(self._memberships) > MAX_COMMUNICATORS:
-            raise self._make_error(
-                line_number, f"is of more than {MAX_COMMUNICATORS:,} communicators; give the log of one process"
+        if self._memberships.setdefault(communicator, membership).rank != membership.rank:
+            raise self._source.error(
+                f"line {number} is of another rank of the same communicator; give the log of one rank"
             )
+        if len(self._memberships) > MAX_COMMUNICATORS:
+            raise self._source.error(f"has more than {MAX_COMMUNICATORS:,} communicators; give the log of one process")
 
-    def _add_call(
-        self, line_number: int, prefix: str, call: LogLine, communicator: str, header: LogLine, size: int
-    ) -> None:
+    def _add_call(self, number: int, prefix: str, call: LogLine, communicator: str, communicator_name: str) -> None:
         """Add one call. ``prefix`` is 'coll' for a collective and 'p2p' for a transfer; the keys of ``call`` begin with
-        it. ``size`` is the number of ranks of the communicator.
+        it.
         """
         name, sequence = call.get(prefix), parse_count(call.get(f"{prefix}_sn"))
         message_bytes = parse_count(call.get(f"{prefix}_msg_size_bytes"))
         if not isinstance(name, str) or sequence is None or message_bytes is None:
-            raise self._make_error(line_number, f"has no {prefix}, {prefix}_sn or {prefix}_msg_size_bytes")
-        operation = name.lower().removeprefix("nccl").replace("_", "")
-        kind = _KINDS.get(operation)
+            raise self._source.error(f"line {number} has no {prefix}, {prefix}_sn or {prefix}_msg_size_bytes")
+        operation = normalize_name(name).removeprefix("nccl")
+        kind, size = find_kind(operation), self._memberships[communicator].size
         if kind is None:
-            self.unknown.add(name)
+            self.unclassified.add(name)
             return
-        if prefix == "coll" and not self._sequences[communicator, operation].add(sequence):  # the number is not new
+        if prefix == "coll" and not self._sequences[communicator, operation].add(sequence):
             self._repeated += 1
             return
         self._has_cpu_times |= str(call.get(f"{prefix}_timing_source", "")).endswith("_cpu")
@@ -227,29 +195,18 @@ class _LogContents:
         if size == 1:  # one rank exchanges nothing
             return
         self._has_transfers |= kind == "send_recv"
-        moved_bytes = min(message_bytes * size if kind in _SCALED_BY_RANKS else message_bytes, MAX_VOLUME)
-        axis = self._find_axis(communicator, str(header.get("comm_name", "")), size)
-        self.tally.add(
-            CallSum(
-                kind,
-                axis,
-                group_size=size,
-                dtype=UNKNOWN,
-                phase="unknown",
-                role=classify_role(kind, UNKNOWN, moved_bytes),
-                via="nccl",
-                bytes=moved_bytes,
-            )
-        )
+        moved_bytes = min(message_bytes * size if kind in SCALED_BY_RANKS else message_bytes, MAX_VOLUME)
+        axis, role = self._find_axis(communicator, communicator_name, size), classify_role(kind, moved_bytes, UNKNOWN)
+        self.tally.add(EntryKey(kind, axis, size, UNKNOWN, "unknown", role, "nccl"), moved_bytes)
 
     def _find_axis(self, communicator: str, name: str, size: int) -> str:
-        """Return the axis of a communicator.
+        """Return the name that the program gave to the communicator.
 
-        The axis is the name that the program gave to the communicator. Unnamed communicators with equally many ranks
-        are numbered. The communicator's id is not used, because ids differ from run to run.
+        Unnamed communicators with equally many ranks are numbered. The communicator's id is not used, because ids
+        differ from run to run.
         """
         if communicator not in self._axes:
-            axis = parse_axis(printable(name)) if name != "unknown" else ""  # 'unknown' counts as no name
+            axis = parse_axis(printable(name)) if name != "unknown" else ""
             if not axis:
                 self._unnamed_by_size[size] += 1
                 axis = f"communicator of {size} ranks, no. {self._unnamed_by_size[size]}"
@@ -257,7 +214,6 @@ class _LogContents:
         return self._axes[communicator]
 
     def guesses(self) -> Iterator[str]:
-        """Yield one sentence for each kind of calls that are missing from the log."""
         if skipped := sum(numbers.missing for numbers in self._sequences.values()):
             yield (
                 f"{skipped:,} collectives are missing, because the sequence numbers have gaps (small messages, "
@@ -270,7 +226,6 @@ class _LogContents:
             )
 
     def warnings(self) -> Iterator[str]:
-        """Yield one sentence for each thing that the format leaves out or that is uncertain."""
         yield (
             "the reader follows the format published for NCCL 2.28 to 2.30 and is not yet checked against a real log; "
             "element types are unknown, so control exchanges count as payload"
@@ -287,7 +242,4 @@ class _LogContents:
             yield f"{self._repeated:,} lines repeat a collective that was logged before; each is counted once"
         if self._has_cpu_times:
             yield "the CPU timed some calls; the log has no comparable times"
-        yield from self.unknown.warnings()
-
-    def _make_error(self, line_number: int, problem: str) -> Exception:
-        return self._source.error(f"line {line_number} {problem}")
+        yield from self.unclassified.warnings()

@@ -16,6 +16,8 @@ import re
 from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
+from regbot.ledgers.readers.groups import UNKNOWN
+from regbot.ledgers.readers.tally import EntryKey
 from regbot.records.ledger import CollectiveBackend, Kind
 
 Category = Literal["nccl", "payload", "control", "sync", "unknown"]
@@ -31,6 +33,12 @@ class Communication(NamedTuple):
     """The collective of a payload or control kernel; None for the other categories."""
     possible_kinds: frozenset[Kind] = frozenset()
     """The collectives that an NCCL kernel with this name can run; empty for kernels of other libraries."""
+
+    def make_key(self, axis: str, group_size: int) -> EntryKey | None:
+        """Return the entry of a kernel that counts as a call of its own; None for the other categories."""
+        if self.category not in ("payload", "control") or self.kind is None or self.via is None:
+            return None
+        return EntryKey(self.kind, axis, group_size, UNKNOWN, "unknown", self.category, self.via)
 
 
 _ALL_KINDS: frozenset[Kind] = frozenset(get_args(Kind))

@@ -1,14 +1,13 @@
-"""Sums recorded collective calls into the entries of a ledger.
+"""Sums recorded calls into the entries of a ledger.
 
-This module serves the formats that list calls but no steps: Flight Recorder, Nsight Systems, NCCL Inspector. All
-readers use the same values for missing data: 'unknown' for axis and element type, 0 for bytes, and 2 for the group size
-if no size is known. The reader reports missing data in the ``guesses`` of the ledger. Calls are summed as they are
+All readers use the same values for missing data: 'unknown' for axis and element type, 0 for bytes, and 2 for the group
+size if no size is known. The reader reports missing data in the ``guesses`` of the ledger. Calls are summed as they are
 read, so memory grows only with the number of distinct calls.
 """
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from regbot.ledgers.readers.source import Source
@@ -16,7 +15,6 @@ from regbot.records.ledger import CollectiveBackend, Entry, Kind, Phase, Role, U
 from regbot.records.text.clip import clip, clip_label
 from regbot.records.text.printable import printable
 
-UNKNOWN = "unknown"
 STEPS_UNKNOWN = "the number of steps in this recording is unknown"
 """Guess that every reader of a format without steps reports. Two files of such a format can be compared only if they
 cover the same number of steps.
@@ -25,7 +23,9 @@ MAX_VOLUME = 2**53
 """Largest number of bytes or calls of one entry. Up to this limit, integers are exact in JSON."""
 MAX_ENTRIES = 200_000
 MAX_UNCLASSIFIED = 1000
-"""Largest number of names of unknown calls that are kept."""
+"""Largest number of names of unknown communication that are kept."""
+MAX_SECONDS = 1e7
+"""Largest plausible time of all kernels of an entry, about four months."""
 MAX_SEQUENCE_RUNS = 64
 """Largest number of runs of consecutive sequence numbers that are kept. A gap between two runs is filled within a few
 calls, or never.
@@ -36,8 +36,8 @@ _LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,7})$")
 _SUFFIXES = re.compile(r"(?:\.(?:json|jsonl|txt|log|gz))+$", re.I)
 
 
-class CallSum(NamedTuple):
-    """One or more calls that have everything in common except their bytes."""
+class EntryKey(NamedTuple):
+    """Fields that are equal for all calls of one entry."""
 
     kind: Kind
     axis: str
@@ -47,20 +47,7 @@ class CallSum(NamedTuple):
     phase: Phase
     role: Role
     via: CollectiveBackend
-    bytes: int | None
-    """Sum over the calls, or None if it is unknown."""
-
-
-class EntryKey(NamedTuple):
-    """Fields that are equal for all calls of one entry."""
-
-    kind: Kind
-    axis: str
-    group_size: int
-    dtype: str
-    phase: Phase
-    role: Role
-    via: CollectiveBackend
+    where: str = ""
 
 
 class CallTally:
@@ -68,95 +55,78 @@ class CallTally:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._sums: dict[EntryKey, tuple[int, int]] = {}
-        """Number of calls and sum of their bytes."""
+        self._sums: dict[EntryKey, tuple[int, int, int]] = {}
+        """Number of calls, sum of their bytes, and number of additions."""
 
-    def add(self, call: CallSum, count: int = 1) -> None:
-        """Add ``count`` equal calls. ``call.bytes`` is the sum of their bytes.
+    def add(self, key: EntryKey, size_bytes: int | None, count: int = 1) -> None:
+        """Add ``count`` equal calls. ``size_bytes`` is the sum of their bytes, or None if it is unknown.
 
         Raises ReadError if there are too many distinct calls or too many bytes.
         """
-        key = EntryKey(
-            kind=call.kind,
-            axis=clip_label(call.axis),
-            group_size=call.group_size,
-            dtype=clip_label(call.dtype),
-            phase=call.phase,
-            role=call.role,
-            via=call.via,
-        )
-        count_before, bytes_before = self._sums.get(key, (0, 0))
-        bytes_after = bytes_before + (call.bytes or 0)
-        self._sums[key] = count_before + count, bytes_after
-        check_limits(self._source, len(self._sums), bytes_after)
+        key = key._replace(axis=clip_label(key.axis), dtype=clip_label(key.dtype))
+        count_before, bytes_before, additions = self._sums.get(key, (0, 0, 0))
+        count_after, bytes_after = count_before + count, bytes_before + (size_bytes or 0)
+        self._sums[key] = count_after, bytes_after, additions + 1
+        if len(self._sums) > MAX_ENTRIES:
+            raise self._source.error(f"contains more than {MAX_ENTRIES:,} different collectives; record fewer steps")
+        if max(count_after, bytes_after) > MAX_VOLUME:
+            raise self._source.error(
+                "contains collectives of more than 2^53 bytes in total; its sizes are wrong, write it again"
+            )
 
     def __bool__(self) -> bool:
         return bool(self._sums)
 
-    def entries(self, default_size: int) -> list[Entry]:
-        """Return one entry per distinct key. Groups of unknown size get ``default_size``, but at least 2. Raises
-        ReadError.
+    def entries(self, default_size: int, is_program: bool = False) -> list[Entry]:
+        """Return one entry per distinct key. Groups of unknown size get ``default_size``, but at least 2.
+
+        With ``is_program``, each call of ``add`` was a line of a compiled program. Raises ReadError.
         """
-        sums: dict[EntryKey, tuple[int, int]] = {}
-        # Keys that differed only in an unknown size can now be equal, so their calls are summed again.
-        for key, (count, size_bytes) in self._sums.items():
-            sized_key = key._replace(group_size=max(key.group_size or default_size, 2))
-            count_before, bytes_before = sums.get(sized_key, (0, 0))
-            sums[sized_key] = count_before + count, bytes_before + size_bytes
-        largest_bytes = max((size_bytes for _, size_bytes in sums.values()), default=0)
-        check_limits(self._source, len(sums), largest_bytes)
+        sized = CallTally(self._source)  # keys that differed only in an unknown size can now be equal
+        for key, (count, size_bytes, _) in self._sums.items():
+            sized.add(key._replace(group_size=max(key.group_size or default_size, 2)), size_bytes, count)
         return [
-            Entry(**key._asdict(), where="", count=count, bytes=size_bytes)  # no format names the module of a call
-            for key, (count, size_bytes) in sorted(sums.items())
+            Entry(
+                **key._asdict(),
+                count=count,
+                bytes=size_bytes,
+                static_count=self._sums[key][2] if is_program else None,
+            )
+            for key, (count, size_bytes, _) in sorted(sized._sums.items())
         ]
 
 
-def sum_calls(source: Source, calls: Iterable[CallSum], default_size: int) -> list[Entry]:
-    """Return the entries of ``calls``. Groups of unknown size get ``default_size``, but at least 2. Raises
-    ReadError.
-    """
-    tally = CallTally(source)
-    for call in calls:
-        tally.add(call)
-    return tally.entries(default_size)
-
-
-def check_limits(source: Source, entry_count: int, volume: int) -> None:
-    """Raise ReadError if a file has more entries than a ledger can have, or one entry has too many bytes or calls.
-
-    ``volume`` is the largest number of bytes or calls of an entry.
-    """
-    if entry_count > MAX_ENTRIES:
-        raise source.error(f"contains more than {MAX_ENTRIES:,} different collectives; record fewer steps")
-    if volume > MAX_VOLUME:
-        raise source.error("contains collectives of more than 2^53 bytes in total; its sizes are wrong, write it again")
-
-
-class UnknownCalls:
-    """Numbers of calls whose kind is unknown, by their name in the file."""
+class Unclassified:
+    """Communication of unknown kind, by its name in the file."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
+        self._sums: dict[str, tuple[int, float]] = {}
+        """Number of calls and their seconds."""
 
-    def add(self, name: str) -> None:
-        """Count one call. If the file has too many names, further names are counted together."""
+    def add(self, name: str, count: int = 1, seconds: float = 0.0) -> None:
+        """Count calls. If the file has too many names, further names are counted together."""
         label = clip_label(printable(name))
-        is_full = len(self._counts) >= MAX_UNCLASSIFIED - 1  # one place is kept for the calls of all further names
-        if label not in self._counts and is_full:
+        is_full = len(self._sums) >= MAX_UNCLASSIFIED - 1  # one place is kept for the calls of all further names
+        if label not in self._sums and is_full:
             label = "calls of other names"
-        self._counts[label] = self._counts.get(label, 0) + 1
+        count_before, seconds_before = self._sums.get(label, (0, 0.0))
+        self._sums[label] = count_before + count, seconds_before + seconds
 
     def __bool__(self) -> bool:
-        return bool(self._counts)
+        return bool(self._sums)
 
     def records(self) -> list[UnclassifiedCommunication]:
-        return [UnclassifiedCommunication(name=name, count=count) for name, count in sorted(self._counts.items())]
+        return [
+            UnclassifiedCommunication(name=name, count=count, seconds=min(seconds, MAX_SECONDS) or None)
+            for name, (count, seconds) in sorted(self._sums.items())
+        ]
 
     def warnings(self) -> Iterator[str]:
-        """Yield at most one warning that names the unknown calls."""
-        if self._counts:
-            names = ", ".join(repr(clip(name, 80)) for name in sorted(self._counts)[:3])
-            yield f"{sum(self._counts.values()):,} calls of unknown kind are not counted: {names}"
+        """Yield at most one warning, which names the first few."""
+        if self._sums:
+            names = ", ".join(f"{count:,} x {clip(name, 80)}" for name, (count, _) in sorted(self._sums.items())[:3])
+            more = f" and {len(self._sums) - 3} more" if len(self._sums) > 3 else ""
+            yield f"communication of unknown kind is not counted: {names}{more}"
 
 
 class SequenceNumbers:
@@ -176,9 +146,6 @@ class SequenceNumbers:
     def add(self, number: int) -> bool:
         """Add ``number`` and return whether it is new to the set."""
         starts, ends = self._starts, self._ends
-        if ends and number == ends[-1] + 1:  # the usual case: the next number in order
-            ends[-1] = number
-            return True
         position = bisect_right(starts, number)  # the run before this position is the last that starts at or below
         if position and number <= ends[position - 1]:
             return False
@@ -195,15 +162,10 @@ class SequenceNumbers:
             starts.insert(position, number)
             ends.insert(position, number)
         if len(starts) > MAX_SEQUENCE_RUNS:
-            self._merge_lowest_runs()
+            self._merged_missing += starts[1] - ends[0] - 1
+            ends[0] = ends[1]
+            del starts[1], ends[1]
         return True
-
-    def _merge_lowest_runs(self) -> None:
-        """Make the two lowest runs one run, and count the numbers between them as missing for good."""
-        starts, ends = self._starts, self._ends
-        self._merged_missing += starts[1] - ends[0] - 1
-        ends[0] = ends[1]
-        del starts[1], ends[1]
 
     @property
     def first(self) -> int:
@@ -223,10 +185,7 @@ def parse_count(value: object) -> int | None:
 
 
 def parse_rank(source: Source) -> int | None:
-    """Return the rank in the file's name, or None if there is none.
-
-    Examples of such names are ``nccl_trace_rank_3``, ``rank0.json`` and ``dump_3.json``.
-    """
+    """Return the rank in the file's name (``nccl_trace_rank_3``, ``rank0.json``, ``dump_3.json``), or None."""
     name = _SUFFIXES.sub("", source.path.name)
     match = _RANK.search(name) or _LAST_NUMBER.search(name)
     return int(match[1]) if match else None

@@ -1,4 +1,4 @@
-"""Check git pathspecs and folders of a sparse checkout, without git. The magic word ``attr`` is refused: for it git
+"""Check git pathspecs, without git. The magic word ``attr`` is refused: for it git
 needs the ``.gitattributes`` of a checkout, and regbot lists changes between commits without one."""
 
 import re
@@ -31,20 +31,6 @@ def find_pathspec_fault(pathspec: str) -> str:
         return f"{pathspec!r} has a character that cannot be printed; remove it"
     if pattern.startswith("/") or ".." in PurePosixPath(pattern).parts:
         return f"{pathspec!r} leaves the repository; write a path relative to its root, such as 'training/'"
-    return ""
-
-
-def find_folder_fault(folder: str) -> str:
-    """Return what is wrong with a folder of a sparse checkout and how to fix it; '' if nothing is."""
-    path = PurePosixPath(folder)
-    if not folder.isprintable():
-        return f"{folder!r} has a character that cannot be printed; remove it"
-    if path.is_absolute() or ".." in path.parts:
-        return f"{folder!r} leaves the repository; write a folder relative to its root, such as 'training'"
-    if not path.parts:
-        return f"{folder!r} is the whole repository; remove sparse to check out all files"
-    if set(folder) & set("*?[]\\") or folder.startswith((":", "!")):
-        return f"{folder!r} is a pattern; write a folder, such as 'training'. Its files and subfolders belong to it"
     return ""
 
 

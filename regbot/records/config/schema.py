@@ -16,7 +16,7 @@ from pydantic import (
 
 from regbot.errors import UserError
 from regbot.records.base import Record
-from regbot.records.config.pathspecs import find_folder_fault, find_pathspec_fault
+from regbot.records.config.pathspecs import find_pathspec_fault
 from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu, Scalar
 from regbot.records.meshes import MeshName, OwnMesh
 from regbot.records.settings import ShardingThresholds as ShardingThresholds
@@ -40,7 +40,7 @@ GEOMETRY_KEYS = frozenset({
 
 LIBRARY_DISPATCHERS = ("deepep", "hybridep")
 SMOKE_DISPATCHERS = ("alltoall", "allgather", *LIBRARY_DISPATCHERS)
-"""Dispatchers of regbot's smoke model. The last two need GPUs and an additional library (docs/dispatchers.md)."""
+"""Dispatchers of regbot's smoke model. The last two need GPUs and an additional library (docs/frameworks.md)."""
 
 
 Adapter = Literal["smoke", "module", "torchtitan", "megatron", "maxtext", "command"]
@@ -117,12 +117,7 @@ class Workload(Record):
     paths: list[str] = Field(
         [],
         description="git pathspecs of the files that the workload depends on; a change of other files does not "
-        "concern it; [] for every file (docs/monorepos.md)",
-    )
-    sparse: list[str] = Field(
-        [],
-        description="folders that are checked out, by the rule of git's cone mode; [] for all files "
-        "(docs/monorepos.md)",
+        "concern it; [] for every file (docs/configuration.md)",
     )
     timed: list[str] | None = Field(None, description="shapes to time; default: all with a timed variant; [] for none")
     timed_variant: str = Field("", description="variant that is timed; default: smoke with enough GPUs, else cpu")
@@ -164,14 +159,6 @@ class Workload(Record):
                 raise ValueError(fault)
         return value
 
-    @field_validator("sparse")
-    @classmethod
-    def _check_folders(cls, value: list[str]) -> list[str]:
-        for folder in value:
-            if fault := find_folder_fault(folder):
-                raise ValueError(fault)
-        return [PurePosixPath(folder).as_posix() for folder in value]
-
     @field_validator("config")
     @classmethod
     def _check_geometry(cls, value: dict[str, Scalar]) -> dict[str, Scalar]:
@@ -193,22 +180,6 @@ class Workload(Record):
     def _check_timed_shapes(self) -> "Workload":
         if unknown := sorted(set(self.timed or []) - set(self.shapes)):
             raise ValueError(f"timed: {unknown[0]!r} is not among the shapes of this workload; add it there too")
-        return self
-
-    @model_validator(mode="after")
-    def _check_sparse(self) -> "Workload":
-        """Refuse a sparse checkout that lacks a source root.
-
-        A source root is checked out if it lies in a folder of ``sparse``, contains one, or is the repository's root.
-        """
-        folders = [PurePosixPath(folder) for folder in self.sparse]
-        if not folders:
-            return self
-        for root in map(PurePosixPath, self.source_roots):
-            is_repository_root = not root.parts
-            is_checked_out = any(root.is_relative_to(folder) or folder.is_relative_to(root) for folder in folders)
-            if not is_repository_root and not is_checked_out:
-                raise ValueError(f"source_roots: {str(root)!r} is not checked out; add it to sparse")
         return self
 
     @property
@@ -327,7 +298,7 @@ class SlurmSettings(Record):
 
 
 class SandboxSettings(Record):
-    """How code under test is confined (docs/sandbox.md)."""
+    """How code under test is confined (docs/operator.md)."""
 
     untrusted: bool = Field(False, description="confine every launch and build, as --untrusted does")
     read: list[str] = Field([], description="paths that the code may read, besides its own and the system's")

@@ -11,10 +11,10 @@ from regbot.workloads.checkout.arms import (
     resolve_exactly,
     target_tip,
 )
-from regbot.workloads.checkout.branch import create_branch
 from regbot.workloads.checkout.building import Build, Builder, BuildError
 from regbot.workloads.checkout.cache import repository_cache
 from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
+from regbot.workloads.checkout.commits import create_branch
 from regbot.workloads.checkout.export import export
 from regbot.workloads.checkout.git import CheckoutError
 from regbot.workloads.checkout.reading import find_readable_repository

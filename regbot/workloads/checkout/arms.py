@@ -80,17 +80,14 @@ def resolve_exactly(repo: Path, base: str, head: str) -> tuple[Arm, Arm, list[st
 
 
 def target_tip(repo: Path, base: str | None) -> str:
-    """Return the commit of ``base``. If ``base`` is None, return the commit of the guessed target branch.
-
-    Raises CheckoutError.
-    """
+    """Return the commit of ``base``; None stands for the guessed target branch. Raises CheckoutError."""
     return find_commit(repo, base if base is not None else _guess_target(repo), "--base")
 
 
 def has_commits_of_its_own(repo: Path, base: str | None, head: str) -> bool:
-    """Return whether ``head`` has commits that ``base`` lacks, and a common history with ``base``.
+    """Return whether ``head`` has commits that ``base`` (None: the guessed target branch) lacks, and a common history.
 
-    If ``base`` is None, the target branch is guessed. Raises CheckoutError, also if a shallow clone lacks the history.
+    Raises CheckoutError, also if a shallow clone lacks the history.
     """
     base_tip, head_commit = target_tip(repo, base), find_commit(repo, head, "--head")
     has_no_merge_base = try_git(repo, "merge-base", base_tip, head_commit).code == 1
@@ -106,10 +103,6 @@ def resolve_arm(repo: Path, revision: str) -> Arm:
 
 
 def _guess_target(repo: Path) -> str:
-    """Return origin's default branch, such as origin/main, or else the first of ``_TARGET_REFS`` that exists.
-
-    Raises CheckoutError.
-    """
     origin_head = try_git(repo, "symbolic-ref", "--quiet", "refs/remotes/origin/HEAD").out.strip()
     for ref in (origin_head, *_TARGET_REFS):
         if ref and try_git(repo, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}").code == 0:
@@ -118,10 +111,6 @@ def _guess_target(repo: Path) -> str:
 
 
 def _merge_base(repo: Path, base: str, base_commit: str, head: str, head_commit: str) -> str:
-    """Return the merge base of two commits. ``base`` and ``head`` are the names of these commits in error messages.
-
-    Raises CheckoutError.
-    """
     result = try_git(repo, "merge-base", base_commit, head_commit, env=OFFLINE)
     if result.code == 0:
         return result.out.strip()
@@ -139,7 +128,6 @@ def _merge_base(repo: Path, base: str, base_commit: str, head: str, head_commit:
 
 
 def uncommitted_warnings(repo: Path) -> list[str]:
-    """Return a warning if tracked files in the work tree have uncommitted changes, else []. Raises CheckoutError."""
     if git(repo, "rev-parse", "--is-inside-work-tree").strip() != "true":
         return []
     status = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", env=OFFLINE)
@@ -152,10 +140,6 @@ def uncommitted_warnings(repo: Path) -> list[str]:
 
 
 def _make_arm(repo: Path, name: str, revision: str, commit: str, overrides: Mapping[str, Scalar]) -> Arm:
-    """Return the arm ``name`` (base or head), with the tree and the subject of ``commit``.
-
-    ``revision`` is the user's name of the commit.
-    """
     tree, _, subject = git(repo, "log", "-1", "--no-show-signature", "--format=%T %s", commit).partition(" ")
     return Arm.model_validate(
         {

@@ -14,11 +14,8 @@ from regbot.workloads.checkout.cache import CacheEntry
 from regbot.workloads.checkout.git import kill_group
 
 Builder = Callable[[str, Path, Path, Mapping[str, str], float], tuple[int | None, bytes]]
-"""Function that runs one build command.
-
-Its arguments are the command, the worktree, the worktree's private folder, the environment variables, and the time
-limit in seconds. It returns the exit code (None after a timeout) and the end of the output.
-"""
+"""Runs a command in a worktree, with the worktree's private folder, environment variables, and a time limit in seconds.
+Returns the exit code (None after a timeout) and the end of the output."""
 
 
 @dataclass(frozen=True)
@@ -29,16 +26,13 @@ class Build:
     python: str
     """Interpreter of the workload. The build commands get it in the variable REGBOT_PYTHON."""
     timeout_s: float
-    """Time limit of all commands together."""
     environment: Mapping[str, str] | None = None
     """Environment variables for the commands. None means only PATH and HOME, because they may run code of a pull
     request."""
     builder: Builder | None = None
-    """Function that runs each command; None for a shell without a sandbox."""
 
 
 _MAX_TAIL_BYTES = 65536
-"""Limit on the end of the output that is kept."""
 _MAX_CHUNKS_AFTER_EXIT = 64
 """Limit on the reads after bash has exited. A server that the build has started may write without end."""
 
@@ -48,7 +42,6 @@ class BuildError(Exception):
 
 
 def minimal_environment() -> dict[str, str]:
-    """Return the environment variables that a build inherits by default: PATH and HOME."""
     return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
 
@@ -60,10 +53,9 @@ def run_build(
     timeout_s: float,
     builder: Builder,
 ) -> None:
-    """Run the build commands one after the other in the worktree of ``entry``.
+    """Run the build commands one after the other in the worktree of ``entry``, within ``timeout_s`` together.
 
-    ``builder`` runs each command. ``timeout_s`` limits all commands together. ``commit`` only names the worktree in
-    errors. If a command fails or cannot run, remove the worktree and raise BuildError or the builder's error.
+    If a command fails or cannot run, remove the worktree and raise BuildError or the builder's error.
     """
     entry.private.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + timeout_s
@@ -87,10 +79,9 @@ def run_build(
 def run_in_shell(
     command: str, folder: Path, private: Path, environment: Mapping[str, str], timeout_s: float
 ) -> tuple[int | None, bytes]:
-    """Run a bash command. Return its exit code (None after a timeout) and the end of its output.
+    """Run a bash command, and kill processes that it has left behind.
 
-    The function returns when bash exits, and kills processes that the command has left behind. It does not wait for the
-    end of the output, because a server that the build has started keeps the output open.
+    It does not wait for the end of the output, because a server that the build has started keeps the output open.
     """
     del private  # an unconfined command needs no private folder
     deadline = time.monotonic() + timeout_s

@@ -14,12 +14,9 @@ from regbot.workloads.checkout.git import CheckoutError, common_dir, origin_of, 
 
 
 def repository_cache(cache: Path, repo: Path) -> Path:
-    """Return the folder of ``repo`` in the cache of this node. It is the same for every clone of one origin.
+    """Return the folder of ``repo`` in the cache of this node, for everything that depends on the repository.
 
-    Everything that depends on a repository is in this folder: clones, worktrees, traces, locks of running commands and
-    the runs of earlier sessions. So two repositories on one node share none of these. The name of the folder is a
-    digest of origin's URL without credentials. If there is no origin, or if it is a relative path, the digest is that
-    of the path of the git directory. Raises CheckoutError.
+    It is the same for every clone of one origin. Two repositories on one node share none of it. Raises CheckoutError.
     """
     origin = without_credentials(origin_of(repo))
     # As in git, an origin is a URL if it has a colon before the first slash.
@@ -30,7 +27,6 @@ def repository_cache(cache: Path, repo: Path) -> Path:
 
 
 def set_aside_folder(cache_dir: Path) -> Path:
-    """Return the folder for what cannot be removed from the cache folder of a repository."""
     return cache_dir / "set-aside"
 
 
@@ -39,23 +35,19 @@ class CacheEntry:
     """The places of one worktree's files in the cache. The files need not exist."""
 
     cache_dir: Path
-    """The cache folder of the repository."""
     key: str
-    """Digest of all inputs that determine the worktree's content."""
 
     @property
     def path(self) -> Path:
-        """The folder of the worktree."""
         return self.cache_dir / "worktrees" / self.key
 
     @property
     def marker(self) -> Path:
-        """The record file of the worktree. It does not exist while the worktree is incomplete."""
         return self.cache_dir / "worktrees" / f"{self.key}.json"
 
     @property
     def private(self) -> Path:
-        """Folder for files of code that runs in this worktree. Other worktrees do not use it."""
+        """Folder for files of code that runs in this worktree alone."""
         return self.cache_dir / "private" / self.key
 
     @property
@@ -64,30 +56,22 @@ class CacheEntry:
         return self.cache_dir / "paper" / self.key
 
     def clone(self, name: str) -> Path:
-        """Return the folder of the bare clone ``name``. All worktrees share the clones."""
         return self.cache_dir / "repos" / name
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that make code in this worktree use its private cache folders."""
         return cache_variables(self.private)
 
     @contextlib.contextmanager
     def lock(self, timeout_s: float) -> Iterator[None]:
-        """Prevent other processes from changing the entry. Raises CheckoutError if another process keeps
-        the lock for ``timeout_s`` seconds."""
         with lock(self.path.with_name(f"{self.key}.lock"), timeout_s):
             yield
 
     def clear(self) -> None:
-        """Remove the worktree, its marker file, its private folder and its paper GPU.
-
-        A folder that cannot be removed is moved to ``set_aside_folder``, so that a new one can be created.
-        """
+        """Remove everything. A folder that cannot be removed is moved to ``set_aside_folder``."""
         self.marker.unlink(missing_ok=True)  # removed first, so that an interrupted removal counts as incomplete
-        self._clear_folder(self.path)
-        self._clear_folder(self.private)
-        self._clear_folder(self.paper)
+        for folder in (self.path, self.private, self.paper):
+            self._clear_folder(folder)
 
     def _clear_folder(self, folder: Path) -> None:
         try:
@@ -97,13 +81,8 @@ class CacheEntry:
             set_aside.mkdir(parents=True, exist_ok=True)
             folder.rename(set_aside / f"{self.key}.{secrets.token_hex(4)}")
 
-    def create_caches(self) -> None:
-        """Create the private cache folders, as ``create_cache_folders`` does."""
-        create_cache_folders(self.environment)
-
 
 def cache_variables(folder: Path) -> dict[str, str]:
-    """Return environment variables that make a program keep its caches in ``folder``."""
     return {
         "XDG_CACHE_HOME": str(folder / "xdg"),
         "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),

@@ -20,7 +20,6 @@ MAX_CLONES_BYTES = 50 * 1024**3
 
 
 def mark_used(clone: Path) -> None:
-    """Note that a clone was used now. ``prune_clones`` reads this time."""
     os.utime(clone)
 
 
@@ -55,7 +54,6 @@ def prune_clones(
 
 
 def _read_last_use(clone: Path) -> float:
-    """Return the time of the last use in seconds; 0 if another check has removed the clone meanwhile."""
     try:
         return clone.stat().st_mtime
     except FileNotFoundError:
@@ -63,7 +61,6 @@ def _read_last_use(clone: Path) -> float:
 
 
 def _measure_bytes(folder: Path) -> int:
-    """Return the size of all files in a folder. What cannot be read, or disappears meanwhile, does not count."""
     total, folders = 0, [folder]
     while folders:
         with contextlib.suppress(OSError), os.scandir(folders.pop()) as listing:

@@ -20,29 +20,24 @@ from regbot.workloads.checkout.git import (
     GitResult,
     common_dir,
     git,
-    lacks_files,
     origin_of,
     try_git,
     without_credentials,
 )
 from regbot.workloads.checkout.partial import SERVE_LOCALLY, copy_files, copy_history, find_promisor
-from regbot.workloads.checkout.sparse import WHOLE, Cone
 
 _TRANSPORTS = {"GIT_ALLOW_PROTOCOL": "https:http:ssh:git"}
 """Allowed transports. Others run a command that the URL names, or read files of this machine. This overrides the
 machine's configuration."""
 _PORTS = {"https": 443, "http": 80, "ssh": 22, "git": 9418}
-"""Port of each transport if a URL names none."""
 _USER, _HOST = r"(?:[^@/\\?#\s]*@)?", r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])"
 # _URL matches https://host/path and ssh://user@host:22/path. _SCP matches git@host:path.
 _URL = re.compile(rf"(?P<scheme>{'|'.join(_PORTS)})://{_USER}{_HOST}(?::(?P<port>[0-9]{{1,5}}))?(?:/.*)?")
 _SCP = re.compile(rf"{_USER}{_HOST}:(?!//|:).*")
 MAX_SUBMODULES = 500
 """Limit on the submodules of a commit, nested ones included. A chain of commits could nest them without end."""
-
-
 MAX_NAME = 200
-"""Largest length of the name of a submodule that is cloned in the user's repository. A path cannot be of any length."""
+"""Largest length of the name of a submodule. A path cannot be of any length."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +47,11 @@ class CommitSource:
     name: str
     """Name in error messages: the folder of the repository, and the path of the submodule."""
     identity: str
-    """Text from which the name of the private clone is computed. It has no credentials, because each CI job
-    has its own token."""
+    """Names the private clone. It has no credentials, because each CI job has its own token."""
     git_dirs: tuple[Path, ...]
     """Git directories on this machine that may have the commits. regbot only reads them."""
     url: str
-    """URL of the remote. Relative URLs of submodules are relative to this URL."""
     remote: bool
-    """Whether commits may be fetched from ``url``."""
     is_partial: bool = False
     """Whether the first of ``git_dirs`` is a partial clone, which lacks files."""
     refusal: str = ""
@@ -88,24 +80,24 @@ def find_source(repo: Path) -> CommitSource:
 
 
 def clone_name(source: CommitSource) -> str:
-    """Return the name of the private clone of a source."""
     return hashlib.sha256(source.identity.encode()).hexdigest()[:24] + ".git"
 
 
-def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WHOLE) -> None:
+def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
     """Fetch ``commit`` into the private clone ``clone``. A commit that is already there is not fetched again.
 
-    From a partial clone, only the files in ``cone`` (the folders of a sparse worktree) are fetched. Raises
-    CheckoutError.
+    Raises CheckoutError.
 
     If commits must not be fetched from the source's URL (``refusal``), the commit must be in one of the user's own
     clones. The private clone does not count, because a trusted check may have fetched the commit from the URL.
     """
+    if not clone.exists():
+        _create_clone(clone, _object_format(commit))
+    reset_configuration(clone, commit)
     if source.is_partial:
-        _fetch_partial(clone, source, commit, cone)
+        _fetch_from_partial_clone(clone, source, commit)
         return
     wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
-    _prepare_clone(clone, commit)
     is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code == 0
     if is_cached and not source.refusal:
         return
@@ -117,8 +109,6 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
                 _fetch(clone, git_dir, "+refs/tags/*:refs/tags/*", "--update-shallow", "--prune")
                 return
             reasons = [f"{git_dir}: {local_fetch.error_line}"]
-            if lacks_files(git_dir, commit, ancestors=True):
-                reasons = [f"{git_dir}: {FILTERED_REASON}; {FILTERED_ADVICE}"]
     if source.remote:  # commits may be fetched from the URL
         settings = {} if source.follows_redirects else {"http.followRedirects": "false"}
         exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted_ref}", "--depth=1", settings=settings)
@@ -134,42 +124,17 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str, cone: Cone = WH
     raise CheckoutError(f"{source.name}: commit {commit} cannot be fetched: {'; '.join(reasons)}")
 
 
-def _fetch_partial(clone: Path, source: CommitSource, commit: str, cone: Cone) -> None:
-    """Fetch a commit from a partial clone, and its files in ``cone``. Raises CheckoutError."""
-    fetch_history(clone, source, commit)
-    lines = git(clone, f"--git-dir={clone}", "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
-    blobs = set()
-    for line in filter(None, lines):
-        fields, _, path = line.partition("\t")
-        _mode, kind, object_id = fields.split()
-        if kind == "blob" and cone.has(path):
-            blobs.add(object_id)
-    copy_files(clone, source.git_dirs[0], [commit], blobs)
-    reset_configuration(clone, commit)
-
-
-def fetch_history(clone: Path, source: CommitSource, commit: str) -> None:
-    """Fetch a commit and its ancestors from a partial clone, with trees and tags, and without files.
-
-    If the private clone already has the commit, nothing is fetched. Raises CheckoutError.
-    """
+def _fetch_from_partial_clone(clone: Path, source: CommitSource, commit: str) -> None:
     git_dir = source.git_dirs[0]
-    wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
-    _prepare_clone(clone, commit)
+    wanted_ref = f"refs/wanted/{commit}"
     if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code != 0:
-        copy_result = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
-        if copy_result.code != 0:
-            reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {copy_result.error_line}"
+        result = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
+        if result.code != 0:
+            reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {result.error_line}"
             raise CheckoutError(f"{reason}; {FILTERED_REASON}", FILTERED_ADVICE)
         copy_history(clone, git_dir, "+refs/tags/*:refs/tags/*")
-        reset_configuration(clone, commit)
-
-
-def _prepare_clone(clone: Path, commit: str) -> None:
-    """Create the private clone if it does not exist, and restore its configuration."""
-    if not clone.exists():
-        _create_clone(clone, _object_format(commit))
-    reset_configuration(clone, commit)
+    copy_files(clone, git_dir, commit)
+    reset_configuration(clone, commit)  # git has noted the remote in it
 
 
 def _create_clone(clone: Path, object_format: str) -> None:
@@ -207,11 +172,6 @@ def reset_configuration(clone: Path, commit: str) -> None:
 def _fetch(
     clone: Path, location: Path | str, refspec: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> GitResult:
-    """Fetch from a local repository (a Path) or from a URL (a str), with additional ``settings`` of git.
-
-    A pull request may have written the URL. So a URL may only use transports that run no command and do not read files
-    of this machine.
-    """
     is_local = isinstance(location, Path)
     options += (f"--upload-pack={SERVE_LOCALLY}",) if is_local else ()
     fetch_options = ("--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--no-recurse-submodules")
@@ -277,8 +237,7 @@ def list_submodules(
 
 
 def address_of(url: str) -> str:
-    """Return transport, host and port of ``url``, such as https://git.example:443; '' for a local path or an invalid
-    address."""
+    """Return transport, host and port of ``url``, such as https://git.example:443; '' if it has none."""
     match = _URL.fullmatch(url) if "://" in url else _SCP.fullmatch(url)
     if match is None:
         return ""
@@ -303,8 +262,6 @@ def list_addresses(origin: str, hosts: Iterable[str]) -> set[str]:
 
 
 def _explain_refusal(url: str, addresses: Set[str] | None) -> str:
-    """Return why commits must not be fetched from ``url``; '' if its address is one of ``addresses``, or these are
-    None."""
     address = address_of(url)
     if addresses is None or address in addresses:
         return ""
@@ -316,8 +273,7 @@ def _explain_refusal(url: str, addresses: Set[str] | None) -> str:
 
 
 def absolute_url(parent: str, url: str) -> str:
-    """Return the absolute URL of a submodule, as git does. A URL that begins with ./ or ../ is relative to
-    ``parent``."""
+    """Return the absolute URL of a submodule, as git does: ./ and ../ are relative to ``parent``."""
     if not url.startswith(("./", "../")):
         return url
     parent, separator = parent.rstrip("/"), "/"

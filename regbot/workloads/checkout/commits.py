@@ -1,4 +1,4 @@
-"""Create a commit of changed files. The user's index, working tree and refs are not changed."""
+"""Create a commit of changed files, and a branch of it. The user's index and working tree are not changed."""
 
 import tempfile
 from collections.abc import Mapping
@@ -42,13 +42,22 @@ def commit_files(
 
 
 def _git_with_input(repo: Path, text: str, env: Mapping[str, str], *arguments: str) -> str:
-    """Run git with ``text`` as standard input and return its output. If ``text`` is empty, git is not run.
-
-    Raises CheckoutError.
-    """
     if not text:
         return ""
     result = try_git(repo, *arguments, env=env, stdin=text)
     if result.code != 0:
         raise CheckoutError(f"{repo}: git {arguments[0]} failed: {result.error_line}")
     return result.out
+
+
+def create_branch(repo: Path, parent: str, files: Mapping[str, Path | None], branch: str, message: str) -> str:
+    """Commit ``files`` on top of ``parent``, create the branch ``branch`` at the new commit, and return the commit's
+    id.
+
+    ``files`` maps a path in the repository to a file with the new content, or to None to remove the path. The branch
+    must not exist. It is created last, so that a failure leaves no branch behind. Raises CheckoutError.
+    """
+    commit = commit_files(repo, parent, files, message)
+    no_old_commit = "0" * len(commit)  # with this old value, git refuses to move a branch that exists
+    git(repo, "update-ref", f"refs/heads/{branch}", commit, no_old_commit)
+    return commit

@@ -7,7 +7,7 @@ import stat
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from pydantic import Field
 
@@ -17,7 +17,6 @@ from regbot.records.text.printable import printable
 from regbot.workloads.checkout.cache import CacheEntry
 from regbot.workloads.checkout.clones import reset_configuration
 from regbot.workloads.checkout.git import NO_MACHINE_CONFIG, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
-from regbot.workloads.checkout.sparse import WHOLE, Cone, list_parents
 
 _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=all")
 _MAX_GROWTH_BYTES = 64 * 2**20
@@ -32,11 +31,10 @@ class WorktreePart(Record):
     commit: Commit
 
 
-def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone = WHOLE) -> tuple[str, list[str]]:
+def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[str, list[str]]:
     """Return a digest of all differences between the worktree and its commits, and the changed tracked files.
 
-    ``parts`` are the main repository and its submodules. ``cone`` is the part of the main repository that was checked
-    out. A file outside of ``cone`` counts as untracked. Raises CheckoutError.
+    ``parts`` are the main repository and its submodules. Raises CheckoutError.
 
     Code under test runs in the worktree and may leave files there. A later check could import such a file instead of
     the commit's code, even if git ignores the file. So untracked files are part of the digest.
@@ -49,21 +47,22 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone
     with tempfile.TemporaryDirectory() as index_folder:
         for number, part in enumerate(parts):
             folder, clone = entry.path / part.path, entry.clone(part.clone)
-            if any((entry.path / name).is_symlink() for name in (part.path, *list_parents(part.path)) if name):
+            if any(
+                (entry.path / name).is_symlink() for name in (part.path, *map(str, PurePosixPath(part.path).parents))
+            ):
                 raise CheckoutError(f"{printable(str(folder))}: is reached through a link")
-            part_cone = WHOLE if part.path else cone  # submodules are always checked out whole
             reset_configuration(clone, part.commit)
             env = {**NO_MACHINE_CONFIG, "GIT_INDEX_FILE": f"{index_folder}/{number}"}
             location_options = (f"--git-dir={clone}", f"--work-tree={folder}")
             git(folder, *location_options, "read-tree", part.commit, env=env)
             lines = git(folder, *location_options, "ls-files", "--stage", "-z", env=env).split("\0")
             modes = {name: fields.split()[0] for fields, _, name in (line.partition("\t") for line in lines if line)}
-            names = {name for name, mode in modes.items() if part_cone.has(name) and mode != "160000"}
+            names = {name for name, mode in modes.items() if mode != "160000"}
             changed_names = {name for name in names if _is_special(folder / name)}
             changed_names |= _find_grown(folder, clone, part.commit, names)
             _refuse_pipes(folder, names)
             # Git must look at no submodule, and at no file that a build has replaced by a folder or a pipe.
-            mark_absent(folder, location_options, sorted(modes.keys() - names | changed_names), env)
+            _mark_absent(folder, location_options, sorted(modes.keys() - names | changed_names), env)
             command = (*location_options, "diff", *_DIFF, "--name-only", "-z", part.commit)
             output = git(folder, *command, env=env, timeout_s=TRANSFER_TIMEOUT_S)
             changed_names.update(name for name in output.split("\0") if name)
@@ -75,7 +74,6 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart], cone: Cone
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether a tracked file was replaced by something that is no file: a folder, a pipe, a socket."""
     try:
         mode = path.lstat().st_mode
     except OSError:
@@ -85,7 +83,7 @@ def _is_special(path: Path) -> bool:
 
 def _refuse_pipes(top: Path, names: Iterable[str]) -> None:
     """Raise CheckoutError if git would wait for a writer of a named pipe: a .gitattributes for one of the files."""
-    for folder in {folder for name in names for folder in list_parents(name)}:
+    for folder in {folder for name in names for folder in PurePosixPath(name).parents}:
         path = top / folder / ".gitattributes"
         with contextlib.suppress(OSError):
             if stat.S_ISFIFO(path.stat().st_mode):
@@ -93,8 +91,6 @@ def _refuse_pipes(top: Path, names: Iterable[str]) -> None:
 
 
 def _find_grown(folder: Path, clone: Path, commit: str, names: Iterable[str]) -> set[str]:
-    """Return those of the tracked files ``names`` that have grown by more than _MAX_GROWTH_BYTES, so that git need not
-    read them. Raises CheckoutError."""
     grown_names = set()
     for name in names:
         with contextlib.suppress(OSError):  # it was removed, or a folder above it was
@@ -106,11 +102,7 @@ def _find_grown(folder: Path, clone: Path, commit: str, names: Iterable[str]) ->
     return grown_names
 
 
-def mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:
-    """Mark tracked files in the index as not checked out, as git does in a sparse worktree. Raises CheckoutError.
-
-    ``location``: git options for the git directory and the worktree; [] to let git find them from ``folder``.
-    """
+def _mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:
     if not names:
         return
     lines = "".join(f"{name}\0" for name in names)

@@ -14,7 +14,6 @@ from regbot.records.text.printable import printable
 from regbot.workloads.checkout.git import OFFLINE, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
 
 MAX_BATCH_BYTES = MAX_RECORD_BYTES
-"""Limit on the bytes of file content that are in memory at the same time."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +21,8 @@ class CommitFile:
     """A regular file of a commit. It is at most as large as a record may be."""
 
     path: str
-    """Path of the file, relative to the root of the repository."""
     blob: str
-    """Id of the content."""
     bytes: int
-    """Size of the content."""
 
 
 def list_files(repo: Path, commit: str, paths: Sequence[str]) -> list[CommitFile]:
@@ -73,7 +69,6 @@ def export(repo: Path, commit: str, paths: Sequence[str], folder: Path) -> None:
 
 
 def _batches(files: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
-    """Yield groups of files whose bytes together stay within MAX_BATCH_BYTES."""
     batch: list[CommitFile] = []
     batch_bytes = 0
     for file in files:
@@ -87,9 +82,6 @@ def _batches(files: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
 
 
 def _read_contents(repo: Path, files: Sequence[CommitFile]) -> Iterator[bytes]:
-    """Yield the content of each file. Raises CheckoutError if git cannot read one.
-
-    For each file, ``git cat-file --batch`` prints a header line, the bytes and a newline."""
     blob_lines = "".join(f"{file.blob}\n" for file in files)
     result = try_git(
         repo, "cat-file", "--batch", "--buffer", env=OFFLINE, stdin=blob_lines, timeout_s=TRANSFER_TIMEOUT_S

@@ -71,8 +71,6 @@ class CheckoutError(UserError):
 
 @dataclass(frozen=True)
 class GitResult:
-    """Exit code, output and error output of a git command."""
-
     code: int
     out: str
     error: str
@@ -89,7 +87,6 @@ class GitResult:
 
 
 def git(folder: Path, *arguments: str, timeout_s: float = QUERY_TIMEOUT_S, env: Mapping[str, str] | None = None) -> str:
-    """Run git in ``folder`` and return its output. Raises CheckoutError with git's error message if git fails."""
     result = try_git(folder, *arguments, timeout_s=timeout_s, env=env)
     if result.code != 0:
         subcommand = next((word for word in arguments if not word.startswith("-")), "")
@@ -105,10 +102,9 @@ def try_git(
     timeout_s: float = QUERY_TIMEOUT_S,
     stdin: str = "",
 ) -> GitResult:
-    """Run git in ``folder`` and return its result, also if git fails.
+    """Run git in ``folder`` and return its result, also if git fails. ``settings`` are those of ``git -c``.
 
-    ``settings`` are added to the configuration (``git -c``), and ``env`` to the environment variables. ``stdin`` is the
-    text for git's standard input. Raises CheckoutError if git cannot be started or exceeds its time limit.
+    Raises CheckoutError if git cannot be started or exceeds its time limit.
     """
     all_settings = {**_SETTINGS, **(settings or {})}
     options = [word for key, value in all_settings.items() for word in ("-c", f"{key}={value}")]
@@ -148,13 +144,11 @@ def try_git(
 
 
 def kill_group(leader: int) -> None:
-    """Kill all processes in the process group of ``leader``, if the group exists."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def without_credentials(text: str) -> str:
-    """Return ``text`` with user names and passwords removed from its URLs."""
     return _CREDENTIALS.sub("", text)
 
 
@@ -167,17 +161,12 @@ def common_dir(repo: Path) -> Path:
 
 
 def origin_of(repo: Path) -> str:
-    """Return the URL of the remote origin as it is configured; '' if the repository has no origin.
-
-    The URL may contain credentials. Raises CheckoutError.
-    """
     return try_git(repo, "config", "--get", "remote.origin.url").out.strip()
 
 
 def find_commit(repo: Path, revision: str, option: str) -> str:
-    """Return the full id of the commit that ``revision`` names. Raises CheckoutError.
-
-    ``option`` is the command-line option that the user gave the revision with. The error message names it.
+    """Return the full id of the commit that ``revision``, the value of the user's ``option``, names. Raises
+    CheckoutError.
     """
     if revision and "\0" not in revision:
         result = try_git(repo, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", env=OFFLINE)
@@ -204,35 +193,10 @@ def file_at(repo: Path, path: str, revision: str) -> str | None:
 
 
 def is_shallow(repo: Path) -> bool:
-    """Return whether ``repo`` is a shallow clone, in which old commits are missing."""
     return git(repo, "rev-parse", "--is-shallow-repository").strip() == "true"
 
 
-def lacks_files(repo: Path, *commits: str, ancestors: bool = False) -> bool:
-    """Return whether ``repo`` is a partial clone (``git clone --filter``) that lacks files of ``commits``.
-
-    With ``ancestors``, files of the commits' ancestors count too, because a fetch of the commits also sends these.
-    Nothing is fetched. The setting that marks a partial clone does not suffice, because it stays after all files were
-    fetched. So the missing objects are listed. Returns False if git cannot list them. Raises CheckoutError if git
-    exceeds its time limit.
-    """
-    if try_git(repo, "config", "--get-regexp", r"^remote\..*\.promisor$").code != 0:
-        return False
-    walk_options = () if ancestors else ("--no-walk",)
-    listing = ("rev-list", "--objects", *walk_options, "--missing=print", *commits)
-    objects = try_git(repo, *listing, env=OFFLINE, timeout_s=TRANSFER_TIMEOUT_S)
-    # git writes a question mark before the id of a missing object.
-    return objects.code == 0 and any(line.startswith("?") for line in objects.out.splitlines())
-
-
-def check_files_present(repo: Path, *commits: str) -> None:
-    """Raise CheckoutError if ``repo`` is a partial clone that lacks files of ``commits``. Nothing is fetched."""
-    if lacks_files(repo, *commits):
-        raise CheckoutError(f"{repo}: {FILTERED_REASON}", FILTERED_ADVICE)
-
-
 def _environment() -> dict[str, str]:
-    """Return the environment variables for git. Of the GIT_ variables, only ``_INHERITED_VARIABLES`` are inherited."""
     inherited = {
         name: value
         for name, value in os.environ.items()

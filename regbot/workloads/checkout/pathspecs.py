@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from regbot.workloads.checkout.git import OFFLINE, CheckoutError, GitResult, common_dir, git, try_git
+from regbot.workloads.checkout.git import OFFLINE, CheckoutError, common_dir, git, try_git
 
 
 def list_changed_paths(repo: Path, base: str, head: str, pathspecs: Sequence[str] = ()) -> list[str]:
@@ -18,7 +18,11 @@ def list_changed_paths(repo: Path, base: str, head: str, pathspecs: Sequence[str
 
     Raises CheckoutError.
     """
-    result = _diff(repo, base, head, pathspecs)
+    options = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none")
+    # With --git-dir, git takes the current folder for the root of the repository. Otherwise git would take pathspecs as
+    # relative to ``repo``, which can be a subfolder.
+    git_dir = f"--git-dir={common_dir(repo)}"
+    result = try_git(repo, git_dir, "diff-tree", *options, base, head, "--", *pathspecs, env=OFFLINE)
     if result.code != 0:
         raise CheckoutError(f"{repo}: git diff-tree failed: {result.error_line}")
     return [path for path in result.out.split("\0") if path]
@@ -49,15 +53,3 @@ def list_unmatched_paths(repo: Path, paths: Sequence[str], pathspecs: Sequence[s
             raise CheckoutError(f"{repo}: git cannot match paths: {result.error_line}")
     matched_paths = set(listing.out.split("\0"))
     return [path for path in paths if path not in matched_paths]
-
-
-def _diff(repo: Path, base: str, head: str, pathspecs: Sequence[str]) -> GitResult:
-    """Run a git command that prints the paths which differ between two commits or trees, and return its result.
-
-    Only paths that match one of the pathspecs are printed; [] matches all paths.
-    """
-    options = ("-r", "-z", "--name-only", "--no-renames", "--ignore-submodules=none")
-    # With --git-dir, git takes the current folder for the root of the repository. Otherwise git would take pathspecs as
-    # relative to ``repo``, which can be a subfolder.
-    git_dir = f"--git-dir={common_dir(repo)}"
-    return try_git(repo, git_dir, "diff-tree", *options, base, head, "--", *pathspecs, env=OFFLINE)

@@ -3,7 +3,7 @@
 The cache key of a worktree is a digest of its tree, its build commands and its interpreter. Later checks with the same
 key reuse the worktree. The key needs no submodule commits, because the tree determines them. If the tree has
 submodules, origin (without credentials) and the allowed hosts are part of the key, because they decide what may be
-fetched. The folders of a sparse worktree are part of the key too.
+fetched.
 
 If files of a cached worktree have changed, the worktree is created again. Otherwise regbot would measure edited files
 as the commit's code.
@@ -28,7 +28,7 @@ from regbot.records.run import Commit
 from regbot.records.text.printable import printable
 from regbot.records.text.progress import Progress, Watcher
 from regbot.workloads.checkout.building import Build, BuildError, minimal_environment, run_build, run_in_shell
-from regbot.workloads.checkout.cache import CacheEntry, lock, set_aside_folder
+from regbot.workloads.checkout.cache import CacheEntry, create_cache_folders, lock, set_aside_folder
 from regbot.workloads.checkout.clone_pruning import mark_used, prune_clones
 from regbot.workloads.checkout.clones import (
     MAX_SUBMODULES,
@@ -39,7 +39,7 @@ from regbot.workloads.checkout.clones import (
     list_addresses,
     list_submodules,
 )
-from regbot.workloads.checkout.contents import WorktreePart, digest_worktree, mark_absent
+from regbot.workloads.checkout.contents import WorktreePart, digest_worktree
 from regbot.workloads.checkout.git import (
     NO_MACHINE_CONFIG,
     OFFLINE,
@@ -50,10 +50,8 @@ from regbot.workloads.checkout.git import (
     git,
     try_git,
 )
-from regbot.workloads.checkout.sparse import WHOLE, Cone, list_absent, make_cone
 
 IDLE_S = 24 * 3600.0
-"""If a worktree was used within this many seconds, another check may still use it, so ``prune`` keeps it."""
 
 ATTEMPTS = 3
 """Number of attempts to create one worktree. A cache cleaner may remove a folder while git still writes to it."""
@@ -67,19 +65,12 @@ class Worktree:
     commit: str
     tree: str
     submodules: dict[str, str]
-    """Commit of each submodule, by the submodule's path. Nested submodules are included."""
     built: bool
-    """Whether this call created the worktree. False if it was in the cache."""
     key: str
-    """Digest of all inputs that determine the worktree's content: its key in the cache."""
     changed: tuple[str, ...]
     """Tracked files that the build commands have changed. The measured code differs from the commit in these files."""
     environment: dict[str, str]
     """Variables that point to private caches of this worktree. Arms must not share compiled kernels."""
-    sparse: tuple[str, ...] = ()
-    """Folders of a sparse worktree; () if all files were checked out."""
-    absent: tuple[str, ...] = ()
-    """Files and submodules of the commit that were not checked out."""
 
     @property
     def paper(self) -> Path:
@@ -88,10 +79,8 @@ class Worktree:
 
 
 class _WorktreeRecord(Record):
-    """Content of the marker file of a complete worktree.
-
-    The marker file is outside of the worktree, so code under test cannot change it. ``parts`` are the main repository,
-    which is the first part, and its submodules.
+    """Content of the marker file of a complete worktree. It is outside of the worktree, so code under test cannot
+    change it. The first of ``parts`` is the main repository, the others are submodules.
     """
 
     commit: Commit
@@ -107,43 +96,38 @@ def check_out(
     cache_dir: Path,
     build: Build,
     hosts: Sequence[str] | None = None,
-    sparse: Sequence[str] = (),
 ) -> Worktree:
     """Return the worktree of ``commit``. Reuse the one in the cache, or create and build it.
 
-    ``cache_dir`` is the cache folder of the repository (``regbot.workloads.checkout.cache.repository_cache``).
-    ``build`` runs with the worktree's private caches. Submodules may be fetched from the host of origin and from
-    ``hosts``, as ``list_addresses`` says; None allows any host. ``sparse`` are the folders of a sparse worktree
-    (``regbot.workloads.checkout.sparse``); () checks out all files. Raises CheckoutError and BuildError.
+    ``cache_dir`` is the cache folder of the repository (``repository_cache``). Submodules may be fetched from the host
+    of origin and from ``hosts``, as ``list_addresses`` says; None allows any host. Raises CheckoutError and BuildError.
     """
-    cone = make_cone(sparse)
     common = common_dir(repo)
     commit = find_commit(repo, commit, "commit")
     tree = git(repo, "log", "-1", "--no-show-signature", "--format=%T", commit, env=OFFLINE).strip()
     source = find_source(repo)
     addresses = None if hosts is None else list_addresses(source.url, hosts)
     key_inputs: list[object] = [str(common), tree, list(build.commands), build.python]
-    if _may_have_submodules(repo, tree):
+    modules = try_git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
+    if modules.code != 0 or modules.out:  # git fails if a partial clone lacks the tree
         key_inputs += [source.identity, None if addresses is None else sorted(addresses)]
-    if cone.folders:
-        key_inputs.append({"sparse": cone.folders})
     key = hashlib.sha256(json.dumps(key_inputs).encode()).hexdigest()[:24]
     entry = CacheEntry(cache_dir.resolve(), key)
     with entry.lock(TRANSFER_TIMEOUT_S + build.timeout_s):
-        record = _read_reusable(entry, cone)
+        record = _read_reusable(entry)
         is_reused = record is not None
         if record is not None:
             os.utime(entry.marker)  # prune reads this time as the time of the last use
         else:
             entry.clear()
-            record = _create_worktree(entry, source, commit, tree, addresses, cone)
-            entry.create_caches()
+            record = _create_worktree(entry, source, commit, tree, addresses)
+            create_cache_folders(entry.environment)
             if build.commands:
                 inherited = build.environment if build.environment is not None else minimal_environment()
                 variables = {**inherited, **entry.environment, "REGBOT_PYTHON": build.python}
                 run_build(entry, commit, build.commands, variables, build.timeout_s, build.builder or run_in_shell)
                 try:
-                    state, changed = digest_worktree(entry, record.parts, cone)
+                    state, changed = digest_worktree(entry, record.parts)
                 except CheckoutError as error:
                     entry.clear()
                     raise BuildError(
@@ -151,9 +135,9 @@ def check_out(
                     ) from error
                 record = record.model_copy(update={"state": state, "changed": changed})
             write_record(entry.marker, record)
-        entry.create_caches()  # the build, or code of earlier runs, may have replaced these folders by links
-    main_part, *_ = record.parts  # the other parts are submodules
-    main_clone = entry.clone(main_part.clone)
+        create_cache_folders(
+            entry.environment
+        )  # the build, or code of earlier runs, may have replaced these folders by links
     return Worktree(
         path=entry.path,
         commit=commit,
@@ -163,17 +147,14 @@ def check_out(
         key=key,
         changed=tuple(record.changed),
         environment=entry.environment,
-        sparse=cone.folders,
-        absent=list_absent(main_clone, commit, cone),
     )
 
 
 def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: float = IDLE_S) -> None:
-    """Remove old and incomplete worktrees. ``watch`` shows a warning about each folder that cannot be removed.
+    """Remove old and incomplete worktrees, and private clones (``prune_clones``), from a repository's cache folder.
 
-    The ``keep`` most recently used worktrees are kept. A worktree that was used within ``idle_s`` seconds, or that is
-    being created, is also kept. ``cache_dir`` is the cache folder of one repository. Worktrees of other repositories
-    are not counted. Private clones without a worktree are removed too, as ``prune_clones`` describes.
+    The ``keep`` most recently used worktrees are kept, and those that were used within ``idle_s`` seconds or are being
+    created. ``watch`` shows a warning about each folder that cannot be removed.
     """
     cache_dir = cache_dir.resolve()
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
@@ -196,7 +177,6 @@ def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: f
 
 @contextlib.contextmanager
 def _report_failure(watch: Watcher, folder: Path) -> Iterator[None]:
-    """Show a warning if ``folder`` cannot be removed."""
     try:
         yield
     except OSError as error:
@@ -204,7 +184,6 @@ def _report_failure(watch: Watcher, folder: Path) -> Iterator[None]:
 
 
 def _list_used_clones(cache_dir: Path) -> set[str]:
-    """Return the names of the clones of all complete worktrees."""
     used_names = set()
     for marker in (cache_dir / "worktrees").glob("*.json"):
         with contextlib.suppress(RecordError):
@@ -213,51 +192,36 @@ def _list_used_clones(cache_dir: Path) -> set[str]:
 
 
 def _modification_time(path: Path) -> float:
-    """Return when ``path`` was changed, in seconds since 1970; 0 if it does not exist."""
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
 
 
-def _read_reusable(entry: CacheEntry, cone: Cone) -> _WorktreeRecord | None:
-    """Return the record of a complete worktree; None if it is incomplete or its files have changed since the build."""
+def _read_reusable(entry: CacheEntry) -> _WorktreeRecord | None:
     try:
         record = read_record(entry.marker, _WorktreeRecord)
-        state, _ = digest_worktree(entry, record.parts, cone)
+        state, _ = digest_worktree(entry, record.parts)
     except (RecordError, CheckoutError):
         return None
     return record if state == record.state else None
 
 
-def _may_have_submodules(repo: Path, tree: str) -> bool:
-    """Return whether ``tree`` has a file .gitmodules. Return True too if a partial clone lacks the tree."""
-    listing = try_git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
-    return listing.code != 0 or bool(listing.out)
-
-
 def _create_worktree(
-    entry: CacheEntry, source: CommitSource, commit: str, tree: str, addresses: Set[str] | None, cone: Cone
+    entry: CacheEntry, source: CommitSource, commit: str, tree: str, addresses: Set[str] | None
 ) -> _WorktreeRecord:
-    """Fetch the commit and its submodules, and try up to ATTEMPTS times to check them out. Raises CheckoutError.
-
-    Submodules may be fetched only from ``addresses``; None allows any. ``cone`` has the folders of a sparse worktree.
-    """
-    parts = _fetch_parts(entry, source, commit, addresses, cone)
+    parts = _fetch_parts(entry, source, commit, addresses)
     for _ in range(ATTEMPTS - 1):
         with contextlib.suppress(CheckoutError):
-            return _check_out_parts(entry, commit, tree, parts, cone)
-    return _check_out_parts(entry, commit, tree, parts, cone)
+            return _check_out_parts(entry, commit, tree, parts)
+    return _check_out_parts(entry, commit, tree, parts)
 
 
-def _check_out_parts(
-    entry: CacheEntry, commit: str, tree: str, parts: list[WorktreePart], cone: Cone
-) -> _WorktreeRecord:
-    """Check out all fetched parts into the worktree. If this fails, remove the entry's files."""
+def _check_out_parts(entry: CacheEntry, commit: str, tree: str, parts: list[WorktreePart]) -> _WorktreeRecord:
     try:
         for part in parts:
-            _add_part(entry, part, WHOLE if part.path else cone)  # submodules are always checked out whole
-        state, _ = digest_worktree(entry, parts, cone)
+            _add_part(entry, part)
+        state, _ = digest_worktree(entry, parts)
         return _WorktreeRecord(commit=commit, tree=tree, parts=parts, state=state, changed=[])
     except BaseException:
         entry.clear()
@@ -265,36 +229,30 @@ def _check_out_parts(
 
 
 def _fetch_parts(
-    entry: CacheEntry, source: CommitSource, commit: str, addresses: Set[str] | None, cone: Cone
+    entry: CacheEntry, source: CommitSource, commit: str, addresses: Set[str] | None
 ) -> list[WorktreePart]:
-    """Fetch ``commit`` and its submodules into private clones. Return a part for ``commit`` and for each submodule.
+    """Fetch ``commit`` and its submodules, nested ones included, into private clones. Return a part for each.
 
-    Submodules of the main repository outside of ``cone`` are left out. Nested submodules are fetched too. Submodules
-    may be fetched only from ``addresses``; None allows any. Raises CheckoutError.
+    Submodules may be fetched only from ``addresses``; None allows any. Raises CheckoutError.
     """
     parts = []
     pending = [("", commit, source)]  # path in the worktree, commit, and where to fetch it from
     while pending:
         path, part_commit, part_source = pending.pop()
         clone = entry.clone(clone_name(part_source))
-        part_cone = WHOLE if path else cone  # submodules are always fetched whole
         with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
-            fetch_commit(clone, part_source, part_commit, part_cone)
+            fetch_commit(clone, part_source, part_commit)
             mark_used(clone)
         parts.append(WorktreePart(path=path, clone=clone.name, commit=part_commit))
         for name, submodule_commit, submodule in list_submodules(clone, part_commit, part_source, addresses):
-            if part_cone.has(name):
-                pending.append((f"{path}/{name}" if path else name, submodule_commit, submodule))
+            pending.append((f"{path}/{name}" if path else name, submodule_commit, submodule))
         if len(parts) + len(pending) > MAX_SUBMODULES + 1:
             raise CheckoutError(f"{source.name}: commit {commit} has more than {MAX_SUBMODULES} submodules")
     return parts
 
 
-def _add_part(entry: CacheEntry, part: WorktreePart, cone: Cone) -> None:
-    """Check out ``part`` into the worktree: its files in ``cone``, or all files if ``cone`` has no folders.
-
-    Raises CheckoutError if the submodule's path contains a symbolic link. A hostile tree may have a link there.
-    """
+def _add_part(entry: CacheEntry, part: WorktreePart) -> None:
+    """Check out ``part`` into the worktree. A hostile tree may have a link in the submodule's path."""
     clone, folder = entry.clone(part.clone), entry.path
     for name in Path(part.path).parts:
         folder /= name
@@ -307,21 +265,5 @@ def _add_part(entry: CacheEntry, part: WorktreePart, cone: Cone) -> None:
         entry.path.parent.mkdir(parents=True, exist_ok=True)
         worktree = (f"--git-dir={clone}", "worktree")
         git(clone, *worktree, "prune", "--expire=now")
-        no_checkout = ("--no-checkout",) if cone.folders else ()
-        command = (*worktree, "add", "--quiet", "--force", "--detach", *no_checkout, str(folder), part.commit)
+        command = (*worktree, "add", "--quiet", "--force", "--detach", str(folder), part.commit)
         git(clone, *command, timeout_s=TRANSFER_TIMEOUT_S, env=NO_MACHINE_CONFIG)
-        if cone.folders:
-            _write_sparse_files(folder, part.commit, cone)
-
-
-def _write_sparse_files(folder: Path, commit: str, cone: Cone) -> None:
-    """Check out the files of ``cone`` into the empty worktree ``folder``. ``git status`` is clean in it afterwards."""
-    git(folder, "read-tree", commit)
-    names = [name for name in git(folder, "ls-files", "-z").split("\0") if name]
-    absent_names = [name for name in names if not cone.has(name)]
-    mark_absent(folder, location=(), names=absent_names, env=NO_MACHINE_CONFIG)
-    names_to_write = "".join(f"{name}\0" for name in names if cone.has(name))
-    command = ("checkout-index", "--quiet", "--index", "-z", "--stdin")
-    result = try_git(folder, *command, env=NO_MACHINE_CONFIG, stdin=names_to_write, timeout_s=TRANSFER_TIMEOUT_S)
-    if result.code != 0:
-        raise CheckoutError(f"{folder}: git checkout-index failed: {result.error_line}")

@@ -29,17 +29,13 @@ class LogFormat(Protocol):
     """Interface that the module of each format implements."""
 
     NAME: str
-    """Name of the format, the value of ``StepLog.format``."""
     TITLE: str
-    """Description of the format for messages."""
 
     def recognises(self, text: str, /) -> bool:
         """Return whether ``text`` has this format. ``text`` is a line of a log or the beginning of a document."""
         ...
 
-    def read(self, log: StepLogFile) -> StepLog:
-        """Return the run in ``log``. Raises only LogError, for any file content."""
-        ...
+    def read(self, log: StepLogFile) -> StepLog: ...
 
 
 DOCUMENT_FORMATS: tuple[LogFormat, ...] = (golden, tensorboard)
@@ -60,7 +56,6 @@ def read_log(path: Path, format_name: str = "", tokens_per_step: float | None = 
 
 
 def detect_format(log: StepLogFile) -> LogFormat:
-    """Return the format of ``log``. Raises LogError if no format matches."""
     if log_format := recognise_format(log):
         return log_format
     known_formats = "; ".join(f"{known_format.TITLE} ({known_format.NAME})" for known_format in FORMATS)

@@ -31,7 +31,6 @@ MEGATRON_TIME, BRIDGE_TIME, LOSS, BRIDGE_TFLOPS = (
     "GPU utilization",
 )
 WRAPPERS = ("current", "baseline")
-"""Keys around the values of a run. The first that the document has is used."""
 
 _ADVICE = "give a golden-values file that has iteration times"
 
@@ -45,14 +44,12 @@ class _RawStep(NamedTuple):
 
 
 def recognises(head: str) -> bool:
-    """Return whether ``head``, the beginning of a file, has this format."""
     return head.lstrip("\ufeff \t\r\n").startswith("{") and any(
         f'"{word}"' in head for word in ("start_step", MEGATRON_TIME, BRIDGE_TIME)
     )
 
 
 def read(log: StepLogFile) -> StepLog:
-    """Return the run in ``log``. Raises LogError."""
     try:
         document = parse_json(log.document().decode("utf-8-sig"))
     except ValueError as error:
@@ -86,7 +83,6 @@ def _read_megatron(log: StepLogFile, metrics: Mapping[str, Any]) -> StepLog:
 
 
 def _unwrap(document: Any) -> tuple[Any, list[str]]:
-    """Return the values of the first run in the document, and a warning if a wrapper was removed."""
     wrappers = [name for name in WRAPPERS if isinstance(document, dict) and isinstance(document.get(name), dict)]
     if not wrappers:
         return document, []
@@ -101,7 +97,6 @@ def _megatron_rows(log: StepLogFile, metrics: Mapping[str, Any]) -> Iterator[Ste
 
 
 def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dict[int, Any]:
-    """Return the values of one metric by step number. In older files the values are a list. Raises LogError."""
     metric = metrics[name]
     values = metric.get("values") if isinstance(metric, dict) else None
     if isinstance(values, list):
@@ -125,7 +120,6 @@ def _bridge_rows(log: StepLogFile, document: Mapping[str, Any]) -> Iterator[Step
 
 
 def _rows(raw_steps: Mapping[int, _RawStep]) -> Iterator[StepRow]:
-    """Yield the steps in ascending order. ``raw_steps`` has the values of the steps by number."""
     for number, raw_step in sorted(raw_steps.items()):
         seconds, loss, tflops = (_read_value(value) for value in raw_step)
         is_nan = loss is not None and math.isnan(loss)

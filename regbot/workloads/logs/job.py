@@ -29,13 +29,10 @@ srun --label.
 
 
 class StepRow(NamedTuple):
-    """A step of a log, and where it comes from."""
-
     line: int
     """Number of the line. For a JSON document it is ``WHOLE_FILE`` (golden values), or the number of the entry
     (TensorBoard)."""
     rank: str
-    """Label of the rank that wrote the line; '' if the line has none."""
     step: LogStep
 
 
@@ -79,10 +76,6 @@ def extract_run(
 
 
 def _select_rank(rows: list[StepRow]) -> tuple[list[StepRow], str, list[str]]:
-    """Return the lines of the lowest labelled rank, its label ('' if no line has one), and warnings.
-
-    If every line has a label of its own, the labels are no ranks. All lines are then returned, without a label.
-    """
     # Labels are texts of numbers, and sorted as numbers. '' (no label) comes last.
     rank_labels = sorted({row.rank for row in rows}, key=lambda rank: (rank == "", int(rank or 0)))
     if len(rank_labels) == len(rows) > 1:  # no two labels are equal, so they are line numbers (grep -n)
@@ -95,7 +88,6 @@ def _select_rank(rows: list[StepRow]) -> tuple[list[StepRow], str, list[str]]:
 
 
 def _drop_repeats(rows: list[StepRow]) -> tuple[list[StepRow], list[str]]:
-    """Return the lines, with only the first of consecutive lines about the same step, and warnings."""
     repeats = [row for before, row in pairwise(rows) if row.step.number == before.step.number]
     if not repeats:
         return rows, []
@@ -156,7 +148,6 @@ def _find_log_interval(steps: tuple[LogStep, ...], values_are_means: bool) -> tu
 
 
 def _fault_warnings(steps: tuple[LogStep, ...]) -> list[str]:
-    """Return warnings about steps without a time, skipped steps, and steps whose loss is not finite."""
     warnings = []
     if untimed_steps := tuple(step.number for step in steps if step.seconds is None):
         warnings.append(f"the log has no time for {format_steps(untimed_steps)}")

@@ -31,8 +31,6 @@ _LINE_END = re.compile(rb"[\r\n]++")
 
 
 class LogLine(NamedTuple):
-    """One line of a log."""
-
     number: int
     """Line number from 1, as an editor counts. Lines that end at a carriage return share the number of the next."""
     text: str
@@ -81,7 +79,6 @@ class StepLogFile:
             yield LogLine(number, _decode_line(remainder), whole=False)
 
     def document(self) -> bytes:
-        """Return the whole content. Raises LogError if it is larger than any file of golden values."""
         content = bytearray()
         for chunk in self._chunks():
             content += chunk
@@ -94,11 +91,9 @@ class StepLogFile:
         return bytes(content)
 
     def error(self, number: int, problem: str, advice: str) -> LogError:
-        """Return a LogError about line ``number``, or about the whole file for ``WHOLE_FILE``."""
         return LogError(f"{self.name}:{number}" if number else self.name, problem, advice)
 
     def _chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
-        """Yield the content in chunks of at most ``size`` bytes. Raises LogError if the file is too large."""
         total = 0
         with self._open() as file:
             while chunk := file.read(size):
@@ -122,6 +117,5 @@ class StepLogFile:
 
 
 def _decode_line(line: bytes) -> str:
-    """Return the text of a line without terminal escapes."""
     text = line.decode("utf-8", "replace")
     return ESCAPE.sub("", text) if "\x1b" in text else text

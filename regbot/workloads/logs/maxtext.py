@@ -37,24 +37,20 @@ _LOSS = re.compile(r"(?<![\w])loss: ([^\s,]+)")
 _TFLOPS = re.compile(r"\bTFLOP/s/device: ([^\s,]+),")
 _PROFILER = re.compile(r"\bcompleted profiler activation/deactivation step: (\d{1,12})\b")
 _RAMPUP = "[Rampup Batch Size Phase]"
-"""Mark of a step before the batch has its full size."""
 _TIME_KEY = "perf/step_time_seconds"
 _QUOTED_TIME_KEY = f'"{_TIME_KEY}"'
 MAX_DIGITS = 12
-"""More digits of a printed time are ignored."""
 
 _ADVICE = "give a log with 'completed step: N, seconds: S', or the metrics_file"
 
 
 def recognises(text: str) -> bool:
-    """Return whether ``text``, one line, has this format."""
     if "completed step" in text and _STEP_LINE_START.search(text):
         return True
     return _QUOTED_TIME_KEY in text and text.lstrip().startswith("{")
 
 
 def read(log: StepLogFile) -> StepLog:
-    """Return the run in ``log``. Raises LogError."""
     warnings: list[str] = []
     rampup: list[int] = []
     digit_counts: set[int] = set()
@@ -107,10 +103,6 @@ def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digit_counts
 
 
 def _read_metrics(log: StepLogFile, line: LogLine, warnings: list[str]) -> Iterator[StepRow]:
-    """Yield the step of one line of a metrics_file, if the line has a step time. Raises LogError.
-
-    An incomplete last line gives a warning instead.
-    """
     try:
         entry = parse_json(line.text)
     except ValueError as error:
@@ -133,11 +125,9 @@ def _make_step(number: int, seconds: float, loss: float | None, tflops: float | 
 
 
 def _parse_number(value: Any) -> float | None:
-    """Return a JSON value as a number; None if it is not a number."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _warn_about_incomplete_line(line: LogLine, warnings: list[str]) -> None:
-    """Add a warning about the first incomplete line. A log can have any number of them."""
     if not warnings:
         warnings.append(f"line {line.number} is an incomplete step line and was left out")

@@ -26,7 +26,6 @@ NAME = "megatron"
 TITLE = "iteration lines of Megatron-LM and Megatron Bridge"
 
 RESOLUTION_S = {"iteration": 1e-4, "Step Time": 1e-2}
-"""Resolution of the step time by kind of line, in seconds."""
 MAX_RESOLUTION_SHARE = 0.002
 """If the resolution is a larger share of a step, the log gets a warning, because rounding can hide a regression."""
 
@@ -43,14 +42,12 @@ _ADVICE = "give the log of the last rank, which prints 'elapsed time per iterati
 
 
 def recognises(text: str) -> bool:
-    """Return whether ``text``, one line, has this format."""
     if "iteration" in text and _STEP_LINE_START.search(text):
         return True
     return "Step Time" in text and _STEP_TIME.search(text) is not None
 
 
 def read(log: StepLogFile) -> StepLog:
-    """Return the run in ``log``. Raises LogError."""
     incomplete_lines: list[int] = []
     iteration_rows = _iteration_rows(log, incomplete_lines)  # fills ``incomplete_lines`` while the rows are read
     first = next(iteration_rows, None)
@@ -94,7 +91,6 @@ def _iteration_rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[S
 
 
 def _step_time_rows(log: StepLogFile) -> Iterator[StepRow]:
-    """Yield the steps of Bridge's ``Step Time`` lines, numbered from 1."""
     number = 0
     for line in log.lines():
         if match := _STEP_TIME.search(line.text):
@@ -104,12 +100,10 @@ def _step_time_rows(log: StepLogFile) -> Iterator[StepRow]:
 
 
 def _find_number(pattern: re.Pattern[str], text: str) -> float | None:
-    """Return the number in the first match of ``pattern``; None if there is no match, NaN if it is not finite."""
     match = pattern.search(text)
     return number_or_nan(match[1]) if match else None
 
 
 def _find_count(pattern: re.Pattern[str], text: str) -> int:
-    """Return the whole number in the first match of ``pattern``; 0 if there is no match."""
     match = pattern.search(text)
     return int(match[1]) if match else 0

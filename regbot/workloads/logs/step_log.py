@@ -23,10 +23,7 @@ class LogError(UserError):
 
 
 class LogStep(NamedTuple):
-    """One step, from one line or entry of a log."""
-
     number: int
-    """Step number in the log: from 0 (MaxText, Bridge's golden values) or from 1."""
     seconds: float | None
     """Seconds of the step; None if the log has the step without its time."""
     loss: float | None = None
@@ -50,14 +47,11 @@ class StepLog:
     """One run. The numbers of ``steps`` increase, and at least one step has seconds."""
 
     origin: str
-    """Name of the file, for messages."""
     format: str
-    """Name of the format: the ``NAME`` of its reader, such as 'megatron'."""
     steps: tuple[LogStep, ...]
     steps_per_value: int | None = 1
     """Each value is the mean over this number of steps (the log interval); None if the log does not say."""
     rank: str = ""
-    """Label of the rank whose lines were read; '' if the lines have no label."""
     suspect: tuple[int, ...] = ()
     """Numbers of steps whose seconds are no step times, for example because only the dispatch was timed."""
     warnings: tuple[str, ...] = ()
@@ -79,7 +73,6 @@ class StepLog:
 
     @property
     def timed(self) -> tuple[LogStep, ...]:
-        """The steps that have seconds."""
         return tuple(step for step in self.steps if step.seconds is not None)
 
     @property
@@ -91,17 +84,14 @@ class StepLog:
 
     @property
     def untimed(self) -> tuple[int, ...]:
-        """Numbers of the steps without a time."""
         return tuple(step.number for step in self.steps if step.seconds is None)
 
     @property
     def skipped(self) -> int:
-        """Number of steps that the optimizer skipped."""
         return sum(step.skipped for step in self.steps)
 
     @property
     def nan(self) -> int:
-        """Number of steps whose loss is not finite."""
         return sum(step.nan for step in self.steps)
 
     def count_leading_values(self, steps: int) -> int:
@@ -129,7 +119,6 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def seconds_or_none(value: float) -> float | None:
-    """Return ``value`` if it is positive and finite, otherwise None."""
     return value if math.isfinite(value) and value > 0 else None
 
 

@@ -29,16 +29,12 @@ _ADVICE = "export the scalar time_metrics/end_to_end(s) as JSON"
 
 
 class _ScalarEntry(NamedTuple):
-    """One value of the scalar."""
-
     wall_s: float
-    """Seconds since the epoch when the value was written."""
     step: int
     value: float
 
 
 def recognises(head: str) -> bool:
-    """Return whether ``head``, the beginning of a file, has this format: a list whose first item is a valid entry."""
     list_text = head.lstrip()
     if not list_text.startswith("["):
         return False
@@ -54,7 +50,6 @@ def recognises(head: str) -> bool:
 
 
 def read(log: StepLogFile) -> StepLog:
-    """Return the run in ``log``. Raises LogError."""
     try:
         document = parse_json(log.document())
     except ValueError as error:
@@ -84,7 +79,6 @@ def _rows(log: StepLogFile, entries: list[_ScalarEntry | None]) -> Iterator[Step
 
 
 def _parse_entry(entry: Any) -> _ScalarEntry | None:
-    """Return one entry of the list, or None if it is not three valid numbers."""
     if not isinstance(entry, list) or len(entry) != 3:
         return None
     if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in entry):

@@ -36,7 +36,6 @@ _ADVICE = (
 
 
 def recognises(text: str) -> bool:
-    """Return whether ``text``, one line, has this format."""
     return "grad_norm:" in text and bool(_STEP_LINE_START.search(text))
 
 
@@ -61,7 +60,6 @@ def read(log: StepLogFile) -> StepLog:
 
 
 def _rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[StepRow]:
-    """Yield the steps of the log. Add the numbers of incomplete step lines to ``incomplete_lines``."""
     for line in log.lines():
         step_match = _STEP_LINE_START.search(line.text) if "step:" in line.text else None
         if step_match is None:

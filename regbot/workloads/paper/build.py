@@ -1,9 +1,8 @@
 """Build the paper GPU's library, against the headers of one torch.
 
 The library for a torch of the node is in the cache: ``<cache>/paper/<key>/libregbot_paper.so``. The key is a hash of
-torch's libraries and headers, of the C++ source of the paper GPU and of the compiler options. regbot hashes and
-compiles the same copy of the headers. The build runs outside of the sandbox, and code under test may only read the
-library.
+torch's libraries and headers, of the C++ source of the paper GPU and of the compiler options. The build runs outside of
+the sandbox, and code under test may only read the library.
 
 The library for a torch in a checkout is in a private folder of this checkout. If there is a sandbox, the compiler runs
 in it, because everything that it reads may be code under test.
@@ -42,7 +41,6 @@ OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared")
 BUILD_TIMEOUT_S = 600.0
 LOCK_TIMEOUT_S = 900.0
 UNWRITABLE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
-"""Errors that mean that a folder is not writable."""
 COMPILERS = ("c++", "g++", "clang++")
 MAX_OUTPUT_BYTES = 2**20
 MAX_LIBRARY_BYTES = 64 * 2**20
@@ -54,15 +52,12 @@ class NoPaperGpuError(UserError):
 
 @dataclass(frozen=True)
 class PaperLibrary:
-    """A library that can be loaded."""
-
     path: Path
     built_s: float | None = None
-    """Build time in seconds; None if the library was in the cache."""
+    """None if the library was in the cache."""
 
 
 def source_folder() -> Path:
-    """Return the folder of the C++ source of the paper GPU."""
     return Path(str(resources.files("regbot"))) / "guest" / "regbot_guest" / "paper" / "cpp"
 
 
@@ -95,15 +90,15 @@ def library_for(
         torch = find_torch(python)
         if leads_through(torch.folder, untrusted) and not _is_of_regbot(torch.folder):
             raise NoPaperGpuError(f"{python}: code under test may have changed its torch in {torch.folder}")
-        digest_file = folder / f"torch-{torch.digest_metadata()[:32]}.json"
-        if (digest := _read_digest(digest_file)) and _is_whole(folder / _key(digest)):
-            return PaperLibrary(folder / _key(digest) / LIBRARY_NAME)
+        key = _key(_read_digest(folder, torch) or _store_digest(folder, torch))
+        if _is_whole(folder / key):
+            return PaperLibrary(folder / key / LIBRARY_NAME)
         try:
-            return _build_for_node(torch, folder, folder, digest_file, logs)
+            return _build_once(torch, folder / key, os.environ, logs)
         except OSError as error:
             if error.errno not in UNWRITABLE_ERRORS:
                 raise
-            return _build_for_node(torch, folder, spare, digest_file, logs)
+            return _build_once(torch, spare / key, os.environ, logs)
     except NoTorchError as error:
         raise NoPaperGpuError(str(error)) from error
     except OSError as error:
@@ -127,15 +122,10 @@ def library_of_checkout(
         torch = find_torch_of_checkout(python, root)
         # Code under test may forge the metadata, which makes only its own library unusable.
         key_folder = private / _key(torch.digest_metadata())
-        private.mkdir(parents=True, exist_ok=True)
-        with FileLock(private / "lock", timeout=LOCK_TIMEOUT_S):
-            if _is_whole(key_folder):
-                return PaperLibrary(key_folder / LIBRARY_NAME)
+        if not _is_whole(key_folder):
             say(f"build the paper GPU for the torch of {root}, about half a minute, once for each checkout")
-            with tempfile.TemporaryDirectory(dir=private, prefix=".build-") as scratch:
-                sandbox = None if sandbox is None else replace(sandbox, network=False, write=())
-                built_s = _build(torch, Path(scratch), key_folder, {"PATH": os.defpath}, logs, sandbox)
-        return PaperLibrary(key_folder / LIBRARY_NAME, built_s)
+        sandbox = None if sandbox is None else replace(sandbox, network=False, write=())
+        return _build_once(torch, key_folder, {"PATH": os.defpath}, logs, sandbox)
     except NoTorchError as error:
         raise NoPaperGpuError(printable(str(error))) from error
     except OSError as error:
@@ -147,13 +137,10 @@ Readiness = Literal["built", "buildable", "missing"]
 
 
 def readiness(python: str, cache: Path) -> Readiness:
-    """Return whether the library for the interpreter ``python`` is built, or can be built. Does not start a build.
-
-    ``cache`` is regbot's cache folder.
-    """
+    """Return whether the library for ``python`` is built, or can be built. ``cache`` is regbot's cache folder."""
     folder = library_folder(cache)
     try:
-        digest = _read_digest(folder / f"torch-{find_torch(python).digest_metadata()[:32]}.json")
+        digest = _read_digest(folder, find_torch(python))
     except (NoTorchError, OSError):
         return "missing"
     if digest and _is_whole(folder / _key(digest)):
@@ -162,9 +149,6 @@ def readiness(python: str, cache: Path) -> Readiness:
 
 
 def _key(torch_digest: str) -> str:
-    """Return the cache key: a hash of torch, of the paper GPU's source and of the compiler options. It does not depend
-    on the compiler, so an upgrade of the compiler does not cause a build.
-    """
     state = hashlib.sha256(torch_digest.encode())
     for path in sorted(source_folder().glob("*.*")):
         state.update(f"{path.name}\n".encode() + path.read_bytes())
@@ -187,16 +171,27 @@ def _is_of_regbot(path: Path) -> bool:
     return any(path.resolve().is_relative_to(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix))
 
 
-def _read_digest(file: Path) -> str:
-    """Return the digest of a torch that was stored in ``file``; '' if there is none, or if the file is damaged."""
+def _digest_file(folder: Path, torch: TorchFiles) -> Path:
+    return folder / f"torch-{torch.digest_metadata()[:32]}.json"
+
+
+def _read_digest(folder: Path, torch: TorchFiles) -> str:
+    """Return the stored digest of a torch; '' if there is none, or if the file is damaged."""
     try:
-        return str(json.loads(file.read_text(encoding="utf-8"))["digest"])
+        return str(json.loads(_digest_file(folder, torch).read_text(encoding="utf-8"))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
+def _store_digest(folder: Path, torch: TorchFiles) -> str:
+    digest = torch.digest_content()
+    with contextlib.suppress(OSError):  # without the stored hash, the next call computes it again
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(_digest_file(folder, torch), json.dumps({"torch": str(torch.folder), "digest": digest}))
+    return digest
+
+
 def _is_whole(key_folder: Path) -> bool:
-    """Whether the library in ``key_folder``, the folder of one library, exists and matches its stored hash."""
     try:
         recorded = (key_folder / DIGEST_NAME).read_text(encoding="ascii").strip()
         with (key_folder / LIBRARY_NAME).open("rb") as file:
@@ -205,26 +200,21 @@ def _is_whole(key_folder: Path) -> bool:
         return False
 
 
-def _build_for_node(torch: TorchFiles, cache: Path, place: Path, digest_file: Path, logs: Path | None) -> PaperLibrary:
-    """Hash a copy of torch's headers, and compile the copy if the library is not in the folder ``cache`` yet.
-
-    The library is built in the folder ``place``. The hash is stored in ``digest_file``. Raises NoPaperGpuError,
-    NoTorchError, OSError.
-    """
+def _build_once(
+    torch: TorchFiles,
+    key_folder: Path,
+    environment: Mapping[str, str],
+    logs: Path | None,
+    sandbox: Sandbox | None = None,
+) -> PaperLibrary:
+    place = key_folder.parent
     place.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=place, prefix=".build-") as scratch:
-        copy = torch.copy_to(Path(scratch) / "torch")
-        digest = copy.digest_content()
-        with contextlib.suppress(OSError):  # without the stored hash, the next call computes it again
-            write_text(digest_file, json.dumps({"torch": str(torch.folder), "digest": digest}))
-        key = _key(digest)
-        if _is_whole(cache / key):
-            return PaperLibrary(cache / key / LIBRARY_NAME)
-        with FileLock(place / f"{key}.lock", timeout=LOCK_TIMEOUT_S):
-            if _is_whole(place / key):  # another process has built it while this one waited for the lock
-                return PaperLibrary(place / key / LIBRARY_NAME)
-            built_s = _build(copy, Path(scratch), place / key, os.environ, logs)
-    return PaperLibrary(place / key / LIBRARY_NAME, built_s)
+    with FileLock(place / f"{key_folder.name}.lock", timeout=LOCK_TIMEOUT_S):
+        if _is_whole(key_folder):
+            return PaperLibrary(key_folder / LIBRARY_NAME)
+        with tempfile.TemporaryDirectory(dir=place, prefix=".build-") as scratch:
+            built_s = _build(torch, Path(scratch), key_folder, environment, logs, sandbox)
+    return PaperLibrary(key_folder / LIBRARY_NAME, built_s)
 
 
 def _build(
@@ -233,11 +223,10 @@ def _build(
     key_folder: Path,
     environment: Mapping[str, str],
     logs: Path | None,
-    sandbox: Sandbox | None = None,
+    sandbox: Sandbox | None,
 ) -> float:
-    """Compile the library in the folder ``scratch``, and move it to ``key_folder``. Return the build time in seconds.
-
-    ``key_folder`` gets the library and the file with its hash. Raises NoPaperGpuError, OSError.
+    """Compile the library in the folder ``scratch``, and move it with its hash to ``key_folder``. Return the build time
+    in seconds.
     """
     start = time.monotonic()
     compiler = find_compiler()
@@ -290,7 +279,6 @@ def _build(
 
 
 def _keep_log(log: Path, folder: Path | None) -> Path:
-    """Copy the log of a compiler to a new file in ``folder``, and return the new path."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix="compiler-", suffix=".log", dir=folder)

@@ -5,21 +5,12 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
 from regbot.engines import Sandbox
 from regbot.engines.sandbox import leads_through
 from regbot.workloads.paper.build import PaperLibrary, library_for, library_of_checkout
-
-
-@dataclass(frozen=True)
-class _Checkout:
-    """A checkout whose interpreter is used, and the folder for libraries of this checkout."""
-
-    root: Path
-    private: Path
 
 
 class Libraries:
@@ -39,13 +30,12 @@ class Libraries:
         """
         self._cache, self._spare, self._say = cache, spare, say
         self._sandbox, self._logs, self._untrusted = sandbox, logs, untrusted
-        self._futures: dict[tuple[str, _Checkout | None], Future[PaperLibrary]] = {}
-        """By the interpreter, and the checkout that it comes with; None if it belongs to the node."""
+        # By the interpreter, and root and private folder of the checkout that it comes with; None if it is the node's.
+        self._futures: dict[tuple[str, tuple[Path, Path] | None], Future[PaperLibrary]] = {}
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(1)
 
     def start(self, python: str) -> None:
-        """Start the build for ``python``, an interpreter of the node."""
         self._submit(python, None)
 
     def library(self, python: str, root: Path, private: Path) -> PaperLibrary:
@@ -56,25 +46,22 @@ class Libraries:
         """
         program = Path(shutil.which(python) or python).absolute()
         is_in_checkout = python != sys.executable and leads_through(program, [root])
-        return self._submit(python, _Checkout(root, private) if is_in_checkout else None).result()
+        return self._submit(python, (root, private) if is_in_checkout else None).result()
 
     def close(self) -> None:
-        """Wait until a running build ends. Builds that have not begun are cancelled."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _submit(self, python: str, checkout: _Checkout | None) -> Future[PaperLibrary]:
-        """Return a future of the library. The first call starts the build."""
+    def _submit(self, python: str, checkout: tuple[Path, Path] | None) -> Future[PaperLibrary]:
         with self._lock:
             if (python, checkout) not in self._futures:
                 self._futures[python, checkout] = self._pool.submit(self._build, python, checkout)
             return self._futures[python, checkout]
 
-    def _build(self, python: str, checkout: _Checkout | None) -> PaperLibrary:
+    def _build(self, python: str, checkout: tuple[Path, Path] | None) -> PaperLibrary:
         if checkout is None:
             library = library_for(python, self._cache, self._spare, self._logs, self._untrusted)
         else:
-            root, private = checkout.root, checkout.private
-            library = library_of_checkout(python, root, private, self._logs, self._sandbox, self._say)
+            library = library_of_checkout(python, *checkout, self._logs, self._sandbox, self._say)
         if library.built_s is not None:
             self._say(f"built the paper GPU in {library.built_s:.0f} s")
         return library

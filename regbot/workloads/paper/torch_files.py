@@ -6,7 +6,6 @@ sizes of the files of a torch in a checkout, because code under test may have wr
 
 import hashlib
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,10 +25,7 @@ class NoTorchError(Exception):
 
 @dataclass(frozen=True)
 class TorchFiles:
-    """The libraries and headers of an installed torch, which a build needs."""
-
     folder: Path
-    """The folder of the package ``torch``."""
     root: Path | None = None
     """Checkout that all files must be in; None for a torch of the node."""
 
@@ -54,8 +50,7 @@ class TorchFiles:
         return [*self.libraries, *self._list_headers()]
 
     def digest_metadata(self) -> str:
-        """Return a digest of the names, sizes, modification times and inode numbers of all files. Raises as
-        ``list_files``."""
+        """Return a digest of the names, sizes, modification times and inode numbers of all files."""
         digest = hashlib.sha256()
         for path in self.list_files():
             status = path.stat()
@@ -63,7 +58,7 @@ class TorchFiles:
         return digest.hexdigest()
 
     def digest_content(self) -> str:
-        """Return the SHA-256 of all libraries and headers, in hex. Raises as ``list_files``."""
+        """Return the SHA-256 of all libraries and headers, in hex."""
         digest = hashlib.sha256()
         for path in self.list_files():
             digest.update(f"{path.relative_to(self.folder)}\n".encode())
@@ -71,14 +66,7 @@ class TorchFiles:
                 digest.update(hashlib.file_digest(file, "sha256").digest())
         return digest.hexdigest()
 
-    def copy_to(self, folder: Path) -> "TorchFiles":
-        """Copy the headers to ``folder``. The libraries of the copy are links."""
-        shutil.copytree(self.folder / "include", folder / "include", copy_function=shutil.copyfile)
-        (folder / "lib").symlink_to(self.folder / "lib")
-        return TorchFiles(folder)
-
     def _list_headers(self) -> Iterator[Path]:
-        """Yield all files below ``include``. A folder that several links lead to is listed once."""
         folders, listed = [self.folder / "include"], set()
         self._check_place(folders[0])
         while folders:
@@ -99,7 +87,6 @@ class TorchFiles:
                     yield path
 
     def _check_place(self, path: Path) -> None:
-        """Raise NoTorchError if ``path`` leads out of ``root``."""
         if self.root is not None and not Path(os.path.realpath(path)).is_relative_to(self.root.resolve()):
             raise NoTorchError(f"{printable(os.path.relpath(path, self.root))} in the checkout leads out of it")
 

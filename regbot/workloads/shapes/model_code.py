@@ -12,9 +12,7 @@ from importlib.resources.abc import Traversable
 from regbot.records.text.python_code import dump_code
 
 TRANSFORMER = ("harness.py", "model.py")
-"""The step and the model around the MoE layers."""
 LAYER = ("moe.py", "routing.py", "rows.py", "dispatch.py", "exchange.py", "deepep.py", "hybridep.py")
-"""The MoE layer of the smoke model, with its dispatchers."""
 MODEL_FILES = {"module": TRANSFORMER, "smoke": TRANSFORMER + LAYER}
 """Files of the guest's code that run in timed steps, by adapter. With other adapters, no model code of regbot runs."""
 

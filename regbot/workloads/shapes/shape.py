@@ -39,23 +39,16 @@ class Geometry(Record):
     kv_heads: Positive
     head_dim: Positive
     qk_norm: bool
-    """Whether queries and keys are normalized."""
     rope_theta: Annotated[float, Field(gt=1)]
     experts: Positive
-    """Number of routed experts in each layer."""
     top_k: Positive
-    """Number of experts that each token is routed to."""
     expert_width: Positive
-    """Width of the MLP of one expert."""
     vocabulary: Annotated[int, Field(ge=0)] = Field(description="0: blocks only, without embedding and output head")
     sequence: Positive
-    """Tokens of a sequence."""
     micro_batch: Positive
-    """Sequences per rank and step."""
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
-        """Check that each key-value head serves the same number of heads, and that enough experts exist for top_k."""
         if self.heads % self.kv_heads:
             raise ValueError(f"{self.heads} heads do not divide over {self.kv_heads} key-value heads")
         if self.top_k > self.experts:
@@ -102,7 +95,6 @@ class Geometry(Record):
 
     @property
     def flops_per_step(self) -> int:
-        """Model FLOPs of one step on one rank."""
         return self.flops_per_token * self.tokens
 
     @property
@@ -116,12 +108,10 @@ class Geometry(Record):
 
     @property
     def _parameters_per_expert(self) -> int:
-        """Number of weights of one expert in one layer: gate, up and down projection."""
         return 3 * self.hidden * self.expert_width
 
     @property
     def _parameters_without_experts(self) -> int:
-        """Number of all weights except those of the experts. The routers are included."""
         query_width, key_value_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = 2 * self.hidden * query_width + 2 * self.hidden * key_value_width  # Q and output; K and V
         norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
@@ -246,6 +236,5 @@ def _expand(document: dict[str, object]) -> Mapping[str, object]:
 
 
 def _sort_key(name: str) -> tuple[int, str]:
-    """Return a sort key that puts the two default shapes of a check first and the other shapes after them by name."""
     default_shapes = ("qwen3-30b-a3b", "mixtral-8x7b")
     return (default_shapes.index(name) if name in default_shapes else len(default_shapes), name)

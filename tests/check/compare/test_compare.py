@@ -6,7 +6,6 @@ After a change of wording that is meant, write the golden files anew and read th
 """
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +17,7 @@ from regbot.check.compare.run_files import read_steps
 from regbot.records.config import ConfigError
 from regbot.records.files import RecordError
 from regbot.records.run import Backend, Node
-from regbot.records.verdict import Verdict
 from regbot.stats.paired import LOOK_ALPHA
-from regbot.stats.summary import summarise
 from support.step_files import (
     STEP_S,
     assert_golden,
@@ -60,16 +57,6 @@ class TestPairs:
         assert result.low_pct < 5 < result.high_pct
         assert result.low_pct > 1
 
-    def test_an_unchanged_head_passes_with_the_bound_it_proves(self, files: Folder) -> None:
-        result = section(verdict_of(files("b", 12), files("h", 12), "--paired"))
-        assert (result.status, result.decision) == ("PASS", "no_change")
-        assert result.bound_pct == max(test.high_pct for test in result.tests) < 2
-
-    def test_a_faster_head_passes(self, files: Folder) -> None:
-        result = section(verdict_of(files("b", 12), files("h", 12, seconds=STEP_S * 0.95), "--paired"))
-        assert (result.status, result.decision) == ("PASS", "improved")
-        assert result.estimate_pct < -1
-
     def test_stalls_fail_through_the_mean_while_the_median_sees_no_change(self, files: Folder) -> None:
         """Every fifth step of head takes 20% longer: 4% in the mean, nearly nothing in the median."""
         for session in range(8):
@@ -82,18 +69,6 @@ class TestPairs:
                 "mean": "regressed",
             }
             assert abs(result.estimate_pct) < 1
-
-    def test_the_numbers_are_those_of_the_runs_after_the_cut(self, files: Folder) -> None:
-        base, head = files("b", 4), files("h", 4)
-        result = section(verdict_of(base, head, "--paired"))
-        for test in result.tests:
-            for mine, theirs, ratio in zip(base, head, test.log_ratios, strict=True):
-                cut = max(read_steps(Path(name)).cut for name in (mine, theirs))
-                ours, others = (
-                    summarise([float(line.split(",")[1]) for line in Path(name).read_text().splitlines()[1 + cut :]])
-                    for name in (mine, theirs)
-                )
-                assert ratio == pytest.approx(others[test.summary] - ours[test.summary])
 
     def test_pairs_are_made_in_the_order_that_was_given(self, files: Folder) -> None:
         """A node that slows down by 30% over the session: pairs hide it, other partners show it."""
@@ -111,22 +86,6 @@ class TestPairs:
         assert f"give {4 - pairs} more" in result.reasons[0]
         assert any("far more than usual noise" in reason for reason in result.reasons)
 
-    def test_noise_that_hides_everything_is_inconclusive_and_says_what_it_would_take(self, files: Folder) -> None:
-        result = section(verdict_of(files("b", 12, run_sd=0.04), files("h", 12, run_sd=0.04), "--paired"))
-        assert (result.status, result.pairs) == ("INCONCLUSIVE", 12)
-        assert result.mde_pct == result.mde_full_pct > 2
-        assert any("quieter node" in reason for reason in result.reasons)
-
-    def test_pairs_between_two_looks_are_counted_and_wait(self, files: Folder) -> None:
-        result = section(verdict_of(files("b", 6, run_sd=0.04), files("h", 6, run_sd=0.04), "--paired"))
-        assert (result.pairs, result.unused_pairs) == (4, 2)
-        assert any("give 2 more base files and 2 more head files" in reason for reason in result.reasons)
-
-    def test_unequal_numbers_are_a_usage_error(self, files: Folder) -> None:
-        result = regbot("--base", *files("b", 3), "--head", *files("h", 4), "--paired")
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert "there are 3 base and 4 head files" in result.stderr
-
 
 class TestKnownNoise:
     def test_a_known_noise_decides_what_the_pairs_alone_do_not(self, files: Folder) -> None:
@@ -136,12 +95,6 @@ class TestKnownNoise:
         result = section(verdict_of(base, head, "--paired", "--noise", "1.4"))
         assert result.decision == "regressed"
         assert {test.sd_pct for test in result.tests} == {1.4}
-
-    def test_a_noise_that_the_pairs_contradict_is_not_used(self, files: Folder) -> None:
-        base, head = files("base", 12, run_sd=0.04), files("head", 12, run_sd=0.04)
-        verdict = verdict_of(base, head, "--paired", "--noise", "0.5")
-        assert section(verdict) == section(verdict_of(base, head, "--paired"))
-        assert any("--noise 0.5% is not used" in warning for warning in verdict.warnings)
 
     def test_below_four_pairs_it_is_looked_at_once_what_there_is(self, files: Folder) -> None:
         (base,), (head,) = files("b", 1), files("h", 1, seconds=STEP_S * 1.06)
@@ -166,12 +119,6 @@ class TestKnownNoise:
         assert section(verdict).decision == "undecided"
         assert says(verdict, "the steps inside the files imply a scatter", "--noise says 0.5%")
 
-    @pytest.mark.parametrize("noise", ["0", "-1", "nan", "inf"])
-    def test_a_noise_that_is_none_is_a_usage_error(self, files: Folder, noise: str) -> None:
-        result = regbot("--base", *files("b", 4), "--head", *files("h", 4), "--paired", "--noise", noise)
-        assert result.exit_code == 2
-        assert "above 0" in result.stderr
-
 
 class TestWarmUp:
     def test_what_comes_before_the_steady_state_counts_for_nothing(self, files: Folder) -> None:
@@ -185,37 +132,11 @@ class TestWarmUp:
         assert result.tests == expected.tests
         assert result.head_warmup_steps == 30
 
-    def test_another_number_can_be_left_out(self, files: Folder) -> None:
-        base, head = files("b", 4, steps=25), files("h", 4, steps=25)
-        assert section(verdict_of(base, head, "--paired", "--skip", "5")) != section(verdict_of(base, head, "--paired"))
-        assert section(verdict_of(base, head, "--paired", "--skip", "0")).status == "INCONCLUSIVE"
-
-    def test_a_file_of_one_step_is_a_usage_error_that_says_how_many_are_needed(self, files: Folder) -> None:
-        result = regbot("--base", *files("b", 1, steps=1), "--head", *files("h", 1))
-        assert result.exit_code == 2
-        assert "b00.csv: has 1 step, but the first step of a process is never typical" in result.stderr
-        assert "give at least 8 steps; 50 are better" in result.stderr
-
-    def test_a_cut_that_leaves_no_step_is_a_usage_error(self, files: Folder) -> None:
-        result = regbot("--base", *files("b", 1, steps=10), "--head", *files("h", 1), "--skip", "10")
-        assert result.exit_code == 2
-        assert "b00.csv: has 10 steps, and the first 10 are left out, so no step remains" in result.stderr
-        assert "give at least 11" in result.stderr
-
     def test_seven_steps_are_too_few_for_a_steady_state_and_decide_nothing(self, files: Folder) -> None:
         verdict = verdict_of(files("b", 4, steps=7), files("h", 4, steps=7, seconds=STEP_S * 2), "--paired")
         assert section(verdict).decision == "undecided"
         assert says(verdict, "7 steps are too few: 5 remain after the first 2")
         assert says(verdict, "a run has 5 steady steps")
-
-    def test_runs_of_different_length_are_told(self, files: Folder) -> None:
-        verdict = verdict_of(files("b", 4, steps=50), files("h", 4, steps=60), "--paired")
-        assert says(verdict, "runs have 50 to 60 steps; give each the same number")
-
-    def test_fewer_than_no_steps_cannot_be_left_out(self, files: Folder) -> None:
-        result = regbot("--base", *files("b", 1), "--head", *files("h", 1), "--skip", "-1")
-        assert result.exit_code == 2
-        assert "--skip -1" in result.stderr
 
 
 @pytest.mark.usefixtures("files")
@@ -255,113 +176,73 @@ class TestRunRecords:
         assert section(verdict).decision is None
         assert any(told in reason for reason in verdict.workloads[0].validity.reasons)
 
-    def test_a_fallback_in_both_arms_decides_nothing(self) -> None:
-        fallen = {"dispatcher": Backend(requested="deepep", resolved="x", executed="alltoall", evidence="e")}
-        verdict = verdict_of(write_records("b", 4, backends=fallen), write_records("h", 4, backends=fallen), "--paired")
-        assert verdict.verdict == "INVALID"
-
-    def test_which_arm_a_record_was_made_as_is_of_no_concern(self) -> None:
-        """``regbot run`` knows no arms; the command line says which file is which."""
-        verdict = verdict_of(write_records("b", 4, arm="head"), write_records("h", 4, arm="head"), "--paired")
-        assert verdict.warnings == []
-
-    def test_a_static_run_has_no_step_times(self) -> None:
-        result = regbot("--base", *write_records("b", 1, tier="static", timing=None), "--head", *write_records("h", 1))
-        assert result.exit_code == 2
-        assert "static run without step times" in result.stderr
-
 
 GOOD = "step,step_s\n" + "".join(f"{step},0.{25 + step % 3}\n" for step in range(30))
 
 
 @pytest.mark.usefixtures("files")
 class TestBadFiles:
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         ("content", "told"),
         [
-            ("", "bad.csv: is empty; what is read: CSV with the header 'step,step_s'"),
-            (" \n\n", "bad.csv: is empty"),
+            (" \n\n", "bad.csv: is empty; what is read: CSV with the header 'step,step_s'"),
             ("step,step_s\n", "bad.csv: has a header and no step"),
-            ("0,0.25\n1,0.25\n", "bad.csv:1: the first line is '0,0.25'"),
+            ("step,step_s\n0,0.25\n", "bad.csv: has 1 step, but the first step of a process is never typical"),
             ("step,time\n0,0.25\n", "bad.csv:1: the first line is 'step,time'"),
-            ("epoch 1 took 250.0 ms\n", "bad.csv:1: the first line is 'epoch 1 took"),
-            ("epoch 1\n", "golden values (JSON) of Megatron-LM and Megatron Bridge"),
             ("iteration 1/100 | elapsed time per iteration (ms): 250.0\n", "bad.csv: has no step with a time"),
-            (GOOD + "30,0.25,1\n", "bad.csv:32: has 3 fields"),
             (GOOD + "30,0,25\n", "with a decimal point"),
-            (GOOD + "30\n", "bad.csv:32: has 1 fields"),
-            (GOOD + "30,\n", "bad.csv:32: the time is ''"),
-            (GOOD + "30,0.25s\n", "bad.csv:32: the time is '0.25s'"),
-            (GOOD + "30,1_0\n", "bad.csv:32: the time is '1_0'"),
-            (GOOD + "3.5,0.25\n", "bad.csv:32: the step is '3.5'"),
-            (GOOD + "-1,0.25\n", "bad.csv:32: the step is '-1'"),
-            (GOOD + "29,0.25\n", "bad.csv:32: step 29 is given twice (line 31); step numbers must rise"),
-            (GOOD + "7,0.25\n", "bad.csv:32: step 7 comes after step 29 (line 31)"),
-            (GOOD + GOOD, "bad.csv:32: the step is 'step'"),
-            (b"\x00\x01\xff\xfe" * 50, "bad.csv: is not text"),
+            (GOOD + "30,0.25s\n", "bad.csv:32: is '30,0.25s'"),
+            (GOOD + "3.5,0.25\n", "bad.csv:32: is '3.5,0.25'"),
+            (GOOD + "29,0.25\n", "bad.csv:32: step 29 comes after step 29; step numbers must rise"),
+            (GOOD + GOOD, "bad.csv:32: is 'step,step_s'"),
             (b"\x89PNG\r\n\x1a\n", "bad.csv: is not text"),
             ("\x1b[31mred\n", r"the first line is '\x1b[31mred'"),
             ("{", "bad.csv: is not valid JSON"),
             ('{"schema": "regbot/ledger@1"}', "is JSON with the schema 'regbot/ledger@1'"),
             ('{"schema": "regbot/run@1"}', "Field required"),
-            (
-                '{"schema": "regbot/session@1"}\n{}\n',
-                "is a session of several runs; judge it with 'regbot judge bad.csv'",
-            ),
-            ("[" * 100_000, "bad.csv:1: the first line is"),
+            ('{"schema": "regbot/session@1"}\n{}\n', "judge it with 'regbot judge bad.csv'"),
             ('{"a":' * 100_000, "nested too deeply"),
+            (None, "bad.csv: cannot be read: No such file"),
         ],
     )
-    def test_a_file_that_is_no_run_is_a_usage_error_with_the_place(self, content: str | bytes, told: str) -> None:
+    def test_a_file_that_is_no_run_is_a_usage_error_with_the_place(
+        self, content: str | bytes | None, told: str
+    ) -> None:
         Path("good.csv").write_text(GOOD)
-        Path("bad.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
-        for arguments in (("--base", "good.csv", "--head", "bad.csv"), ("--base", "bad.csv", "--head", "good.csv")):
-            result = regbot(*arguments)
-            assert (result.exit_code, result.stdout) == (2, "")
-            assert told in result.stderr
-            assert "\x1b" not in result.stderr
-            assert "Traceback" not in result.stderr
+        if content is not None:
+            Path("bad.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+        result = regbot("--base", "good.csv", "--head", "bad.csv")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert told in result.stderr
+        assert "\x1b" not in result.stderr
 
     @pytest.mark.parametrize(
-        ("seconds", "told"),
+        ("options", "told"),
         [
-            ("nan", "h00.csv:32: step 30 took nan s: it was not measured"),
-            ("-0.25", "h00.csv:32: step 30 took -0.25 s: a step takes more than 0 s"),
-            ("0", "a step takes more than 0 s"),
-            ("inf", "times are in seconds"),
-            ("1e300", "times are in seconds"),
-            ("1e-12", "times are in seconds"),
+            (["--paired"], "there are 1 base and 2 head files"),
+            (["--noise", "0"], "above 0"),
+            (["--noise", "nan"], "above 0"),
+            (["--skip", "-1"], "--skip -1"),
+            (["--skip", "50"], "has 50 steps, and the first 50 are left out, so no step remains"),
+            (["--tokens-per-step", "400000"], "--tokens-per-step"),
+            (["--base"], "one file is one run"),
         ],
     )
-    def test_a_step_time_that_cannot_be_is_invalid_and_named(self, files: Folder, seconds: str, told: str) -> None:
+    def test_wrong_options_are_a_usage_error(self, files: Folder, options: list[str], told: str) -> None:
+        base, head = files("b", 1), files("h", 2)
+        again = base if options == ["--base"] else []
+        result = regbot("--base", *base, "--head", *head, *options, *again)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert told in result.stderr
+
+    @pytest.mark.parametrize("seconds", ["nan", "-0.25", "0", "inf"])
+    def test_a_step_time_that_cannot_be_is_invalid_and_named(self, files: Folder, seconds: str) -> None:
         base, head = files("b", 4), files("h", 4)
         Path(head[0]).write_text(GOOD + f"30,{seconds}\n")
         verdict = verdict_of(base, head, "--paired")
         assert verdict.verdict == "INVALID"
-        assert told in verdict.workloads[0].validity.reasons[0]
+        assert f"h00.csv:32: step 30 took {seconds} s" in verdict.workloads[0].validity.reasons[0]
         assert section(verdict).decision is None
-
-    def test_many_bad_steps_are_not_all_told(self, files: Folder) -> None:
-        base, head = files("b", 1), files("h", 1)
-        Path(head[0]).write_text("step,step_s\n" + "".join(f"{step},nan\n" for step in range(100)))
-        reasons = verdict_of(base, head).workloads[0].validity.reasons
-        assert len(reasons) == 4
-        assert reasons[-1] == "and 97 more such steps"
-
-    def test_a_file_that_is_missing_a_folder_or_huge_is_a_usage_error(self, tmp_path: Path) -> None:
-        Path("good.csv").write_text(GOOD)
-        Path("folder").mkdir()
-        with Path("huge.csv").open("wb") as file:
-            file.truncate(40 * 2**20)
-        for name, message in (
-            ("no.csv", "no.csv: cannot be read: No such file"),
-            ("folder", "is not a regular file"),
-            ("huge.csv", "41,943,040 bytes"),
-        ):
-            result = regbot("--base", "good.csv", "--head", name)
-            assert result.exit_code == 2
-            assert message in result.stderr
 
     def test_windows_line_ends_a_byte_order_mark_and_blank_lines_are_read(self, files: Folder) -> None:
         base, head = files("b", 4), files("h", 4)
@@ -371,19 +252,10 @@ class TestBadFiles:
             Path(name).write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").replace(",", " , ").encode() + b"\r\n")
         assert section(verdict_of(base, head, "--paired")) == expected
 
-    def test_a_link_is_followed(self, files: Folder) -> None:
-        base, head = files("b", 1), files("h", 1)
-        Path("latest.csv").symlink_to(head[0])
-        assert section(verdict_of(base, ["latest.csv"])).decision == "undecided"
-
     def test_a_run_counts_once(self, files: Folder) -> None:
         base, head = files("b", 1), files("h", 1)
         Path("latest.csv").symlink_to(base[0])
-        for arguments in (
-            (*base, *base, "--head", *head),
-            (*base, "latest.csv", "--head", *head),
-            (*base, "--head", *base),
-        ):
+        for arguments in ((*base, "latest.csv", "--head", *head), (*base, "--head", *base)):
             result = regbot("--base", *arguments)
             assert result.exit_code == 2
             assert "one file is one run" in result.stderr
@@ -411,20 +283,6 @@ class TestCommandLine:
         assert regbot("--paired", "--head", *h, "--base", *b).stdout == expected
         assert regbot(*(f"--base={name}" for name in b), "--head", h[0], *h[1:], "--paired").stdout == expected
         assert regbot(f"--base={b[0]}", *b[1:], "--paired", "--head", h[0], "--head", *h[1:]).stdout == expected
-
-    def test_an_arm_without_a_file_is_a_usage_error(self, files: Folder) -> None:
-        assert regbot("--base", *files("b", 1)).exit_code == 2
-        assert regbot("--base", "--head", *files("h", 1)).exit_code == 2
-        assert regbot(*files("b", 2)).exit_code == 2
-
-    def test_the_files_are_the_revisions(self, files: Folder) -> None:
-        verdict = verdict_of(files("b", 2), files("h", 2))
-        assert (verdict.base.revision, verdict.head.revision) == ("b00.csv, b01.csv", "h00.csv, h01.csv")
-        assert verdict.base.commit == "0" * 40
-
-    def test_hundreds_of_long_names_are_shortened(self, files: Folder) -> None:
-        verdict = verdict_of(files("a-rather-long-name-of-a-run-", 40), files("h", 4))
-        assert verdict.base.revision.endswith("(40 files)")
 
     @pytest.mark.parametrize(
         "content", ["step,step_s\n0,nan\n", "step,step_s\n0,1\n", "step,step_s\n0,one\n", "", None]
@@ -498,12 +356,6 @@ class TestLogs:
         assert result.decision == expected.decision == "regressed"
         assert result.estimate_pct == pytest.approx(expected.estimate_pct, rel=1e-9)
         assert [test.sd_pct for test in result.tests] == pytest.approx([test.sd_pct for test in expected.tests])
-
-    def test_one_run_against_one_run_is_inconclusive_with_the_estimate(self) -> None:
-        verdict = verdict_of(write_logs("b", 1, megatron), write_logs("h", 1, maxtext, STEP_S * 1.05))
-        result = section(verdict)
-        assert (verdict.verdict, result.decision) == ("INCONCLUSIVE", "undecided")
-        assert result.estimate_pct == pytest.approx(5, abs=3)
 
     def test_of_means_values_are_counted_and_a_cut_that_is_given_by_numbers_of_steps(self) -> None:
         base, head = write_logs("b", 4, megatron, interval=5), write_logs("h", 4, megatron, interval=5)
@@ -585,30 +437,8 @@ class TestLogs:
             file.writelines("x" * 1000 + "\n" for _ in range(34_000))
         assert section(verdict_of(base, head)).decision == "undecided"
 
-    def test_a_name_that_is_no_text_can_still_be_written_out(self) -> None:
-        base = os.fsdecode(b"\xff.log")
-        try:
-            Path(base).write_text(megatron(step_times("b")))
-        except OSError:
-            pytest.skip("this file system has no such names")
-        (head,) = write_logs("h", 1, megatron)
-        verdict = compare(ComparisonOptions([Path(base)], [Path(head)]))
-        assert verdict.base.revision == ".log"
-        assert Verdict.model_validate_json(verdict.to_json()) == verdict
-        Path(head).write_text(Path(base).read_text())
-        verdict = compare(ComparisonOptions([Path(base)], [Path(head)]))
-        assert verdict.verdict == "INVALID"
-        assert Verdict.model_validate_json(verdict.to_json()) == verdict
-
     def test_what_people_read_of_logs(self) -> None:
         result = regbot(
             "--base", *write_logs("base", 2, megatron), "--head", *write_logs("head", 2, golden, STEP_S * 1.05)
         )
         assert_golden("logs", result)
-
-
-def test_the_verdict_is_the_same_without_the_command_line(files: Folder) -> None:
-    base, head = files("b", 4), files("h", 4)
-    asked = ComparisonOptions([Path(name) for name in base], [Path(name) for name in head], paired=True)
-    result = json.loads(regbot("--base", *base, "--head", *head, "--paired", "--json").stdout)
-    assert compare(asked).model_dump(mode="json") == result

@@ -36,7 +36,7 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path, monkeypatch: p
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     monkeypatch.chdir(tmp_path)
     blocks = BLOCK.findall(PAGE)
-    assert len(blocks) == PAGE.count("```sh") >= 10
+    assert len(blocks) == PAGE.count("```sh") >= 6
     for number, (commands, shown) in enumerate(blocks):
         *before, last = commands.splitlines()
         for command in before:
@@ -48,14 +48,6 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path, monkeypatch: p
             assert (process.stdout, process.returncode) == (stdout, code), process.stderr
         assert shown.splitlines()[-1] == f"exit code {code}", f"{last}\n{stdout}"
         assert not missing(shown, f"{stdout}exit code {code}\n"), f"{last}\n{stdout}"
-
-
-def test_what_is_not_printed_where_the_page_says_is_found_out() -> None:
-    printed = "one\ntwo\nthree\nexit code 1\n"
-    assert missing("one\ntwo\n...\nexit code 1\n", printed) == ""
-    assert missing("one\nthree\n", printed) == "three"
-    assert missing("...\nthree\n...\ntwo\n", printed) == "two"
-    assert missing("...\nexit code 0\n", printed) == "exit code 0"
 
 
 @pytest.mark.parametrize(

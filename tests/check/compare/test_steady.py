@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from regbot.check.compare.run_files import read_steps
@@ -19,10 +18,8 @@ from regbot.records.run import Node
 from support.step_files import (
     STEP_S,
     csv,
-    maxtext,
     megatron,
     real,
-    regbot,
     says,
     section,
     step_times,
@@ -62,12 +59,6 @@ class TestSteadyState:
                 assert any("head runs have no steady state" in reason for reason in result.reasons)
                 assert any("--skip N" in reason for reason in result.reasons)
                 assert says(verdict, head[0], "no steady state: the step time ")
-
-    def test_fewer_than_half_are_a_warning_and_stay_in(self) -> None:
-        head = [*rising(1, "h", STEP_S * 1.1, rise=0.05), *write_runs("k", 4, seconds=STEP_S * 1.1)]
-        verdict = verdict_of(write_runs("b", 5), head, "--paired")
-        assert section(verdict).decision == "regressed"
-        assert says(verdict, "h0.csv: no steady state")
 
     def test_arms_that_differ_in_it_decide_nothing(self) -> None:
         """9 of 20 head runs and no base run: less than half, and Fisher's test says that it is no chance."""
@@ -109,47 +100,8 @@ class TestSteadyState:
         assert [file.cut for file in base] == [file.cut for file in head]
         assert (head[0].cut, head[3].cut) == (max(files[0].cut, files[4].cut), 30)
 
-    def test_a_short_file_keeps_its_own_cut_beside_long_ones(self) -> None:
-        Path("short.csv").write_text(csv(step_times("short", steps=20)))
-        result = section(verdict_of(["short.csv"], write_runs("h", 1)))
-        assert result.reasons[-1].startswith("the first 4 to 12 steps of each file do not count")
-
-    def test_a_longer_warm_up_is_told_and_is_no_slower_step(self) -> None:
-        for number in range(4):
-            times = step_times(f"h{number}", run_sd=0.001, step_sd=0.003, steps=80)
-            times = [value * (1.3 if step < 30 else 1) for step, value in enumerate(times)]
-            Path(f"h{number}.csv").write_text(csv(times))
-        base = write_runs("b", 4, run_sd=0.001, step_sd=0.003, steps=80)
-        result = regbot("--base", *base, "--head", *(f"h{number}.csv" for number in range(4)), "--paired")
-        assert result.stdout.startswith("PASS  no change")
-        assert "in base, 30 in head; the step times exclude them" in result.stdout
-
 
 class TestMaxText:
-    def test_its_steady_step_is_that_of_the_device(self) -> None:
-        Path("base.log").write_text(maxtext(MAXTEXT))
-        Path("head.log").write_text(maxtext([44.1, 0.322, *(value * 1.01 for value in MAXTEXT[2:])]))
-        result = section(verdict_of(["base.log"], ["head.log"]))
-        assert result.decision == "undecided"
-        assert result.base_step_s == pytest.approx(5.67, abs=0.005)
-        assert result.estimate_pct == pytest.approx(1, abs=0.1)
-
-    def test_no_order_of_dispatches_makes_one_of_them_the_step(self) -> None:
-        """Sets of four: a dispatch beyond the warm-up makes the files invalid, within it, it decides nothing."""
-        chance = random.Random(1)
-        for at, status in ((1, "PASS"), (3, "PASS"), (30, "INVALID")):
-            for arm in "bh":
-                for number in range(4):
-                    times = [5.668 * (1 + chance.gauss(0, 0.0005)) for _ in range(50)]
-                    times[0] = 44.9
-                    if arm == "h":
-                        times[at] = 0.319
-                    Path(f"{arm}{number}.log").write_text(maxtext(times))
-            result = verdict_of([f"b{i}.log" for i in range(4)], [f"h{i}.log" for i in range(4)], "--paired")
-            assert result.verdict == status
-            if status == "PASS":
-                assert section(result).head_step_s == pytest.approx(5.668, rel=0.01)
-
     def test_dispatches_in_a_csv_file_are_no_steps_either(self) -> None:
         for arm in "bh":
             for number in range(4):
@@ -171,30 +123,6 @@ class TestUnits:
         verdict = verdict_of(*names)
         assert verdict.verdict == "INVALID"
         assert "are these milliseconds?" in verdict.workloads[0].validity.reasons[0]
-
-    def test_one_file_of_many_in_another_unit_is_named(self) -> None:
-        base, head = write_runs("b", 4), write_runs("h", 4)
-        Path(head[2]).write_text(csv([1000 * value for value in step_times("h")]))
-        reason = verdict_of(base, head, "--paired").workloads[0].validity.reasons[0]
-        assert reason.startswith("h02.csv: step ")
-
-    @pytest.mark.parametrize("part", [slice(30, 31), slice(25, None), slice(0, None, 2)])
-    def test_two_units_in_one_file_are_asked_about(self, part: slice) -> None:
-        times = step_times("h")
-        times[part] = [1000 * value for value in times[part]]
-        Path("h.csv").write_text(csv(times))
-        for options in ([], ["--skip", "10"]):
-            verdict = verdict_of(write_runs("b", 1), ["h.csv"], *options)
-            assert verdict.verdict == "INVALID"
-            reason = verdict.workloads[0].validity.reasons[0]
-            assert "are these milliseconds?" in reason
-            assert reason.startswith("h.csv: step ")
-
-    def test_minutes_of_compilation_and_stragglers_are_no_other_unit(self) -> None:
-        times = step_times("h")
-        times[0], times[1], times[30] = 300.0, 90.0, 15 * STEP_S
-        Path("h.csv").write_text(csv(times))
-        assert verdict_of(write_runs("b", 1), ["h.csv"]).verdict == "INCONCLUSIVE"
 
 
 def cut_line(name: str, numbers: Sequence[int]) -> None:
@@ -248,24 +176,6 @@ class TestWholeRuns:
         self.changed(head[0], how)
         assert verdict_of(base, head, "--paired").verdict == "FAIL"
 
-    def test_steps_missing_from_the_warm_up_are_of_no_concern(self) -> None:
-        base, head = self.sets()
-        cut_line(head[0], (3, 4))
-        verdict = verdict_of(base, head, "--paired")
-        assert verdict.verdict == "PASS"
-        assert says(verdict, "h00.log: steps are missing: 1 gap, the first from 2 to 5")
-
-    def test_files_behind_the_look_that_decided_are_not_asked(self) -> None:
-        base, head = (write_runs(arm, 12, run_sd=0.001, step_sd=0.003) for arm in ("b", "h"))
-        lines = Path(head[11]).read_text().splitlines(keepends=True)
-        Path(head[11]).write_text("".join(lines[:30] + lines[35:]))
-        assert verdict_of(base, head, "--paired").verdict == "PASS"
-        Path(head[0]).write_text("".join(lines[:30] + lines[35:]).replace("0.2", "0.20", 1))
-        Path(head[11]).unlink()
-        verdict = verdict_of(base[:11], head[:11], "--paired")
-        assert verdict.verdict == "INCONCLUSIVE"
-        assert "h00.csv lacks steps between 28 and 34" in section(verdict).reasons[0]
-
     def test_a_second_warm_up_inside_a_csv_file_is_a_restart(self) -> None:
         base, head = write_runs("b", 12), write_runs("h", 12)
         assert verdict_of(base, head, "--paired").verdict == "PASS"
@@ -273,25 +183,6 @@ class TestWholeRuns:
         verdict = verdict_of(base, head, "--paired")
         assert verdict.verdict == "INCONCLUSIVE"
         assert "seems to contain a restarted process" in section(verdict).reasons[0]
-
-
-class TestOneAgainstOne:
-    def test_the_estimate_a_plain_word_and_what_would_be_enough(self) -> None:
-        (base,) = write_runs("b", 1)
-        for by, plain, enough in (
-            (1.5, True, "to prove a difference like this, run base and head in turn on one node"),
-            (1.05, False, "to prove a difference of 5%, run base and head in turn"),
-            (
-                1.0,
-                False,
-                "it takes 6 pairs on a quiet node (0.3% from pair to pair), 12 on a typical one (0.8%), more than 12",
-            ),
-        ):
-            result = section(verdict_of([base], write_runs("h", 1, seconds=STEP_S * by)))
-            assert (result.status, result.decision) == ("INCONCLUSIVE", "undecided")
-            assert result.estimate_pct == pytest.approx(100 * (by - 1), abs=2)
-            assert any("far more than usual noise" in reason for reason in result.reasons) == plain
-            assert any(enough in reason for reason in result.reasons)
 
 
 class TestRealFiles:
@@ -319,16 +210,6 @@ class TestRealFiles:
                     Path(f"{arm}{number}.csv").write_text(csv(run))
             names = [[f"{arm}{number}.csv" for number in range(4)] for arm in arms]
             assert verdict_of(*names, "--paired").verdict == status
-
-    def test_natural_routing_that_settles_has_no_steady_state_and_shuffled_it_has(self) -> None:
-        values = json.loads(Path(real("golden/mixtral_8x7b_tp2pp4ep4_h100_long.json")).read_text())["iteration-time"]
-        times = [float(value) for value in values["values"].values() if value != "nan"][:20]
-        shuffled = np.random.default_rng(20260801).permutation(times).tolist()
-        for name, series in (("logged", times), ("shuffled", shuffled)):
-            Path(f"{name}.csv").write_text(csv(series))
-        verdict = verdict_of(["logged.csv"], ["shuffled.csv"])
-        assert says(verdict, "logged.csv: no steady state: ")
-        assert not says(verdict, "shuffled.csv: no steady state")
 
     def test_logs_of_maxtext(self) -> None:
         docs, started = real("logs/maxtext_mixtral_docs.log"), real("logs/maxtext_getting_started.log")

@@ -12,14 +12,7 @@ SOURCES = Path(__file__).resolve().parents[3] / "regbot"
 
 def test_a_resumed_session_draws_the_same_orders() -> None:
     """Stored sessions resume with these orders, so they must never change."""
-    assert [draw_order(7, "moe@1/ep", n) for n in range(1, 7)] == [
-        "ABBA",
-        "ABBA",
-        "ABBA",
-        "BAAB",
-        "ABBA",
-        "BAAB",
-    ]
+    assert [draw_order(7, "moe@1/ep", n) for n in range(1, 7)] == ["ABBA", "ABBA", "ABBA", "BAAB", "ABBA", "BAAB"]
 
 
 @pytest.mark.parametrize("order", ["ABBA", "BAAB"])

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -21,11 +21,10 @@ from regbot.cli.app import app
 from regbot.cli.demo import PullRequest, build_repository
 from regbot.judge import judge
 from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, INVERSE, RESTORED
-from regbot.records.config import Config, ConfigError, load_config
+from regbot.records.config import Config
 from regbot.records.run import Arm
 from regbot.records.session import Session, read_session
 from regbot.records.verdict import Verdict
-from regbot.workloads import plan
 from support.guest_runs import Shared
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -163,15 +162,6 @@ def test_the_full_demo_prints_what_the_readme_shows(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_harmless_demo_passes_because_the_programs_are_identical(tmp_path: Path) -> None:
-    result = small_demo(tmp_path, "--harmless", variant="cpu")
-    assert result.code == 0, result.stdout + result.stderr
-    assert result.verdict["verdict"] == "PASS"
-    assert all(entry["sharding"]["identical_program"] for entry in result.verdict["workloads"])
-    assert "Throughput: not measured. `regbot demo --timed` measures it." in result.comment
-
-
-@pytest.mark.long
 def test_the_timed_demo_traces_both_meshes_and_times_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_run, "BUDGET_MIN", 0.5)
     result = small_demo(tmp_path, "--harmless", "--timed", variant="cpu")
@@ -183,50 +173,6 @@ def test_the_timed_demo_traces_both_meshes_and_times_the_steps(tmp_path: Path, m
     assert "not measured" not in result.comment
     assert "traces 8 programs" in result.stderr
     assert "then it times base and head" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "pull_request", "timed"),
-    [
-        ((), "fallback", False),
-        (("--harmless",), "harmless", False),
-        (("--timed",), "fallback", True),
-        (("--harmless", "--timed"), "harmless", True),
-        (("--slow",), "slow", True),
-    ],
-)
-def test_slow_implies_timed(
-    arguments: tuple[str, ...], pull_request: str, timed: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    received: list[demo_run.DemoOptions] = []
-
-    def stop(options: demo_run.DemoOptions, watch: object) -> None:
-        received.append(options)
-        raise ConfigError("only the options are wanted")
-
-    monkeypatch.setattr(demo_run, "run_demo", stop)
-    CliRunner().invoke(app, ["demo", "--out", str(tmp_path), *arguments])
-    assert [(options.pull_request, options.timed) for options in received] == [(pull_request, timed)]
-
-
-@pytest.mark.parametrize("pull_request", get_args(PullRequest))
-def test_a_check_without_a_workload_never_matches_the_planted_effect(pull_request: PullRequest) -> None:
-    assert not demo_run.is_as_planted(pull_request, [], timed=False)
-    assert not demo_run.is_as_planted(pull_request, [], timed=True)
-
-
-def test_the_estimate_grows_with_the_traces_and_shrinks_with_the_cores() -> None:
-    config = load_config(ROOT / "regbot" / "cli" / "demo" / "sources" / "regbot.toml")
-    assert [task.entry for task in plan(config, mesh="ep")] == BY_DEFAULT
-    assert demo_run.trace_seconds(2, 2, "built") < demo_run.trace_seconds(4, 2, "built")
-    assert demo_run.trace_seconds(4, 2, "built") < demo_run.trace_seconds(4, 1, "built")
-
-
-def test_the_estimate_includes_the_build_and_the_cost_of_a_missing_compiler() -> None:
-    built, buildable, missing = (demo_run.trace_seconds(2, 2, state) for state in ("built", "buildable", "missing"))
-    assert built < buildable
-    assert built < missing
-    assert set(demo_run.PAPER_GPU_REMARKS) == {"built", "buildable", "missing"}
 
 
 def check(
@@ -325,19 +271,6 @@ def test_the_harmless_pull_request_is_proven_identical(tmp_path: Path) -> None:
     inverse_findings(tmp_path)
 
 
-@pytest.mark.long
-def test_the_slow_pull_request_has_the_same_collectives_and_another_program(tmp_path: Path) -> None:
-    result = check(tmp_path, "slow", "--no-timing", *ONE_WORKLOAD)
-    assert result.returncode == 0, result.stdout + result.stderr
-    verdict = json.loads((tmp_path / "verdict.json").read_text())
-    for entry in verdict["workloads"]:
-        assert entry["sharding"]["status"] == "PASS"
-        assert entry["sharding"]["identical_program"] is False
-        assert entry["sharding"]["findings"] == []
-        assert entry["sharding"]["base"] == entry["sharding"]["head"]
-    inverse_findings(tmp_path)
-
-
 SHORT = """\
 version = 1
 [workloads.moe]
@@ -366,16 +299,3 @@ def test_the_slow_pull_request_is_slower_outside_of_its_collectives(tmp_path: Pa
     assert throughput["pairs"] >= 4
     assert throughput["estimate_pct"] > 15
     assert throughput["decision"] == "undecided" or throughput["wall"].startswith("compute or host")
-
-
-def test_two_pull_requests_at_once_are_a_usage_error(tmp_path: Path) -> None:
-    result = run([regbot(), "demo", "--harmless", "--slow", "--out", str(tmp_path)], tmp_path, tmp_path / "cache")
-    assert result.returncode == 2
-    assert "give only one of them" in result.stderr
-
-
-@pytest.mark.parametrize("name", ["fallback", "harmless", "slow"])
-def test_the_carried_patches_are_the_planted_ones(name: str) -> None:
-    from importlib import resources
-
-    assert (resources.files("regbot.cli.demo") / "patches" / f"{name}.patch").is_file()

@@ -112,12 +112,6 @@ def test_the_older_python_and_the_missing_interpreter_are_named(folder: Path) ->
     assert "make an environment with Python 3.12" in python.fix
 
 
-def test_without_a_compiler_it_says_what_to_install(folder: Path) -> None:
-    (folder / "tools" / "c++").unlink()
-    compiler = checks(examine_workload("pretrain", folder))["C++ compiler"]
-    assert (compiler.ok, compiler.fix) == (False, "install one, such as g++, or set CXX")
-
-
 def test_the_placeholder_of_init_is_named_with_its_key(folder: Path) -> None:
     placeholder = MEGATRON.replace(
         'adapter = "megatron"\nprogram = "pretrain_gpt.py"', f'adapter = "module"\nentry = "{PLACEHOLDER_ENTRY}"'
@@ -138,17 +132,6 @@ def test_maxtext_needs_neither_torch_nor_a_compiler(folder: Path) -> None:
         "Python", "maxtext", *(f"package {name}" for name in package_names(FRAMEWORK_NEEDS["maxtext"].packages)),
     }  # fmt: skip
     assert not [command for command in diagnosis.install if "torch" in command]
-
-
-def test_an_installed_maxtext_is_no_replacement_for_the_checkouts(folder: Path) -> None:
-    (folder / "regbot.toml").write_text(
-        'version = 1\n[workloads.m]\nadapter = "maxtext"\npython = "env/bin/python"\nsource_roots = ["src"]\n'
-    )
-    answer(folder, "3.12.1", {"maxtext": "0.2.5"})
-    diagnosis = examine_workload("m", folder)
-    maxtext = checks(diagnosis)["maxtext"]
-    assert (maxtext.ok, maxtext.fix) == (False, "set 'source_roots' to the folder that holds it")
-    assert not [command for command in diagnosis.install if "--no-deps" in command]
 
 
 @pytest.mark.parametrize(

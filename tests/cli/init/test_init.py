@@ -10,7 +10,6 @@ import pytest
 from regbot.cli.init.flow import page
 from regbot.github import source, templates
 from regbot.records.config import ConfigError
-from regbot.workloads.checkout.git import CheckoutError
 from support.init_cases import (
     ALL,
     HOSTED,
@@ -161,23 +160,6 @@ def test_an_app_for_the_check_run_is_recommended_before_the_check_is_required(tm
 # ---- refusals
 
 
-def test_outside_of_a_repository_it_says_what_to_do(tmp_path: Path) -> None:
-    result = command(tmp_path)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert "give a checkout with --repo DIR, or run 'git init' first" in result.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_bare_repository_and_git_itself_have_no_files_to_install(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "r")
-    repo.git("clone", "--quiet", "--bare", ".", str(tmp_path / "bare"))
-    for folder in (tmp_path / "bare", repo.path / ".git"):
-        with pytest.raises(CheckoutError, match="regbot cannot be installed there"):
-            init(folder)
-    with pytest.raises(CheckoutError, match="is not a folder"):
-        init(tmp_path / "missing")
-
-
 def test_from_a_folder_inside_it_installs_at_the_top(tmp_path: Path) -> None:
     repo = repository(tmp_path / "r")
     assert init(repo.path / "src" / "mypkg").root == str(repo.path)
@@ -207,12 +189,6 @@ def test_a_folder_in_place_of_a_file_is_refused(name: str, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match="nothing was written"):
         init(repo, force=True)
     assert not (repo.path / "regbot.toml").is_file()
-
-
-@pytest.mark.parametrize("label", ["", "two words", "a,b", "${{ x }}", "a\nb"])
-def test_a_label_is_one_word(label: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--label"):
-        init(repository(tmp_path / "r"), labels=[label])
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

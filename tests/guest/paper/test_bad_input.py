@@ -4,7 +4,6 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +12,23 @@ import pytest
 from support.guest_runs import MIXTRAL, Shared, ask, run_guest
 from support.guest_runs import answer as record_of
 from support.layers import GOOD_LAYER, write_repository
-from support.paper_runs import PROGRAMS, read_answer, run_program
+from support.paper_runs import read_answer, run_program
 
 Answer = dict[str, Any]
 
 CONDITION = "a condition that depends on real data was read"
 REFUSED = {
     "an integer as a list": "copied to the host (Long[4])",
-    "an integer on the host": "copied to the host (Long[4])",
     "a float as an integer": "copied to the host as integers",
     "a condition": CONDITION,
-    "isinf of a large mask": CONDITION,
     "isfinite of a row of a large mask": CONDITION,
     "isinf of masked scores": CONDITION,
-    "isinf of scores and a mask": CONDITION,
     "isinf of a mask from the host": CONDITION,
     "comparison of masked floats": CONDITION,
     "a mask": "depends on real data",  # the words differ between versions of torch
     "nonzero": "aten::nonzero makes a tensor whose size depends on real data",
-    "equal": "torch.equal",
     "no shape function": "aten::_masked_softmax has no shape function",
     "storage[i]": "the bytes of a storage were read or written (__getitem__)",
-    "typed storage[i]": "the bytes of a storage were read or written (__getitem__)",
-    "list of a storage": "the bytes of a storage were read or written (tolist)",
     "DLPack": "__dlpack__",
     "array interface": "__cuda_array_interface__",
 }
@@ -43,12 +36,10 @@ ANSWERED = {
     "a float": 1.0,
     "floats": [1.0, 1.0, 1.0],
     "isfinite": True,
-    "isfinite of one float": True,
     "isnan": False,
     "isinf": False,
     "comparisons with infinity": [False, False, True, True, False, True, True, True, False, False, False, True],
     "comparisons with a tensor": [False, True, False, True, False, True, True, False, False, False, True, True],
-    "comparisons in place": [0.0, 1.0, 1.0, 1.0, 0.0, 1.0],
     "finite beside masks": [True, False, False],
     "an assertion": None,
     "array interface of the host": False,
@@ -56,14 +47,7 @@ ANSWERED = {
     "offloaded is known": False,
     "layouts": [[4, 6], [3, 7]],
     "aliases": [[9, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 4], [0, 1, 2, 3]],
-    "default dtype": ["torch.float32", "torch.bfloat16"],
     "other GPUs": ["cuda:1", "cuda:2", "cuda:3", "cuda:2"],
-    "histc of integers": [0, 1, 2, 0],
-    "expanded": "torch.Size([])",
-    "platform": [True, 8, 9],
-    "vmap": "torch.Size([3, 4])",
-    "inference": "torch.Size([2])",
-    "print of a storage": "[storage of 12 bytes on a paper GPU, which has no bytes]",
     "print": [
         "tensor(unknown values, device='cuda:0', size=(3,), dtype=torch.float32)",
         "tensor([0, 1, 2], device='cuda:0')",
@@ -71,7 +55,6 @@ ANSWERED = {
 }
 RAISED = {
     "two GPUs": "Expected all tensors to be on the same device",
-    "host and GPU": "Expected all tensors to be on the same device",
     "a wrong assertion": "the assertion failed",
     "numpy": "can't convert cuda:0 device type tensor to numpy",
 }
@@ -112,11 +95,6 @@ def test_all_other_cases_return_an_answer(answer: Answer) -> None:
     assert not any(answer["cases"][name]["refused"] for name in ANSWERED)
 
 
-def test_queries_of_a_driver_see_the_machine_and_not_the_device(answer: Answer) -> None:
-    done = subprocess.run([sys.executable, PROGRAMS / "driver_queries.py"], capture_output=True, text=True, check=True)
-    assert answer["cases"]["driver"]["answer"] == json.loads(done.stdout)
-
-
 def test_errors_of_a_real_gpu_are_errors_here(answer: Answer) -> None:
     for name, words in RAISED.items():
         assert words in answer["cases"][name].get("text", ""), (name, answer["cases"][name])
@@ -130,18 +108,6 @@ KINDS = {
     "compared with infinity": ["finite"],
     "an assertion": ["assertion"],
 }
-
-
-def test_assumptions_about_values_are_recorded(answer: Answer) -> None:
-    for words in (
-        "a float that depends on data was read",
-        "isfinite",
-        "isnan",
-        "isinf",
-        "an assertion about values",
-        "infinity",
-    ):
-        assert any(words in note for note in answer["notes"]), words
 
 
 def test_the_kind_of_an_assumption_says_whether_it_can_decide_a_size(answer: Answer) -> None:

@@ -7,7 +7,6 @@ The tables of docs/preflight.md are generated. After a change of the rules, writ
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +23,10 @@ from regbot.judge.preflight import (
     read_dump,
     unknown_hardware,
 )
-from regbot.judge.preflight.advice import parse_advice, shipped_advice
-from regbot.judge.preflight.conditions import Condition, evaluate
+from regbot.judge.preflight.conditions import evaluate
 from regbot.judge.preflight.facts import Facts
 from regbot.judge.preflight.page import advice_table, rules_table
-from regbot.judge.preflight.rules import RuleError, parse_rules, shipped_rules
+from regbot.judge.preflight.rules import shipped_advice, shipped_rules
 from regbot.records.files import RecordError, write_record
 from regbot.records.ledger import Ledger, Scalar
 from regbot.records.preflight import Preflight
@@ -68,32 +66,22 @@ CASES: dict[str, tuple[Config, Config, Config]] = {
     ),
     "flex-without-experts": ({**FLEX, "num_moe_experts": None}, {}, {"num_moe_experts": 8}),
     "deepep-gpu": ({**FLEX, "moe_flex_dispatcher_backend": "deepep"}, GB200, {"gpu": "NVIDIA B200"}),
-    "hybridep-gpu": ({**FLEX, "moe_flex_dispatcher_backend": "hybridep"}, V100, {"capability_major": 10}),
+    "hybridep-gpu": ({**FLEX, "moe_flex_dispatcher_backend": "hybridep"}, V100, {"gpu": "NVIDIA B200"}),
     "ncclep-gpu": (
         {**FLEX, "moe_flex_dispatcher_backend": "ncclep"},
         {"gpu": "NVIDIA A100-SXM4-80GB", "capability_major": 8},
-        {"capability_major": 9},
+        {"gpu": "NVIDIA H100 80GB HBM3"},
     ),
     "flex-backend-on-amd": (
         {**FLEX, "moe_flex_dispatcher_backend": "deepep"},
         {"gpu": "AMD Instinct MI300X"},
         {"gpu": "NVIDIA H100 80GB HBM3"},
     ),
-    "backend-not-installed": (
-        {**FLEX, "moe_flex_dispatcher_backend": "deepep"},
-        {"available.deepep": False, "available.hybridep": False},
-        {"available.deepep": True},
-    ),
     "fake-process-group-with-flex": ({**FLEX, "fake_process_group": True}, {}, {"fake_process_group": False}),
     "allgather-default": (
         {"moe_token_dispatcher_type": "allgather", "expert_model_parallel_size": 2},
         {},
         {"expert_model_parallel_size": 1},
-    ),
-    "hybridep-nvlink-domain": (
-        {**FLEX, "moe_flex_dispatcher_backend": "hybridep"},
-        {"env.NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "4", "nvlink_domain": 8},
-        {"env.NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8"},
     ),
     "deepep-ranks": (
         {
@@ -238,19 +226,9 @@ CASES: dict[str, tuple[Config, Config, Config]] = {
 
 def facts(values: Config) -> Facts:
     """Build facts from values by the names that rules use."""
-    fields: dict[str, Any] = {"versions": {}, "available": {}}
-    for name, value in values.items():
-        if name.startswith("env."):
-            fields["environment"] = {name[4:]: value}
-        elif name.startswith("available."):
-            fields["available"][name[10:]] = value
-        elif name in ("torch", "transformer_engine"):
-            fields["versions"][name] = value
-        elif name == "capability_major":
-            fields["capability"] = (value, 0)
-        else:
-            fields[name] = value
-    return Facts(**fields)
+    versions = {name: str(value) for name, value in values.items() if name in ("torch", "transformer_engine")}
+    fields: dict[str, Any] = {name: value for name, value in values.items() if name in ("gpu", "requested_dispatcher")}
+    return Facts(versions=versions, **fields)
 
 
 def applying(config: Config, known: Config) -> set[str]:
@@ -276,8 +254,8 @@ def test_a_rule_applies_and_one_other_value_makes_it_not_apply(rule: str) -> Non
 def test_a_rule_with_unknown_values_does_not_apply(rule: str) -> None:
     config, known, _ = CASES[rule]
     assert rule not in applying({}, {})
-    tested = {part.fact for entry in shipped_rules() if entry.id == rule for part in entry.when.parts()} & known.keys()
-    if tested:
+    (when,) = (str(entry.when) for entry in shipped_rules() if entry.id == rule)
+    if any(f"'fact': '{fact}'" in when for fact in known):
         assert rule not in applying(config, {})
     else:
         assert rule in applying(config, {})
@@ -289,16 +267,6 @@ def test_a_rule_applies_to_keys_with_section_prefixes(rule: str) -> None:
     assert rule in applying(
         {f"cfg.model.{key}" if "." not in key else f"cfg.{key}": v for key, v in config.items()}, known
     )
-
-
-@pytest.mark.parametrize("rule", CASES)
-def test_a_conflict_names_the_values_that_cause_it(rule: str) -> None:
-    config, known, change = CASES[rule]
-    case = next(conflict for conflict in find_conflicts(config, facts(known)) if conflict.rule.id == rule)
-    named = {**config, **known}
-    assert case.because
-    assert all(named.get(name) == value for name, value in case.because.items())
-    assert change.keys() & case.because.keys() or rule in ("delay-wgrad-old-te",)
 
 
 SOUND: Config = {
@@ -335,31 +303,18 @@ NODE = facts(
         "requested_dispatcher": "hybridep",
         "torch": "2.13.0",
         "transformer_engine": "2.14.0",
-        "nvlink_domain": 8,
     }
 )
 
 
 def test_a_published_recipe_has_no_conflict() -> None:
-    node = replace(NODE, environment={"NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN": "8"})
-    assert find_conflicts(SOUND, node) == []
+    assert find_conflicts(SOUND, NODE) == []
     assert "0 conflicts, 0 warnings" in preflight_page([], [])
 
 
 def test_the_default_backend_of_mcore_does_not_count_as_requested() -> None:
     config: Config = {"moe_token_dispatcher_type": "alltoall", "moe_flex_dispatcher_backend": "deepep"}
     assert applying(config, {**GB200, "requested_dispatcher": "alltoall"}) == set()
-
-
-@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep", "ncclep", "alltoall", "allgather"])
-def test_any_replaced_dispatcher_is_a_conflict(dispatcher: str) -> None:
-    other = "allgather" if dispatcher == "alltoall" else "alltoall"
-    request: Config = {"requested_dispatcher": dispatcher}
-    assert "asked-dispatcher-not-resolved" in applying({"moe_token_dispatcher_type": other}, request)
-    if dispatcher in ("deepep", "hybridep"):
-        backend = {"deepep": "hybridep", "hybridep": "deepep"}[dispatcher]
-        config: Config = {**FLEX, "moe_flex_dispatcher_backend": backend}
-        assert "asked-dispatcher-not-resolved" in applying(config, request)
 
 
 def test_comm_overlap_has_precedence_over_the_model() -> None:
@@ -378,10 +333,6 @@ def test_a_key_on_which_sections_disagree_without_precedence_is_unknown() -> Non
     assert applying({**config, "expert_model_parallel_size": 8}, {}) == set()
     config["b.moe_token_dispatcher_type"] = "allgather"
     assert applying({**config, "expert_model_parallel_size": 8}, {}) == {"allgather-default"}
-
-
-def test_a_key_does_not_match_in_the_middle_of_another() -> None:
-    assert applying({"my_overlap_moe_expert_parallel_comm": True, "expert_model_parallel_size": 1}, {}) == set()
 
 
 # conditions
@@ -409,51 +360,7 @@ def test_a_key_does_not_match_in_the_middle_of_another() -> None:
     ],
 )
 def test_a_condition_is_true_false_or_unknown(document: Any, config: Config, value: bool | None) -> None:
-    assert evaluate(Condition.model_validate(document), config, Facts()).value is value
-
-
-GOOD_RULE = """
-[[rule]]
-id = "a-rule"
-severity = "invalid"
-effect = "error"
-what = "something is on that must be off"
-fix = "turn it off at once"
-source = "somewhere, 2026-08-22"
-when.all = [{ key = "a", on = true }]
-"""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ('id = "a-rule"', 'id = "A Rule"', "id"),
-        ('severity = "invalid"', 'severity = "bad"', "severity"),
-        ('effect = "error"', 'effect = "explodes"', "effect"),
-        ('fix = "turn it off at once"', "", "fix"),
-        ("2026-08-22", "yesterday", "source"),
-        ("on = true", "is = true", "is"),
-        ("on = true", "on = true, off = true", "needs 1 test"),
-        (", on = true", "", "needs 1 test"),
-        ('key = "a"', 'fact = "weather"', "no fact 'weather'"),
-        ('key = "a"', 'key = "a", fact = "gpu"', "one of all, any, key and fact"),
-        ("[{ key", "[{ all = [], key", "when"),
-        ("on = true", "on = false", "on"),
-        ("[[rule]]", "[[rules]]", "rule"),
-        ("when.all", "when.none", "when"),
-        ("[[rule]]", "[[rule", "is not TOML"),
-    ],
-)
-def test_an_invalid_rule_is_refused(old: str, new: str, why: str) -> None:
-    assert parse_rules(GOOD_RULE)[0].id == "a-rule"
-    assert old in GOOD_RULE
-    with pytest.raises(RuleError, match=why):
-        parse_rules(GOOD_RULE.replace(old, new, 1))
-
-
-def test_two_rules_with_one_name_are_refused() -> None:
-    with pytest.raises(RuleError, match="a-rule is defined twice"):
-        parse_rules(GOOD_RULE + GOOD_RULE)
+    assert evaluate(document, config, Facts()).value is value
 
 
 # advice
@@ -491,8 +398,6 @@ def test_every_advice_has_a_complete_comparison_and_its_command() -> None:
             "--workload 'qwen3 ep'"
         )
     ]
-    with pytest.raises(RuleError, match=r"advice\.toml"):
-        parse_advice("[[advice]]\nid = 'x'\n")
 
 
 def test_the_page_matches_its_golden_file() -> None:
@@ -519,17 +424,6 @@ def test_unknown_hardware_is_reported(gpu: str | None, message: str) -> None:
     page = preflight_page(find_conflicts(SOUND, known), [], unknown_hardware(known))
     assert ("hardware rules did not apply" in page) == bool(message)
     assert not message or message in page.splitlines()
-    assert unknown_hardware(Facts(gpu=gpu, capability=(9, 0))) == ""
-
-
-def test_the_command_reports_unknown_hardware(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nowhere = Node(name="n", node_class="2 cores", cores=2)
-    monkeypatch.setattr("regbot.check.preflight.this_node", lambda: nowhere)
-    monkeypatch.chdir(tmp_path)
-    Path("config.json").write_text(json.dumps({"moe_token_dispatcher_type": "flex"}))
-    result = CliRunner().invoke(app, ["preflight", "config.json"])
-    assert result.exit_code == 0
-    assert "GPU not known: hardware rules did not apply" in result.stdout.splitlines()
 
 
 @pytest.mark.parametrize("dispatcher", ["deepep", "hybridep", "ncclep"])
@@ -566,28 +460,7 @@ def test_lone_surrogates_in_a_dump_can_be_written(tmp_path: Path, monkeypatch: p
     assert CliRunner().invoke(app, ["preflight", "p.json"]).exit_code == 4
 
 
-def test_a_very_long_value_is_clipped(tmp_path: Path) -> None:
-    path = tmp_path / "p.json"
-    path.write_text(json.dumps({**HOSTILE["model"], "moe_token_dispatcher_type": "x" * 100_000}))
-    for conflict in examine_configuration(str(path), tmp_path, tmp_path).record().conflicts:
-        assert len(conflict.values) < 600
-
-
-def test_values_of_a_dump_cannot_send_terminal_escapes() -> None:
-    applying_rules = find_conflicts(
-        {"moe_token_dispatcher_type": "\x1b[31mred"}, Facts(requested_dispatcher="alltoall")
-    )
-    assert applying_rules
-    assert "\x1b" not in preflight_page(applying_rules, [])
-
-
 # files
-
-
-def test_a_nested_dump_is_flattened(tmp_path: Path) -> None:
-    path = tmp_path / "config.json"
-    path.write_text(json.dumps({"model": {"recompute_modules": ["core_attn", "moe"], "x": None}, "seed": 1234}))
-    assert dict(read_dump(path).config) == {"model.recompute_modules": "core_attn moe", "model.x": None, "seed": 1234}
 
 
 @pytest.mark.parametrize(

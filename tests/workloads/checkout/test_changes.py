@@ -55,12 +55,6 @@ def long_with(number: int, *lines: str, replaced: int = 0) -> str:
     return "\n".join([*LONG[:number], *lines, *LONG[number + replaced :]]) + "\n"
 
 
-@pytest.mark.parametrize("number", range(len(LONG) + 1))
-def test_a_comment_at_any_line_is_no_change(repository: Repository, number: int) -> None:
-    repository.commit("long", {"long.py": long_with(0)})
-    assert changed(repository, {"long.py": long_with(number, "# a comment")}) == []
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -98,19 +92,6 @@ def test_a_small_change_at_any_line_is_a_change(repository: Repository, text: st
 def test_another_layout_of_the_same_code_is_no_change(repository: Repository, text: str) -> None:
     repository.commit("long", {"long.py": long_with(0)})
     assert changed(repository, {"long.py": text}) == []
-
-
-def test_an_equal_last_line_that_is_code_in_one_version_and_a_string_in_the_other_is_a_change(
-    repository: Repository,
-) -> None:
-    last = '"""; -1 # """\n'
-    repository.commit("code", {"odd.py": f'q\nw\n"""\n{last}'})
-    assert changed(repository, {"odd.py": f'q\nw\n"\\n"\n{last}'}) == ["odd.py"]
-
-
-def test_an_else_with_only_an_if_equals_an_elif(repository: Repository) -> None:
-    repository.commit("long", {"long.py": "if a:\n    b\nelif c:\n    d\n"})
-    assert changed(repository, {"long.py": "if a:\n    b\nelse:\n    if c:\n        d\n"}) == []
 
 
 def test_an_encoding_declaration_that_changes_a_string_is_a_change(repository: Repository) -> None:

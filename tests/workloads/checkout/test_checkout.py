@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from regbot.workloads.checkout import Build, BuildError, CheckoutError, Worktree, check_out, prune, resolve_arms
-from regbot.workloads.checkout.clones import CommitSource, absolute_url, fetch_commit
+from regbot.workloads.checkout.clones import absolute_url
 from support.git_repos import Repository
 
 
@@ -79,19 +79,6 @@ def test_two_equal_commits_are_refused(repo: Repository) -> None:
         arms(repo, "pr", "HEAD")
 
 
-def test_the_refusal_of_equal_commits_names_uncommitted_changes(repo: Repository) -> None:
-    repo.git("checkout", "-q", "pr")
-    changed = next(path for path in repo.path.rglob("*.py"))
-    changed.write_text("width = 9\n")
-    with pytest.raises(CheckoutError, match=rf"uncommitted changes are not measured \(1 file: .*{changed.name}\)"):
-        arms(repo, "pr", "HEAD")
-
-
-def test_equal_commits_with_different_overrides_can_be_compared(repo: Repository) -> None:
-    base, head, _ = resolve_arms(repo.path, "pr", "pr", {"dispatcher": "allgather"}, {})
-    assert base.commit == head.commit
-
-
 def test_the_default_base_is_origin_head(repo: Repository, tmp_path: Path) -> None:
     repo.git("branch", "--move", "main", "trunk")
     repo.git("checkout", "--quiet", "trunk")
@@ -108,12 +95,6 @@ def test_without_an_origin_the_default_base_is_main_or_master(repo: Repository, 
     assert base.revision == name
 
 
-def test_without_a_target_branch_the_error_asks_for_a_base(repo: Repository) -> None:
-    repo.git("branch", "--move", "main", "trunk")
-    with pytest.raises(CheckoutError, match="name a revision with --base"):
-        arms(repo, None)
-
-
 @pytest.mark.parametrize("revision", ["nope", "", "--all", "-h", "main..pr", "a\0b", "HEAD:model.py"])
 def test_an_unknown_revision_is_reported_with_its_option(repo: Repository, revision: str) -> None:
     with pytest.raises(CheckoutError, match=r"--head .* names no commit here; check its spelling"):
@@ -127,23 +108,10 @@ def test_a_folder_that_is_no_repository_is_a_usage_error(tmp_path: Path) -> None
         resolve_arms(tmp_path / "missing", "main", "HEAD", {}, {})
 
 
-def test_unrelated_histories_have_no_merge_base(repo: Repository) -> None:
-    repo.git("checkout", "--quiet", "--orphan", "alone")
-    repo.commit("alone")
-    with pytest.raises(CheckoutError, match="'main' and 'alone' have unrelated histories"):
-        arms(repo, "main", "alone")
-
-
 def test_a_shallow_clone_without_the_merge_base_says_how_to_deepen_it(repo: Repository, tmp_path: Path) -> None:
     clone = repo.clone_to(tmp_path / "shallow", "--depth=1", "--no-single-branch")
     with pytest.raises(CheckoutError, match=r"repository is shallow; .*git fetch --unshallow, or fetch-depth: 0"):
         arms(clone, "origin/main", "origin/pr")
-
-
-def test_a_revision_missing_in_a_shallow_clone_says_how_to_deepen_it(repo: Repository, tmp_path: Path) -> None:
-    clone = repo.clone_to(tmp_path / "shallow", "--depth=1")
-    with pytest.raises(CheckoutError, match=r"--base 'HEAD~1' names no commit here; .*fetch-depth: 0"):
-        arms(clone, "HEAD~1")
 
 
 def test_uncommitted_changes_are_a_warning(repo: Repository) -> None:
@@ -193,27 +161,11 @@ def test_the_users_repository_is_byte_for_byte_the_same_afterwards(repo: Reposit
     assert repo.fingerprint() == before
 
 
-def test_a_commit_that_no_ref_reaches_is_checked_out(repo: Repository, tmp_path: Path) -> None:
-    repo.git("checkout", "--quiet", "--detach")
-    lost = repo.commit("lost", {"model.py": "width = 7\n"})
-    repo.git("checkout", "--quiet", "pr")
-    repo.git("reflog", "expire", "--all", "--expire=now")
-    assert (make(repo, tmp_path / "cache", lost).path / "model.py").read_text() == "width = 7\n"
-
-
 def test_a_commit_of_a_shallow_clone_is_checked_out(repo: Repository, tmp_path: Path) -> None:
     clone = repo.clone_to(tmp_path / "shallow", "--depth=1")
     tree = make(clone, tmp_path / "cache")
     assert (tree.path / "model.py").read_text() == "width = 2\n"
     assert Repository(tree.path).git("rev-list", "--count", "HEAD") == "1"
-
-
-def test_a_linked_worktree_of_the_user_shares_the_private_clone(repo: Repository, tmp_path: Path) -> None:
-    repo.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "linked"), "main")
-    linked = Repository(tmp_path / "linked")
-    make(repo, tmp_path / "cache", "pr")
-    make(linked, tmp_path / "cache", "HEAD")
-    assert len(list((tmp_path / "cache" / "repos").glob("*.git"))) == 1
 
 
 def test_the_users_hooks_do_not_run(repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,12 +270,6 @@ def test_an_edit_hidden_from_git_status_is_detected(repo: Repository, tmp_path: 
     assert make(repo, tmp_path / "cache").built
 
 
-def test_a_commit_made_in_a_worktree_is_undone(repo: Repository, tmp_path: Path) -> None:
-    first = make(repo, tmp_path / "cache")
-    Repository(first.path).commit("sneaky", {"model.py": "width = 9\n"})
-    assert (make(repo, tmp_path / "cache").path / "model.py").read_text() == "width = 2\n"
-
-
 def test_a_planted_git_file_in_a_worktree_runs_nothing(repo: Repository, tmp_path: Path) -> None:
     first = make(repo, tmp_path / "cache")
     trap = repo.clone_to(tmp_path / "trap")
@@ -358,12 +304,6 @@ def test_two_concurrent_callers_share_one_worktree_that_is_built_once(repo: Repo
     assert first.path == second.path
     assert sorted([first.built, second.built]) == [False, True]
     assert (tmp_path / "builds").read_text() == "built\n"
-
-
-def test_two_commits_are_checked_out_concurrently(repo: Repository, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda revision: make(repo, tmp_path / "cache", revision), ["pr", "main"])
-    assert (first.path / "model.py").read_text() != (second.path / "model.py").read_text()
 
 
 # ---- builds
@@ -554,23 +494,6 @@ def test_prune_removes_incomplete_worktrees_and_keeps_recently_used_ones(repo: R
     prune(tmp_path / "no-cache-yet", keep=0)
 
 
-def test_prune_keeps_the_clone_of_a_worktree_and_removes_one_that_was_not_used(
-    repo: Repository, tmp_path: Path
-) -> None:
-    cache = tmp_path / "cache"
-    make(repo, cache)
-    (clone,) = (cache / "repos").glob("*.git")
-    unused = cache / "repos" / "unused.git"
-    unused.mkdir()
-    for path in (clone, unused):
-        os.utime(path, (1, 1))
-    prune(cache, keep=1)
-    assert (clone.exists(), unused.exists()) == (True, False)
-    os.utime(clone, (1, 1))
-    make(repo, cache, "main")  # fetches into the clone
-    assert clone.stat().st_mtime > 1
-
-
 def test_a_planted_filter_in_the_private_clone_does_not_change_later_checkouts(tmp_path: Path) -> None:
     repository = Repository.create(tmp_path / "repository")
     first = repository.commit("one", {"cost.txt": "11\n"})
@@ -624,21 +547,3 @@ def test_a_link_in_place_of_a_cache_folder_is_replaced_and_not_followed(tmp_path
     assert not second.built
     assert not Path(second.environment["XDG_CACHE_HOME"]).is_symlink()
     assert outside.is_dir()
-
-
-def test_a_failed_fetch_from_a_completed_partial_clone_keeps_the_line_of_git(tmp_path: Path) -> None:
-    """After its missing files were fetched, a partial clone is still marked as one."""
-    source = Repository.create(tmp_path / "source")
-    source.git("config", "uploadpack.allowFilter", "true")
-    first, second = (source.commit(text, {"a.txt": text}) for text in ("1", "2"))
-    partial = source.clone_to(tmp_path / "partial", "--filter=blob:none")
-    commits = CommitSource("partial", "partial", (partial.path / ".git",), "", False)
-    clone = tmp_path / "private.git"
-    with pytest.raises(CheckoutError, match=r"is a partial clone .* a fresh clone without --filter"):
-        fetch_commit(clone, commits, first)
-    partial.git("fetch", "--quiet", "--refetch", "--no-filter")
-    fetch_commit(clone, commits, first)
-    (clone / "refs" / "wanted" / f"{second}.lock").touch()
-    with pytest.raises(CheckoutError, match="cannot lock ref") as failed:
-        fetch_commit(clone, commits, second)
-    assert "partial clone" not in str(failed.value)

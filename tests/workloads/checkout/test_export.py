@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from regbot.check.references import store_at
 from regbot.workloads.checkout import CheckoutError, export
 from support.git_repos import Repository
 
@@ -35,13 +34,6 @@ def test_attributes_of_the_commit_hide_and_change_nothing(repo: Repository, fold
     files = exported(repo, commit, "refs")
     files.pop(f"{folder}.gitattributes", None)
     assert files == {name: text.encode() for name, text in FILES.items() if name.startswith("refs/")}
-
-
-def test_the_store_is_read_even_if_attributes_hide_it(repo: Repository) -> None:
-    name = "baselines/qwen3-30b-a3b+ep+cpu@1/node/anchor.json"
-    commit = repo.commit("files", {name: "{}\n", ".gitattributes": "baselines/** export-ignore\n"})
-    with store_at(repo.path, commit, "baselines", None, [("qwen3-30b-a3b@1/ep", "cpu")]) as store:
-        assert (store.root.parent / name).read_text() == "{}\n"
 
 
 def test_only_requested_paths_are_exported_and_names_are_not_patterns(repo: Repository) -> None:
@@ -117,11 +109,3 @@ def test_a_missing_object_is_reported(repo: Repository) -> None:
     (repo.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
     with pytest.raises(CheckoutError, match=r"refs/ledgers/b\.json of .* is not in this repository's objects"):
         exported(repo, commit, "refs")
-
-
-def test_a_file_in_place_of_a_folder_is_reported(repo: Repository) -> None:
-    commit = repo.commit("files", FILES)
-    (repo.path.parent / "to").mkdir()
-    (repo.path.parent / "to" / "refs").write_text("in the way")
-    with pytest.raises(CheckoutError, match=r"refs/a/anchor\.json of .* cannot be written: "):
-        export(repo.path, commit, ["refs"], repo.path.parent / "to")

@@ -1,7 +1,6 @@
 """Partial clones (``git clone --filter``): missing files are fetched into regbot's cache, or refused by name."""
 
 import os
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -10,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-import regbot.workloads.checkout.partial
 from regbot.workloads.checkout import (
     Build,
     CheckoutError,
@@ -40,8 +38,8 @@ class Scene:
         self.new = self.origin.commit("new", {"regbot.toml": "new", "train/a.py": "a = 2\n", "web/b.txt": "c\n"})
         self.clone = self.origin.clone_to(home / "clone", "--filter=blob:none")
 
-    def check_out(self, commit: str, *sparse: str) -> Worktree:
-        return check_out(self.clone.path, commit, self.home / "cache", Build([], sys.executable, 20), sparse=sparse)
+    def check_out(self, commit: str) -> Worktree:
+        return check_out(self.clone.path, commit, self.home / "cache", Build([], sys.executable, 20))
 
     def count_missing(self, repository: Path, commit: str) -> int:
         listing = Repository(repository).git("rev-list", "--objects", "--no-walk", "--missing=print", commit)
@@ -68,25 +66,9 @@ def test_missing_files_are_fetched_and_the_users_clone_is_only_read(scene: Scene
     assert scene.count_missing(scene.clone.path, scene.old) == 3
 
 
-def test_a_sparse_worktree_fetches_only_its_own_files(scene: Scene) -> None:
-    tree = scene.check_out(scene.old, "train")
-    assert (tree.path / "train/a.py").read_text() == "a = 1\n"
-    assert not (tree.path / "web").exists()
-    assert scene.count_missing(scene.private_clone, scene.old) == 1
-    assert scene.check_out(scene.old).path != tree.path
-    assert scene.count_missing(scene.private_clone, scene.old) == 0, "another worktree fetches the rest"
-
-
 def test_files_that_the_clone_has_need_no_remote(scene: Scene) -> None:
     scene.origin.path.rename(scene.home / "gone")
     assert (scene.check_out(scene.new).path / "train/a.py").read_text() == "a = 2\n"
-
-
-def test_an_edited_worktree_of_a_partial_clone_is_not_reused(scene: Scene) -> None:
-    tree = scene.check_out(scene.old, "train")
-    (tree.path / "train/a.py").write_text("planted = 1\n")
-    again = scene.check_out(scene.old, "train")
-    assert (again.built, (again.path / "train/a.py").read_text()) == (True, "a = 1\n")
 
 
 def test_a_remote_that_is_gone_is_named_with_what_to_do(scene: Scene) -> None:
@@ -133,14 +115,6 @@ def test_nobody_is_asked_for_a_password(scene: Scene, password_server: str, monk
     assert not asked.exists()
 
 
-def test_a_remote_that_does_not_answer_ends_after_the_time_limit(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(regbot.workloads.checkout.partial, "CONTACT_TIMEOUT_S", 1.0)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        scene.clone.git("remote", "set-url", "origin", f"http://127.0.0.1:{silent.getsockname()[1]}/x.git")
-        with pytest.raises(CheckoutError, match="it did not answer within 1 s"):
-            scene.check_out(scene.old)
-
-
 def test_a_clone_without_trees_is_refused_by_name(scene: Scene) -> None:
     scene.clone = scene.origin.clone_to(scene.home / "treeless", "--filter=tree:0", "--no-checkout")
     scene.clone.git("config", "protocol.file.allow", "always")  # so that git could fetch the trees by itself
@@ -165,10 +139,10 @@ def test_files_of_both_commits_are_read_from_a_private_clone(scene: Scene) -> No
     scene.clone.git("fetch", "--quiet")
     commits = [scene.new, commented]
     before = scene.clone.fingerprint()
-    readable = find_readable_repository(scene.clone.path, scene.home / "cache", commits, ["regbot.toml"])
+    readable = find_readable_repository(scene.clone.path, scene.home / "cache", commits)
     assert readable == scene.private_clone
     assert file_at(readable, "regbot.toml", scene.new) == "new"
     assert list_changed_files(readable, *commits, []).paths == [], "a comment changes no behaviour"
     assert scene.clone.fingerprint() == before
     complete = scene.origin.path
-    assert find_readable_repository(complete, scene.home / "cache", commits, []) == complete
+    assert find_readable_repository(complete, scene.home / "cache", commits) == complete

@@ -37,10 +37,5 @@ def test_comments_docstrings_and_layout_are_not_in_the_hash(code: Path) -> None:
     assert hash_files(code, MODEL_FILES["smoke"]) == model_hash("smoke")
 
 
-def test_an_operator_is_in_the_hash(code: Path) -> None:
-    replace(code / "model.py", "x * cos + rotated * sin", "x * cos - rotated * sin")
-    assert hash_files(code, MODEL_FILES["module"]) != model_hash("module")
-
-
 def test_other_adapters_run_no_model_of_regbot() -> None:
     assert model_hash("torchtitan") is None

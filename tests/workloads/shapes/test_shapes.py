@@ -87,16 +87,6 @@ def test_a_variant_name_selects_a_size_and_a_control() -> None:
     assert shape.sizes["full"].dense_width == 28672
 
 
-@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "mixtral-8x7b"])
-def test_the_variant_moe_has_the_blocks_without_embedding_and_head(name: str) -> None:
-    whole, blocks = load_shape(name).variant("smoke"), load_shape(name).variant("smoke-moe")
-    assert (blocks.name, blocks.mlp, blocks.routing) == ("smoke-moe", "moe", "balanced")
-    assert blocks.geometry == whole.geometry.model_copy(update={"vocabulary": 0})
-    head = whole.geometry.vocabulary * whole.geometry.hidden
-    assert whole.geometry.parameters - blocks.geometry.parameters == 2 * head
-    assert whole.geometry.flops_per_token - blocks.geometry.flops_per_token == 6 * head
-
-
 def test_the_experts_share_of_the_flops_is_larger_without_the_vocabulary() -> None:
     qwen = load_shape("qwen3-30b-a3b")
     assert qwen.variant("smoke").geometry.expert_flops_share == pytest.approx(0.335, abs=0.001)
@@ -109,22 +99,10 @@ def test_an_unknown_variant_is_refused_with_the_list_of_variants(name: str) -> N
         load_shape("mixtral-8x7b").variant(name)
 
 
-def test_a_static_shape_has_no_cpu_variant() -> None:
-    with pytest.raises(ShapeError, match="no variant 'cpu'"):
-        load_shape("mixtral-8x22b").variant("cpu")
-
-
 @pytest.mark.parametrize("name", ["qwen4", "qwen3-30b-a3b@2", "../etc/passwd", ""])
 def test_an_unknown_shape_is_refused_with_the_list_of_shapes(name: str) -> None:
     with pytest.raises(ShapeError, match=r"the shapes are qwen3-30b-a3b|is at version 1"):
         load_shape(name)
-
-
-def test_without_ep_the_mesh_gets_the_capped_ep() -> None:
-    qwen, mixtral = load_shape("qwen3-30b-a3b"), load_shape("mixtral-8x7b")
-    assert qwen.parallelism("full", 1024).ep == 16
-    assert qwen.parallelism("full", 4).ep == 4
-    assert mixtral.parallelism("full", 256).ep == 8
 
 
 @pytest.mark.parametrize(("world", "ep"), [(12, 8), (0, None), (96, 48), (24, None)])

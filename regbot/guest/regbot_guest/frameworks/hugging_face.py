@@ -1,9 +1,4 @@
-"""Model configurations that recipes read from Hugging Face, without a network.
-
-A recipe of Megatron Bridge may read a model's ``config.json`` by the name of the model's repository. While ``offline``
-is active, Hugging Face's libraries use no network. If the local cache lacks a ``config.json`` and this module has a
-copy, the copy is used.
-"""
+"""Model configurations that recipes of Megatron Bridge read from Hugging Face, without a network."""
 
 import importlib
 import importlib.util
@@ -16,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot_guest.crash import call_unchanged
+from regbot_guest.replaced import replaced
 
 PATCH = "config.json of a model comes from the local cache of Hugging Face or, if that lacks it, from regbot"
 FILE_NAME = "config.json"
@@ -68,17 +64,13 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
 }
 """Published ``config.json`` by the name of the model's repository. Keys without influence on a step are left out."""
 TOKENS: Mapping[str, int] = dict.fromkeys(CONFIGS, 151_669)
-"""Number of tokens of the tokenizer, by the name of the model's repository. The tokenizer of Qwen3 has 151,643
-tokens and 26 added ones. This is less than the model's ``vocab_size``.
-"""
+"""Number of tokens of the tokenizer: 151,643 and 26 added ones, less than the model's ``vocab_size``."""
 
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """While active, configurations come from the local cache or from ``CONFIGS``.
-
-    transformers looks up every file with its function ``cached_files``, which this context wraps. If transformers is
-    not installed, nothing is wrapped.
+    """While active, Hugging Face's libraries use no network. A ``config.json`` that the local cache lacks comes from
+    ``CONFIGS``.
     """
     os.environ["HF_HUB_OFFLINE"] = "1"
     if importlib.util.find_spec("transformers") is None:
@@ -89,10 +81,6 @@ def offline() -> Iterator[None]:
     with tempfile.TemporaryDirectory(prefix="regbot-models-") as folder:
 
         def cached_files(path_or_repo_id: Any, filenames: Any, *args: Any, **kwargs: Any) -> Any:
-            """Return the paths of the files, as the original does.
-
-            If the cache lacks a ``config.json`` that ``CONFIGS`` has, return the path of a copy.
-            """
             repository = str(path_or_repo_id)
             positional_arguments = (path_or_repo_id, filenames, *args)
             has_copy = list(filenames) == [FILE_NAME] and repository in CONFIGS
@@ -102,18 +90,12 @@ def offline() -> Iterator[None]:
                 paths = call_unchanged(original, positional_arguments, kwargs)
             except OSError:  # the cache lacks the file
                 paths = None
-            return paths or [str(_write_config(Path(folder), repository))]
+            if paths:
+                return paths
+            copy = Path(folder) / repository / FILE_NAME
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(json.dumps(CONFIGS[repository]), encoding="utf-8")
+            return [str(copy)]
 
-        hub.cached_files = cached_files
-        try:
+        with replaced(hub, "cached_files", cached_files):
             yield
-        finally:
-            hub.cached_files = original
-
-
-def _write_config(folder: Path, repository: str) -> Path:
-    """Write the copy of the repository's ``config.json`` and return its path."""
-    path = folder / repository / FILE_NAME
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(CONFIGS[repository]), encoding="utf-8")
-    return path

@@ -7,11 +7,7 @@ from typing import Any
 
 
 def list_keys(configuration: Any, path: str = "", left_out: Collection[str] = ()) -> list[str]:
-    """Return the dotted keys of all fields of a configuration, such as ``training.steps``.
-
-    The configuration is a dataclass, and its sections are fields that are dataclasses too. Sections with a
-    name in ``left_out`` are skipped. ``path`` is the prefix of the keys, such as ``training.``.
-    """
+    """Return the dotted keys of a dataclass whose sections are dataclasses too, without sections in ``left_out``."""
     keys: list[str] = []
     for field in dataclasses.fields(configuration):
         key, value = f"{path}{field.name}", getattr(configuration, field.name, None)
@@ -24,8 +20,6 @@ def list_keys(configuration: Any, path: str = "", left_out: Collection[str] = ()
 
 
 def suggest(name: str, known_names: Iterable[str], noun: str = "keys") -> str:
-    """Return text to append to a message that ``name`` does not exist. It lists the known names that are spelled
-    similarly. The text is '' if there are none. ``noun`` says what the names are, for example ``flags``.
-    """
+    """Return the end of a message that ``name`` does not exist: the names that are spelled similarly, or ''."""
     nearest = get_close_matches(name, list(known_names), n=3, cutoff=0.5)
     return f"; the nearest {noun} are {', '.join(nearest)}" if nearest else ""

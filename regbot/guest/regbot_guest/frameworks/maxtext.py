@@ -1,31 +1,22 @@
-"""MaxText: ahead-of-time compilation of one train step by MaxText's own ``train_compile``, for CPU devices that XLA
-emulates.
+"""MaxText: ahead-of-time compilation of one train step by its own ``train_compile``, for CPU devices that XLA emulates.
 
-No step runs, and no weights exist. XLA partitions the program for the requested number of devices and dumps the
-compiled text. The guest keeps this text, and the text of a planted program with known collectives. The trusted side
-counts the collectives in both texts; this module counts nothing.
-
-Two hooks are placed into ``train_compile``. One checks the resolved configuration before compilation. The other records
-the mesh, which has the devices of each axis. This module does not import torch, because the interpreter may not have
-it.
+No step runs. The guest keeps the compiled text, and that of a planted program with known collectives; the trusted side
+counts the collectives in both. This module does not import torch.
 """
 
 import importlib
+import importlib.util
 import os
 import re
 import resource
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.frameworks import maxtext_planted
 from regbot_guest.frameworks.maxtext_config import (
     FORCED_KEYS,
-    MaxTextError,
     ResolvedConfig,
     check_shape,
     compile_arguments,
@@ -33,17 +24,20 @@ from regbot_guest.frameworks.maxtext_config import (
     flatten_config,
     list_warnings,
 )
-from regbot_guest.frameworks.maxtext_package import PACKAGE, UNKNOWN_REVISION, find_checkout_package
+from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
-
-__all__ = ["MaxTextError", "run_request"]
+from regbot_guest.stage import timed_stage
 
 STEP = "jit_train_step"
 """Name that XLA gives to the compiled train step."""
+PACKAGE = "maxtext"
 ENTRY_MODULE = "maxtext.trainers.pre_train.train_compile"
+ENTRY = Path("trainers", "pre_train", "train_compile.py")
+"""Entry point in the package, of revisions since 20 February 2026."""
+OLD_ENTRIES = (Path("src", "MaxText", ENTRY.name), Path("MaxText", ENTRY.name))
+"""Entry points of older revisions, in the checkout."""
 TARGETS_MODULE = "maxtext.utils.accelerator_to_spec_map"
 PROGRAM, PLANTED = "program.hlo.txt", "planted.hlo.txt"
-"""Names of the files with the compiled texts, in the folder of the record."""
 TOPOLOGY = "a3"
 """The only target in MaxText's table that uses the devices which exist on this machine (``jax.devices()``)."""
 AXIS_NAMES = {
@@ -58,27 +52,29 @@ AXIS_NAMES = {
 """Names that regbot uses for MaxText's mesh axes. All other axes keep MaxText's names, such as ``fsdp``."""
 
 _PROGRAM_FILE = re.compile(r"module_[0-9]+\.(?P<module>.+?)\.(?:[a-z0-9_]+_)?after_optimizations\.txt")
-"""Name of a file with the text of a program after XLA's optimizations."""
 
 
 def run_request(request: Request) -> dict[str, Any]:
-    """Compile the requested step and the planted program. Return the request's part of the raw record (the
-    guest's output for the trusted half). It names the two files with the compiled texts.
-
-    Raises MaxTextError.
+    """Compile the requested step and the planted program. Return the request's part of the raw record. Raises
+    ContractError.
     """
     _check_request(request)
     folder = Path(request.record).parent
     dump = folder / "dump"
     seconds: dict[str, float] = {}  # duration of each named block below, such as "compile"
-    _set_variables(dump, request.world)
+    # jax and MaxText read these variables while they are imported.
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    os.environ["DECOUPLE_GCLOUD"] = "TRUE"  # MaxText then works without Google Cloud
+    os.environ["XLA_FLAGS"] = (
+        f'--xla_force_host_platform_device_count={request.world} --xla_dump_to="{dump}" --xla_dump_hlo_as_text'
+    )
     try:
-        with _timed_phase(seconds, "import"):
+        with timed_stage("import", seconds):
             package = find_checkout_package(request)
             jax, train_compile = _import_maxtext()
-        with _timed_phase(seconds, "compile"):
+        with timed_stage("compile", seconds):
             config, mesh = _compile(train_compile, compile_arguments(request, package, dump), request)
-        with _timed_phase(seconds, "planted"):
+        with timed_stage("planted", seconds):
             maxtext_planted.compile_on(jax, mesh)
         move_program(dump, STEP, folder / PROGRAM)
         move_program(dump, f"jit_{maxtext_planted.NAME}", folder / PLANTED)
@@ -103,46 +99,56 @@ def run_request(request: Request) -> dict[str, Any]:
     }
 
 
+def find_checkout_package(request: Request) -> Path:
+    """Return the folder of the package ``maxtext`` that Python will import, without importing it.
+
+    Python imports an installed MaxText if the checkout has none, or has no ``__init__.py`` in it, as before 30 April
+    2026. Counts of the installed one would say nothing about the checkout. Raises ContractError.
+    """
+    root = Path(request.root).resolve()
+    spec = importlib.util.find_spec(PACKAGE)
+    locations = spec.submodule_search_locations if spec is not None else None
+    folder: Any = Path(next(iter(locations))).resolve() if locations else None
+    # A virtual environment inside the checkout does not belong to it.
+    is_own = folder is not None and folder.is_relative_to(root)
+    is_own = is_own and "site-packages" not in folder.relative_to(root).parts
+    if is_own and (folder / ENTRY).is_file():
+        return folder
+    if is_own or any((root / entry).is_file() for entry in OLD_ENTRIES):
+        raise refuse_revision(f"it has no maxtext/{ENTRY}, which compiles the train step since 20 February 2026")
+    raise ContractError(
+        "no_framework",
+        f"Python imports maxtext from {folder or 'nowhere'}, which is not the checkout's code; set 'source_roots' of "
+        "this workload to the folder that holds it, such as src, and uninstall MaxText from its 'python'",
+    )
+
+
 def _check_request(request: Request) -> None:
-    """Raise MaxTextError if MaxText cannot do what the request asks for."""
     if request.mode != "static":
-        raise MaxTextError("config", "MaxText is compiled, not run; remove this workload's shapes from 'timed'")
+        raise ContractError("config", "MaxText is compiled, not run; remove this workload's shapes from 'timed'")
     if request.mlp != "moe":
-        raise MaxTextError(
+        raise ContractError(
             "config",
             f"MaxText has no control with a {request.mlp} MLP instead of the MoE; choose another variant",
         )
     if request.routing == "skewed":
-        raise MaxTextError(
+        raise ContractError(
             "routing", "a compiled program does not depend on the routing; choose a variant that is not skewed"
         )
     if request.dispatcher:
-        raise MaxTextError(
+        raise ContractError(
             "config",
             f"dispatcher {request.dispatcher!r} cannot be set for MaxText; set MaxText's keys in 'config' instead",
         )
     if request.world % request.ep:
-        raise MaxTextError(
+        raise ContractError(
             "config", f"EP {request.ep} does not divide {request.world} ranks; choose another --ep or --world"
         )
 
 
-def _set_variables(dump: Path, world: int) -> None:
-    """Set environment variables that jax and MaxText read while they are imported. XLA then emulates ``world`` CPU
-    devices and writes its programs to the folder ``dump``.
-    """
-    os.environ["JAX_PLATFORMS"] = "cpu"
-    os.environ["DECOUPLE_GCLOUD"] = "TRUE"  # MaxText then works without Google Cloud
-    os.environ["XLA_FLAGS"] = (
-        f'--xla_force_host_platform_device_count={world} --xla_dump_to="{dump}" --xla_dump_hlo_as_text'
-    )
-
-
 def _import_maxtext() -> tuple[Any, Any]:
-    """Return the module jax and the module ``train_compile``.
-
-    Raises MaxTextError if a package is missing, or if ``train_compile`` lacks a function that regbot needs. If a
-    module or a name of MaxText itself is missing, the ImportError is raised as it is: the code under test causes it.
+    """If a module or a name of MaxText itself is missing, the ImportError is raised as it is: the code under test
+    causes it.
     """
     try:
         jax = importlib.import_module("jax")
@@ -150,7 +156,7 @@ def _import_maxtext() -> tuple[Any, Any]:
     except ImportError as error:
         if (error.name or "").partition(".")[0] == PACKAGE:
             raise
-        raise MaxTextError(
+        raise ContractError(
             "no_framework",
             f"MaxText cannot be imported: {error}; install requirements/maxtext.txt in this workload's 'python', or "
             "set it to an interpreter that has it",
@@ -163,38 +169,28 @@ def _import_maxtext() -> tuple[Any, Any]:
     )
     for owner, name in required_names:
         if not hasattr(owner, name):
-            raise _unknown_revision(
+            raise refuse_revision(
                 f"there is no {getattr(owner, '__name__', ENTRY_MODULE)}.{name}, which regbot watches"
             )
     return jax, train_compile
 
 
-def _unknown_revision(reason: str) -> MaxTextError:
-    return MaxTextError("revision", f"{UNKNOWN_REVISION}: {reason}")
-
-
 def _set_devices(world: int) -> None:
-    """Give the target ``TOPOLOGY`` as many devices as there are ranks. Raises MaxTextError.
-
-    A target is the hardware that MaxText compiles for.
-    """
     try:
         targets = importlib.import_module(TARGETS_MODULE)
         target = targets.UserFacingNameToSystemCharacteristics[TOPOLOGY]
     except (ImportError, AttributeError, KeyError) as error:
-        raise _unknown_revision(
+        raise refuse_revision(
             f"{TARGETS_MODULE}.UserFacingNameToSystemCharacteristics has no target {TOPOLOGY!r} ({error})"
         ) from error
     if not hasattr(target, "devices_per_slice"):
-        raise _unknown_revision(f"the target {TOPOLOGY!r} of {TARGETS_MODULE} has no devices_per_slice")
+        raise refuse_revision(f"the target {TOPOLOGY!r} of {TARGETS_MODULE} has no devices_per_slice")
     target.devices_per_slice = world
 
 
 def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[ResolvedConfig, Any]:
-    """Run ``main`` of MaxText's ``train_compile``. Return MaxText's resolved configuration and mesh.
-
-    ``main`` returns neither of them. So both are recorded when MaxText's own functions return them to ``main``. Raises
-    MaxTextError.
+    """Run ``main`` of MaxText's ``train_compile``. It returns neither configuration nor mesh, so both are recorded on
+    the way.
     """
     _set_devices(request.world)
     results: dict[str, Any] = {}
@@ -213,36 +209,30 @@ def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[Res
         mesh = get_mesh(*args, **kwargs)
         sizes = dict(_list_axes(mesh))
         if mesh.devices.size != request.world or sizes.get("expert", 1) != request.ep:
-            raise MaxTextError(
+            raise ContractError(
                 "config", f"MaxText made the mesh {sizes}, not {request.world} ranks with EP {request.ep}"
             )
         results["mesh"] = mesh
         return mesh
 
     with (
-        _replace_attribute(train_compile.pyconfig, "initialize", initialize_and_check),
-        _replace_attribute(train_compile, "get_topology_mesh", record_mesh),
+        replaced(train_compile.pyconfig, "initialize", initialize_and_check),
+        replaced(train_compile, "get_topology_mesh", record_mesh),
     ):
         train_compile.main(argv)
     for name, function in (("config", "pyconfig.initialize"), ("mesh", "get_topology_mesh")):
         if name not in results:
-            raise _unknown_revision(f"{ENTRY_MODULE}.main did not call {function}")
+            raise refuse_revision(f"{ENTRY_MODULE}.main did not call {function}")
     return results["config"], results["mesh"]
 
 
 def _list_axes(mesh: Any) -> list[tuple[str, int]]:
-    """Return the names and sizes of the axes with a size above 1.
-
-    The number of a device is its row-major index over these axes: along the last axis, the numbers are consecutive.
-    """
+    """Return the axes with a size above 1. Device numbers are row-major over them."""
     return [(str(name), int(size)) for name, size in mesh.shape.items() if size > 1]
 
 
 def move_program(dump: Path, name: str, target: Path) -> None:
-    """Move the optimized text of the compiled program ``name`` from the folder ``dump`` to the file ``target``.
-
-    Raises MaxTextError if the dump contains no such text, or several.
-    """
+    """Move the text of the program ``name`` to the file ``target``. Raises ContractError if there is not one."""
     paths_by_module: dict[str, list[Path]] = {}
     for path in sorted(dump.glob("*.txt")):
         if match := _PROGRAM_FILE.fullmatch(path.name):
@@ -250,34 +240,13 @@ def move_program(dump: Path, name: str, target: Path) -> None:
     paths = paths_by_module.get(name, [])
     if len(paths) != 1:
         modules = ", ".join(sorted(paths_by_module)[:20]) or "none"
-        raise MaxTextError(
+        raise ContractError(
             "untraceable", f"{len(paths)} programs called {name} were compiled instead of one; compiled: {modules}"
         )
     paths[0].replace(target)
 
 
 def _read_versions() -> dict[str, str]:
-    """Return the versions of the imported modules. They are read from the modules themselves, because the imported
-    MaxText is the checkout's, and the interpreter may have another one installed.
-    """
+    """Read the modules themselves: the imported MaxText is the checkout's, and another one may be installed."""
     modules = {name: importlib.import_module(name) for name in ("maxtext", "jax", "jaxlib", "flax", "optax")}
     return {name: str(module.__version__) for name, module in modules.items() if hasattr(module, "__version__")}
-
-
-@contextmanager
-def _timed_phase(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Write the duration of the ``with`` block into ``seconds[name]``, if the block ends without an error."""
-    start = time.perf_counter()
-    yield
-    seconds[name] = round(time.perf_counter() - start, 3)
-
-
-@contextmanager
-def _replace_attribute(owner: ModuleType, name: str, stand_in: Any) -> Iterator[None]:
-    """While active, ``owner`` has ``stand_in`` under ``name``."""
-    original = getattr(owner, name)
-    setattr(owner, name, stand_in)
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)

@@ -1,13 +1,8 @@
 """MaxText's configuration: the ``key=value`` arguments of its command line, and a check of the resolved configuration.
 
-There are three layers of keys, and each overrides the layers before it:
-
-1. the numbers of the shape, or an unchanged recipe of the repository,
-2. the workload's ``config``, which has the user's keys,
-3. ``FORCED_KEYS``, because there is no accelerator, and because nothing may be saved or downloaded.
+Each layer of keys overrides those before it: the shape's numbers or a recipe, the user's ``config``, ``FORCED_KEYS``.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -15,6 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
+from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.frameworks.keys import suggest
 from regbot_guest.request import Geometry, Request
 
 Scalar = str | int | float | bool | None
@@ -38,29 +35,16 @@ OWNED_KEYS = {"ici_expert_parallelism": "--ep", "base_output_directory": "nothin
 """Further keys that regbot sets and a user cannot. Each value completes "use ..." in the error message."""
 
 SHAPE_DEFAULTS: Mapping[str, Scalar] = {"sparse_matmul": False, "megablox": False, "capacity_factor": 1.25}
-"""Defaults for the experts of a pinned shape: dense matrix products, with each expert's tokens padded to its capacity.
-Megablox needs an accelerator.
-"""
+"""Dense matrix products, with each expert's tokens padded to its capacity. Megablox needs an accelerator."""
 
 BATCH = "per_device_batch_size"
-"""The only number of a shape that a workload can change. The user may need to change it, because the sharding can
-depend on it.
-"""
+"""The only number of a shape that a workload can change, because the sharding can depend on it."""
 _UNKNOWN_KEY = re.compile(r"'(?P<key>[^']+)' not in (?P<known_keys>'.*)", re.DOTALL)
-"""MaxText's message about a key that it does not know."""
 
 RULES = "logical_axis_rules"
 """Key of the rules that map the logical axes of MaxText's tensors to mesh axes."""
 EXCLUDED_KEYS = {"run_name", "hf_access_token"}
 """Keys that are left out of the record. They do not influence the step, and one is a secret."""
-
-
-class MaxTextError(Exception):
-    """The requested step cannot be compiled. ``kind`` names the kind of refusal, such as ``shape``."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
 
 
 class ResolvedConfig(Protocol):
@@ -70,10 +54,8 @@ class ResolvedConfig(Protocol):
 
 
 def compile_arguments(request: Request, package: Path, scratch: Path) -> list[str]:
-    """Return ``argv`` for ``train_compile``: program name, base file and ``key=value`` pairs.
-
-    ``package`` is the folder of the package ``maxtext``, and ``scratch`` a folder for MaxText's output. Raises
-    MaxTextError if the user sets a key that regbot sets, or if there is no such recipe.
+    """Return ``argv`` for ``train_compile``. ``package`` is the folder of ``maxtext``, ``scratch`` one for its output.
+    Raises ContractError if the user sets a key that regbot sets, or if there is no such recipe.
     """
     user_keys = dict(request.config)
     advice_by_key = {**dict.fromkeys(FORCED_KEYS, "nothing: regbot sets it"), **OWNED_KEYS}
@@ -84,33 +66,37 @@ def compile_arguments(request: Request, package: Path, scratch: Path) -> list[st
     refused_keys = sorted(user_keys.keys() & advice_by_key.keys())
     if refused_keys:
         key = refused_keys[0]
-        raise MaxTextError("config", f"config.{key}: fixed by this workload; use {advice_by_key[key]}")
+        raise ContractError("config", f"config.{key}: fixed by this workload; use {advice_by_key[key]}")
     if request.recipe:
         base_file, keys = _recipe_keys(request, package)
     else:
-        base_file, keys = package / "configs" / "base.yml", _pinned_keys(request)
+        shape_and_version = request.workload.split(":")[-1]  # the workload is called [label:]shape@version/mesh
+        model = shape_and_version.split("@")[0]
+        base_file = package / "configs" / "base.yml"
+        keys = {"model_name": model, **SHAPE_DEFAULTS, **_shape_keys(request.geometry), "dtype": request.dtype}
     keys |= {"ici_fsdp_parallelism": -1, **user_keys}  # -1 means all ranks that are left over by the other axes
     keys |= {**FORCED_KEYS, "ici_expert_parallelism": request.ep, "base_output_directory": str(scratch / "output")}
     return ["train_compile", str(base_file), *(f"{key}={_format_value(value)}" for key, value in keys.items())]
 
 
 def check_shape(config: ResolvedConfig, request: Request) -> None:
-    """Check that MaxText's configuration has the numbers of the shape, or the user's batch size in place of the
-    shape's. A recipe has its own numbers and is not checked. Raises MaxTextError, which lists the differing numbers.
+    """Raise ContractError if MaxText's configuration has other numbers than the shape and the user's batch size. A
+    recipe is not checked.
     """
     if request.recipe:
         return
     keys = config.get_keys()
-    expected = {**_resolved_shape_keys(request.geometry), **_user_batch(request)}
+    # MaxText's model code reads the keys without the prefix ``base_``.
+    shape_keys = {key.removeprefix("base_"): value for key, value in _shape_keys(request.geometry).items()}
+    expected = {**shape_keys, **_user_batch(request)}
     mismatches = [
         f"{name} is {keys.get(name)!r}, not {number!r}" for name, number in expected.items() if keys.get(name) != number
     ]
     if mismatches:
-        raise MaxTextError("shape", f"MaxText did not use the shape's numbers: {'; '.join(mismatches)}")
+        raise ContractError("shape", f"MaxText did not use the shape's numbers: {'; '.join(mismatches)}")
 
 
 def list_warnings(request: Request) -> list[str]:
-    """Return a warning if the user sets another batch size than the shape has. Otherwise return []."""
     shape_batch = request.geometry.micro_batch
     batch = _user_batch(request).get(BATCH, shape_batch)
     if request.recipe or batch == shape_batch:
@@ -119,34 +105,17 @@ def list_warnings(request: Request) -> list[str]:
 
 
 def _user_batch(request: Request) -> dict[str, Scalar]:
-    """Return the user's batch size by its key, or {} if the user sets none."""
     return {BATCH: request.config[BATCH]} if BATCH in request.config else {}
 
 
-def explain_refusal(error: BaseException, request: Request) -> MaxTextError:
-    """Return the refusal for MaxText's error about the configuration.
-
-    If regbot has set the key that MaxText does not know, the refusal says that regbot does not support this revision.
-    """
-    unknown_key = _UNKNOWN_KEY.match(str(_cause(error)))
-    if unknown_key and _is_set_by_regbot(unknown_key["key"], request):
-        return MaxTextError(
-            "revision",
-            f"regbot does not support this revision: MaxText has no key {unknown_key['key']!r}, which regbot sets"
-            f"{_suggest(unknown_key)}",
-        )
-    return MaxTextError("config", describe_error(error))
-
-
-def _is_set_by_regbot(key: str, request: Request) -> bool:
-    """Return whether regbot has set this key, and not the user or a recipe.
-
-    Without a recipe, regbot sets all keys that the user does not set. With a recipe, regbot sets only the keys in
-    ``FORCED_KEYS`` and ``OWNED_KEYS``.
-    """
-    if key in request.config:
-        return False
-    return not request.recipe or key in {*FORCED_KEYS, *OWNED_KEYS}
+def explain_refusal(error: BaseException, request: Request) -> ContractError:
+    """Return the refusal for MaxText's error. An unknown key that regbot has set means an unsupported revision."""
+    if unknown_key := _UNKNOWN_KEY.match(str(_cause(error))):
+        key = unknown_key["key"]
+        may_be_of_regbot = not request.recipe or key in {*FORCED_KEYS, *OWNED_KEYS}
+        if may_be_of_regbot and key not in request.config:
+            return refuse_revision(f"MaxText has no key {key!r}, which regbot sets{_suggest(unknown_key)}")
+    return ContractError("config", describe_error(error))
 
 
 def _cause(error: BaseException) -> BaseException:
@@ -155,19 +124,11 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _suggest(unknown_key: re.Match[str]) -> str:
-    """Return text with the known keys that are spelled similarly, or ''. ``unknown_key`` is a match of
-    ``_UNKNOWN_KEY``.
-    """
-    known_keys = re.findall(r"'([^']+)'", unknown_key["known_keys"])
-    similar_keys = difflib.get_close_matches(unknown_key["key"], known_keys, n=3)
-    return f"; did you mean {' or '.join(similar_keys)}?" if similar_keys else ""
+    return suggest(unknown_key["key"], re.findall(r"'([^']+)'", unknown_key["known_keys"]))
 
 
 def describe_error(error: BaseException) -> str:
-    """Return a message with MaxText's error about the configuration.
-
-    MaxText's text about an unknown key lists all known keys. The message names only the similar ones.
-    """
+    """MaxText's text about an unknown key lists all known keys. The message names only the similar ones."""
     text = str(_cause(error))
     unknown_key = _UNKNOWN_KEY.match(text)
     if not unknown_key:
@@ -176,10 +137,8 @@ def describe_error(error: BaseException) -> str:
 
 
 def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the resolved configuration as scalars, without ``EXCLUDED_KEYS``, file paths and URLs.
-
-    The logical axis rules determine all sharding. They become one key per logical axis, so that a changed rule is one
-    changed key.
+    """Return the configuration as scalars, without ``EXCLUDED_KEYS``, file paths and URLs. The logical axis rules
+    become one key per logical axis, so that a changed rule is one changed key.
     """
     scalars: dict[str, Scalar] = {}
     for key, value in sorted(keys.items()):
@@ -189,10 +148,6 @@ def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def _add_scalars(scalars: dict[str, Scalar], key: str, value: Any) -> None:
-    """Add the value of a key to ``scalars``. Keys of nested values contain dots. File paths and URLs are left out.
-
-    The list of logical axis rules becomes one key for each logical axis, such as ``logical_axis_rules.embed``.
-    """
     value = value.value if isinstance(value, Enum) else value
     if isinstance(value, Mapping):
         for name in sorted(value, key=str):
@@ -215,12 +170,10 @@ def _add_scalars(scalars: dict[str, Scalar], key: str, value: Any) -> None:
 
 
 def _join(value: Any) -> str:
-    """Return a value as text. Lists and lists in lists are joined by commas."""
     return ",".join(map(_join, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
 def _shape_keys(geometry: Geometry) -> dict[str, Scalar]:
-    """Return the numbers of the shape by the keys that MaxText's configuration files use."""
     return {
         "base_num_decoder_layers": geometry.layers,
         "base_emb_dim": geometry.hidden,
@@ -239,40 +192,22 @@ def _shape_keys(geometry: Geometry) -> dict[str, Scalar]:
     }
 
 
-def _resolved_shape_keys(geometry: Geometry) -> dict[str, Scalar]:
-    """Return the numbers of the shape by the keys that MaxText's model code reads. These keys lack the prefix
-    ``base_``.
-    """
-    return {key.removeprefix("base_"): value for key, value in _shape_keys(geometry).items()}
-
-
-def _pinned_keys(request: Request) -> dict[str, Any]:
-    """Return the keys of a workload without a recipe: the shape's name as the model, and the numbers of the shape."""
-    shape_and_version = request.workload.split(":")[-1]  # the workload is called [label:]shape@version/mesh
-    model = shape_and_version.split("@")[0]
-    return {"model_name": model, **SHAPE_DEFAULTS, **_shape_keys(request.geometry), "dtype": request.dtype}
-
-
 def _recipe_keys(request: Request, package: Path) -> tuple[Path, dict[str, Any]]:
-    """Return the base file (all keys with their defaults) and the keys of a recipe.
-
-    A recipe is the name of a model, or a file ``.yml`` in the checkout. A file in a folder ``models`` configures a
-    model, which is also selected by its name. Any other file is a complete configuration and replaces the base file.
-    Raises MaxTextError if there is no such file.
+    """A recipe is the name of a model, or a file ``.yml`` in the checkout. A file in a folder ``models`` configures a
+    model, which is also selected by its name. Any other file is a complete configuration.
     """
     base_file = package / "configs" / "base.yml"
     if not request.recipe.endswith(".yml"):
         return base_file, {"model_name": request.recipe}
     path = Path(request.root) / request.recipe
     if not path.is_file():
-        raise MaxTextError("config", f"recipe: there is no file {request.recipe!r} in the checkout")
+        raise ContractError("config", f"recipe: there is no file {request.recipe!r} in the checkout")
     if path.parent.name == "models":
         return base_file, {"model_name": path.stem}
     return path, {}
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as MaxText's command line has it, which is parsed as YAML."""
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -1,8 +1,7 @@
-"""A program with known collectives, which is compiled and dumped by the same XLA as the train step.
+"""A program with known collectives, compiled and dumped by the same XLA as the train step: one all-to-all, one
+all-gather, and an all-reduce in a loop of three iterations, each over all devices.
 
-A count is trusted only if the reader also finds the collectives of this program: one all-to-all, one all-gather, and an
-all-reduce in a loop of three iterations, each over all devices. ``regbot.workloads.compiled`` has these numbers for the
-comparison. They are not part of the record, so code under test cannot change them.
+The expected numbers are in ``regbot.workloads.compiled`` and not in the record, so code under test cannot change them.
 """
 
 from typing import Any

@@ -1,8 +1,7 @@
 """Megatron Bridge's own ``scripts/training/run_recipe.py``: its overrides for a recipe, and the contents of the record.
 
-The recipe is the checkout's own and keeps its numbers. The script accepts overrides ``key=value`` of the recipe's
-configuration. regbot's overrides switch off what needs files or a network, and give a step one micro-batch. The
-workload's ``config`` has the user's overrides.
+The checkout's recipe keeps its numbers. regbot's overrides ``key=value`` switch off what needs files or a network, and
+give a step one micro-batch.
 """
 
 import dataclasses
@@ -21,7 +20,7 @@ from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.crash import call_unchanged
 from regbot_guest.frameworks import hugging_face
 from regbot_guest.frameworks.keys import list_keys, suggest
-from regbot_guest.frameworks.megatron_command import FLEX, explain_smaller_step
+from regbot_guest.frameworks.megatron_command import dispatcher_flags, explain_smaller_step
 from regbot_guest.frameworks.megatron_flat import flatten_config
 from regbot_guest.frameworks.megatron_lm import (
     AXES,
@@ -40,21 +39,16 @@ from regbot_guest.request import Request
 
 STEP = ("megatron.bridge.training.train", "train_step")
 GLOBAL_STATE_POSITION = 5
-"""Position of ``global_state`` among the arguments of ``train_step``."""
 RECIPES = "recipe_runner"
 """Module beside the script. Its ``load_recipe`` returns the configuration of a recipe, given the recipe's name."""
 RESTART_MARKER = "_MB_TRAINING_RECIPE_ENV_BOOTSTRAPPED"
-"""Environment variable of Bridge's script. The script restarts itself to set a recipe's environment variables, and then
-writes its process id into this variable. It does not restart if the variable already has the id of its process.
-"""
+"""Bridge's script restarts itself to set a recipe's variables, unless this variable has the id of its process."""
 NULL_TOKENIZER = "NullTokenizer"
 PRETRAINING = "_pretrain_"
 """Part of the name of a recipe for pretraining. The script infers the mode from the name."""
 LAYOUT_FIELD = "pipeline_model_parallel_layout"
 LAYOUT = f"model.{LAYOUT_FIELD}"
-"""Key for the layers of each pipeline stage: a text such as ``Et*12|t*12|(t|)*2L``, a list with one item for each
-stage, or None.
-"""
+"""Layers of each pipeline stage: a text such as ``Et*12|t*12|(t|)*2L``, a list with one item a stage, or None."""
 MOCKED = "tokenizer and data are Bridge's own mocks; nothing is saved, evaluated or logged to a service"
 
 OFFLINE_OVERRIDES: Mapping[str, Scalar] = {
@@ -78,14 +72,12 @@ REQUEST_KEYS = (
     "tokenizer.vocab_size", "train.global_batch_size", "model.moe_token_dispatcher_type",
     "model.moe_flex_dispatcher_backend",
 )  # fmt: skip
-"""Further keys that regbot sets, with values that depend on the request and the recipe."""
 FIXED_KEYS = {
     "model.expert_model_parallel_size": "it is fixed by the mesh; set it with --ep",
     "train.global_batch_size": "regbot traces as few micro-batches as possible",
     "model.moe_token_dispatcher_type": "set 'dispatcher' of the workload",
     "model.moe_flex_dispatcher_backend": "set 'dispatcher' of the workload",
 }
-"""Keys that a user's ``config`` cannot set, each with the reason or with what to do instead."""
 MODEL_PARALLEL = {
     "tensor_model_parallel_size": "TP",
     "pipeline_model_parallel_size": "PP",
@@ -95,10 +87,7 @@ MODEL_PARALLEL = {
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``request.program`` with ``request.recipe`` and return its part of the raw record.
-
-    The raw record is the guest's output for the trusted half. Raises ContractError.
-    """
+    """Run ``request.program`` with ``request.recipe`` and return its part of the raw record. Raises ContractError."""
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
@@ -126,19 +115,14 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
 
 
 class _RecipeJob:
-    """One run of a recipe: the overrides before the program starts, and the description of the counted step."""
-
     def __init__(self, request: Request, device: Device) -> None:
         self._request, self._device = request, device
         self._container: Any = None
-        """The program's configuration, a ConfigContainer of Bridge."""
         self._warnings: list[str] = []
 
     def overrides(self) -> list[str]:
-        """Return the overrides for the script: regbot's, and then the user's.
-
-        From now on, the paper GPU routes tokens to the recipe's number of experts, not to the shape's. Raises
-        ContractError if the recipe or a key does not exist, or if the recipe does not fit the requested mesh.
+        """Return the overrides for the script, and route tokens to the recipe's number of experts. Raises
+        ContractError.
         """
         request = self._request
         container = self._load_recipe()
@@ -151,8 +135,11 @@ class _RecipeJob:
             **{key: None for key in SERVICE_KEYS if recipe_settings.get(key)},
             **_tokenizer_overrides(settings),
             "train.global_batch_size": self._choose_global_batch(settings),
-            **_dispatcher_overrides(request),
         }
+        if request.dispatcher:
+            flags: Mapping[str, Any] = dispatcher_flags(request)
+            for name in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"):
+                own_overrides[f"model.{name}"] = flags.get(name)
         refuse_unknown_keys(own_overrides, user_overrides, list_keys(container))
         experts, top_k = settings.get("model.num_moe_experts"), settings.get("model.moe_router_topk")
         if isinstance(experts, int) and isinstance(top_k, int):  # otherwise the model has no experts
@@ -162,11 +149,6 @@ class _RecipeJob:
         return [f"{key}={format_value(value)}" for key, value in {**own_overrides, **user_overrides}.items()]
 
     def _load_recipe(self) -> Any:
-        """Return the recipe's configuration, as the script's own ``load_recipe`` returns it.
-
-        Raises ContractError if there is no such recipe or no ``load_recipe``. An error in the recipe's own code is
-        passed on.
-        """
         request = self._request
         try:
             runner = importlib.import_module(RECIPES)
@@ -188,11 +170,7 @@ class _RecipeJob:
         return container
 
     def _choose_global_batch(self, settings: Mapping[str, Any]) -> int:
-        """Return the global batch, in sequences, of a step with as few micro-batches as possible.
-
-        Also adds a warning if the recipe has another global batch. Raises ContractError if the requested mesh does not
-        fit the recipe.
-        """
+        """Return the global batch, in sequences, of a step with as few micro-batches as possible."""
         request = self._request
         sizes = {axis: _read_size(settings, f"model.{field}") for field, axis in MODEL_PARALLEL.items()}
         model_parallel_ranks = math.prod(sizes.values())
@@ -214,15 +192,14 @@ class _RecipeJob:
         return global_batch
 
     def models(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
-        """Return the model chunks, and remember the program's configuration. Both are arguments of
-        ``train_step(forward_step_func, data_iterator, model, optimizer, scheduler, global_state, ...)``.
+        """Return the model chunks and remember the configuration, arguments of ``train_step(forward_step_func,
+        data_iterator, model, optimizer, scheduler, global_state, ...)``.
         """
         global_state = kwargs["global_state"] if "global_state" in kwargs else args[GLOBAL_STATE_POSITION]
         self._container = global_state.cfg
         return get_model_chunks(args, kwargs)
 
     def describe(self, counter: PaperCounter) -> ProgramDescription:
-        """Return the parts of the record that are read from the program."""
         request, config = self._request, flatten_config(self._container)
         model_settings = {
             key.removeprefix("model."): value for key, value in config.items() if key.startswith("model.")
@@ -241,10 +218,7 @@ class _RecipeJob:
 
 
 def read_user_overrides(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Return the user's overrides by their dotted keys. A key without a dot is a field of ``model``.
-
-    Raises ContractError if a key cannot be set, or is set twice, as ``num_layers`` and ``model.num_layers``.
-    """
+    """Return the user's overrides by dotted key. A key without a dot is a field of ``model``. Raises ContractError."""
     overrides: dict[str, Scalar] = {}
     for key, value in config.items():
         name = key if "." in key else f"model.{key}"
@@ -259,10 +233,7 @@ def read_user_overrides(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def refuse_unknown_keys(own_overrides: Iterable[str], user_overrides: Iterable[str], known_keys: Sequence[str]) -> None:
-    """Raise ContractError if the recipe's configuration lacks a key that an override sets.
-
-    If the user sets this key, the user has to correct it. If regbot sets it, regbot does not support the revision.
-    """
+    """Raise ContractError if the recipe lacks a key. A missing key of regbot means an unsupported revision."""
     for key in user_overrides:
         if key not in known_keys:
             raise ContractError("config", f"the recipe has no key {key}{suggest(key, known_keys)}")
@@ -272,13 +243,7 @@ def refuse_unknown_keys(own_overrides: Iterable[str], user_overrides: Iterable[s
 
 
 def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the overrides for a null tokenizer with as many tokens as the recipe's tokenizer.
-
-    A null tokenizer needs no files. If the recipe already has one, {} is returned.
-
-    If the number of tokens is unknown, the model's vocabulary is used in place of it. If the recipe takes the model's
-    vocabulary from the tokenizer, that is not possible, so ContractError is raised.
-    """
+    """A null tokenizer needs no files. It gets as many tokens as the recipe's, else the model's vocabulary."""
     if settings.get("tokenizer.tokenizer_type") == NULL_TOKENIZER:
         return {}
     name = settings.get("tokenizer.tokenizer_model")
@@ -295,36 +260,18 @@ def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
 
 
 def _count_micro_batches(settings: Mapping[str, Any], ranks: int) -> int:
-    """Return the smallest number of micro-batches that Megatron accepts on each rank of a pipeline of ``ranks`` ranks.
-
-    Several are required if the pipeline is interleaved, which means that a rank has several stages.
-    """
+    """Return the smallest number that Megatron accepts: several if a rank has several pipeline stages."""
     layout = settings.get(LAYOUT)
-    layout_stages = _count_stages(layout) if isinstance(layout, str) else len(layout or ())
+    layout_stages = len(layout or ())
+    if isinstance(layout, str):
+        module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")
+        layout_stages = int(module.PipelineParallelLayerLayout.get_num_stages_from_str(layout))
     stages_per_rank = max(_read_size(settings, "model.virtual_pipeline_model_parallel_size"), layout_stages // ranks)
     group_size = _read_size(settings, "model.microbatch_group_size_per_vp_stage")
     return max(ranks, group_size) if stages_per_rank > 1 else 1
 
 
-def _count_stages(layout: str) -> int:
-    """Return the number of stages in a layout such as ``Et*12|t*12|(t|)*2L``."""
-    module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")
-    return int(module.PipelineParallelLayerLayout.get_num_stages_from_str(layout))
-
-
-def _dispatcher_overrides(request: Request) -> dict[str, Scalar]:
-    """Return the overrides for the request's dispatcher, or {} if the recipe's dispatcher is kept."""
-    if not request.dispatcher:
-        return {}
-    is_flex = request.dispatcher in FLEX
-    return {
-        "model.moe_token_dispatcher_type": "flex" if is_flex else request.dispatcher,
-        "model.moe_flex_dispatcher_backend": request.dispatcher if is_flex else None,
-    }
-
-
 def _read_size(settings: Mapping[str, Any], key: str) -> int:
-    """Return the positive number under ``key``, or 1 if the key is not set. Raises ContractError."""
     value = settings.get(key)
     if value is None:
         return 1
@@ -334,10 +281,8 @@ def _read_size(settings: Mapping[str, Any], key: str) -> int:
 
 
 def format_value(value: Scalar) -> str:
-    """Return a value in the grammar of Hydra, which parses the script's overrides.
-
-    The text ``null`` means that the key has no value. A text in brackets is a list. Any other text is put into single
-    quotes, with ``\'`` for a quote. Raises ContractError for an interpolation such as ``${model.num_layers}``.
+    """Return a value in the grammar of Hydra, which parses the script's overrides. ``null`` means no value, brackets a
+    list, any other text is quoted. Raises ContractError for an interpolation such as ``${model.num_layers}``.
     """
     if value is None or value == "null":
         return "null"

@@ -1,6 +1,5 @@
-"""The command line of Megatron-LM's training script: for a shape and a mesh, or for a test case.
-
-Keys of the workload's ``config`` are flags of the script too. They are named with ``_`` here, as argparse names them.
+"""The command line of Megatron-LM's training script, for a shape and a mesh, or for a test case. Names of flags are
+written with ``_``, as argparse names them.
 """
 
 import re
@@ -15,9 +14,8 @@ from regbot_guest.request import Request
 FLEX = ("deepep", "hybridep", "ncclep")
 """Backends of Megatron's dispatcher ``flex``."""
 TRAIN_ITERATIONS = 10_000
-"""Length of the training. regbot ends the program after the counted step, so a long training costs no time. It must be
-longer than the learning rate's warm-up, which a user may set. It must not be much longer, because Megatron first makes
-an index of all samples, which takes about 45 bytes for each sample: 0.45 GiB for 1024 ranks.
+"""It must be longer than a user's warm-up of the learning rate. Megatron indexes all samples first, about 45 bytes
+each: 0.45 GiB for 1024 ranks.
 """
 OFFLINE_FLAGS: Mapping[str, Scalar] = {
     "mock_data": True,
@@ -27,7 +25,6 @@ OFFLINE_FLAGS: Mapping[str, Scalar] = {
     "log_interval": 1,
     "distributed_timeout_minutes": 60,
 }
-"""Flags with which the program needs no files and no network."""
 DEFAULT_FLAGS: Mapping[str, Scalar] = {
     "lr": 1e-4,
     "swiglu": True,
@@ -44,22 +41,18 @@ DEFAULT_FLAGS: Mapping[str, Scalar] = {
     "overlap_param_gather": True,
     "moe_grouped_gemm": True,
 }
-"""Flags for settings that a shape does not define. The values are those of Megatron's own MoE recipes. ``config`` can
-change them.
-"""
+"""Settings that a shape does not define, as in Megatron's own MoE recipes. ``config`` can change them."""
 SHAPE_FLAGS = frozenset({
     "num_layers", "hidden_size", "ffn_hidden_size", "moe_ffn_hidden_size", "num_attention_heads", "num_query_groups",
     "kv_channels", "num_experts", "moe_router_topk", "qk_layernorm", "seq_length", "micro_batch_size", "vocab_size",
     "bf16", "fp16",
 })  # fmt: skip
-"""Flags that define the model of a shape."""
 FIXED_FLAGS = {
     "expert_model_parallel_size": "it is fixed by the mesh; set it with --ep",
     "world_size": "it is fixed by the mesh; set it with --world",
     "moe_token_dispatcher_type": "set 'dispatcher' of the workload",
     "moe_flex_dispatcher_backend": "set 'dispatcher' of the workload",
 }
-"""Flags that a user's ``config`` cannot set, each with what to do instead."""
 MODEL_PARALLEL = ("tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size")
 """Flags whose product is the number of ranks that work on the same micro-batch."""
 INTERLEAVED = (
@@ -77,18 +70,13 @@ class CommandLine:
     """The command line of the training script, and where its flags come from."""
 
     flags: Mapping[str, Scalar | FlagValue]
-    """All flags with the values that the script gets. True is a flag without a value. A flag with False or None is
-    left out of the command line.
-    """
+    """All flags. True is a flag without a value. A flag with False or None is left out of the command line."""
     given: Mapping[str, Scalar | FlagValue]
-    """Flags that the user or the test case sets, with the values set there. ``flags`` may have other values, or lack
-    some of these flags.
-    """
+    """Flags as the user or the test case sets them. ``flags`` may have other values, or lack some."""
     warnings: Sequence[str] = ()
 
     @property
     def words(self) -> list[str]:
-        """The words of the command line after the script's name."""
         words: list[str] = []
         for name, value in self.flags.items():
             if value is None or value is False:
@@ -107,13 +95,11 @@ class CommandLine:
 
     @property
     def regbot_options(self) -> list[str]:
-        """``regbot_flags`` as they are written on the command line."""
         return [_as_option(name) for name in self.regbot_flags]
 
     def replaced_flags(self) -> dict[str, Scalar]:
-        """Return the flags of the test case that regbot has left out or replaced, with the test case's values.
-
-        Flags for data, checkpoints and logs are not returned, because they do not influence the step.
+        """Return the test case's values that regbot has left out or replaced, without those for data, checkpoints and
+        logs.
         """
         return {
             name: " ".join(value) if isinstance(value, tuple) else value
@@ -123,15 +109,13 @@ class CommandLine:
 
 
 def make_command_line(request: Request, test_case: MegatronTestCase | None = None) -> CommandLine:
-    """Return the command line of the test case. Without a test case, return the command line of the request's shape
-    and mesh. In both cases the user's flags override all others.
-
-    Raises ContractError.
+    """Return the command line of the test case, or without one that of the request's shape and mesh. The user's flags
+    override all others. Raises ContractError.
     """
     if request.routing == "skewed":
         raise ContractError("config", "routing of Megatron's own program is balanced or natural; use another variant")
     user_flags = read_user_flags(request.config, () if test_case is not None else SHAPE_FLAGS)
-    workload_flags = {**_dispatcher_flags(request), **user_flags}
+    workload_flags = {**dispatcher_flags(request), **user_flags}
     if test_case is None:
         flags_of_shape = shape_flags(request, count_model_parallel_ranks(user_flags, "config"))
         return CommandLine({**flags_of_shape, **DEFAULT_FLAGS, **OFFLINE_FLAGS, **workload_flags}, given=workload_flags)
@@ -145,11 +129,8 @@ def make_command_line(request: Request, test_case: MegatronTestCase | None = Non
 
 
 def read_user_flags(config: Mapping[str, Scalar], shape_names: Iterable[str]) -> dict[str, Scalar | FlagValue]:
-    """Return the user's flags. A key of ``config`` may have ``-`` in place of ``_``, as on the command line.
-
-    ``shape_names`` are the flags that the shape sets. Raises ContractError if the user sets one of these or of
-    ``FIXED_FLAGS``, if a key is not a flag's name, or if a value contains another flag. For example,
-    ``"1 --save x"`` would also set ``--save``.
+    """Return the user's flags, whose keys may have ``-`` for ``_``. Raises ContractError if a key is no flag, is fixed
+    or is in ``shape_names``, or if a value contains another flag, such as ``"1 --save x"``.
     """
     flags: dict[str, Scalar | FlagValue] = {}
     for key, value in config.items():
@@ -172,9 +153,7 @@ def read_user_flags(config: Mapping[str, Scalar], shape_names: Iterable[str]) ->
 
 
 def shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scalar]:
-    """Return the flags for the numbers of the shape and of the mesh. ``model_parallel_ranks`` is the number of ranks
-    that work on the same micro-batch.
-    """
+    """``model_parallel_ranks`` is the number of ranks that work on the same micro-batch."""
     numbers, is_dense = request.geometry, request.mlp != "moe"
     flags: dict[str, Scalar] = {
         "num_layers": numbers.layers,
@@ -208,14 +187,8 @@ def shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scalar
 def _smallest_step(
     request: Request, flags: Mapping[str, Scalar | FlagValue]
 ) -> tuple[dict[str, Scalar | FlagValue], str]:
-    """Return flags for the smallest step of a test case on the requested ranks, and a warning.
-
-    ``flags`` are those of the test case and of the user. The smallest step has one micro-batch on each rank, or as many
-    as an interleaved pipeline needs. The warning says that the test case's own global batch is another one. The warning
-    is '' if both batches are equal, or if the test case sets none. Raises ContractError if the test case cannot run on
-    these ranks.
-
-    A test case that sets no vocabulary also gets a flag with the shape's.
+    """Return the flags of a step with one micro-batch on each rank, or as many as an interleaved pipeline needs, and a
+    warning if the test case has another global batch. A test case without a vocabulary gets the shape's.
     """
     where = f"recipe {request.recipe!r}"
     model_parallel_ranks = count_model_parallel_ranks(flags, where)
@@ -244,11 +217,7 @@ def _smallest_step(
 
 
 def explain_smaller_step(micro_batches: int, global_batch: int, recipe_batch: int) -> str:
-    """Return the warning that a traced step has another global batch than the recipe.
-
-    ``global_batch`` (of the traced step) and ``recipe_batch`` count sequences. ``micro_batches`` is the number of
-    micro-batches on each rank.
-    """
+    """``global_batch`` of the traced step and ``recipe_batch`` count sequences. ``micro_batches`` is per rank."""
     traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
     return (
         f"the traced step has {traced} on each rank ({global_batch} sequences in all; the recipe's global batch has "
@@ -257,10 +226,7 @@ def explain_smaller_step(micro_batches: int, global_batch: int, recipe_batch: in
 
 
 def count_model_parallel_ranks(flags: Mapping[str, Scalar | FlagValue], where: str) -> int:
-    """Return the number of ranks that work on the same micro-batch.
-
-    ``where`` names the source of the flags. The ContractError for a flag that is no positive number begins with it.
-    """
+    """Return the number of ranks that work on the same micro-batch. Raises ContractError."""
     product = 1
     for name in MODEL_PARALLEL:
         product *= read_size(flags, name, where)
@@ -268,9 +234,8 @@ def count_model_parallel_ranks(flags: Mapping[str, Scalar | FlagValue], where: s
 
 
 def read_size(flags: Mapping[str, Scalar | FlagValue], name: str, where: str) -> int:
-    """Return the value of a flag as a positive number, or 1 if the flag is not set.
-
-    ``where`` names the source of the flags. The ContractError for a flag that is no positive number begins with it.
+    """Return a flag as a positive number, or 1 if it is not set. ``where`` begins the ContractError for any other
+    value.
     """
     value = flags.get(name)
     text = "1" if value is None else str(value)
@@ -279,8 +244,7 @@ def read_size(flags: Mapping[str, Scalar | FlagValue], name: str, where: str) ->
     return int(text)
 
 
-def _dispatcher_flags(request: Request) -> dict[str, Scalar | FlagValue]:
-    """Return the flags for the request's dispatcher, or no flags if the request leaves the choice to Megatron."""
+def dispatcher_flags(request: Request) -> dict[str, Scalar | FlagValue]:
     if request.dispatcher in FLEX:
         return {"moe_token_dispatcher_type": "flex", "moe_flex_dispatcher_backend": request.dispatcher}
     return {"moe_token_dispatcher_type": request.dispatcher} if request.dispatcher else {}

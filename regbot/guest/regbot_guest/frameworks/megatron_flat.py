@@ -13,9 +13,8 @@ from regbot_guest.frameworks.training_loop import Scalar
 
 
 def flatten_config(configuration: Any, prefix: str = "") -> dict[str, Scalar]:
-    """Return the fields of a dataclass as scalars. Keys of nested dataclasses contain dots. ``prefix`` begins each key.
-
-    Absolute paths are left out, because they differ between machines and checkouts.
+    """Return the fields of a dataclass as scalars, with dotted keys for nested ones. Absolute paths are left out,
+    because they differ between machines and checkouts.
     """
     scalars: dict[str, Scalar] = {}
     for config_field in dataclasses.fields(configuration):
@@ -32,10 +31,8 @@ def flatten_config(configuration: Any, prefix: str = "") -> dict[str, Scalar]:
 
 
 def to_scalar(value: Any) -> Scalar:
-    """Return a value of a configuration as a scalar. The text of equal values is the same in every process.
-
-    Lists and dictionaries become one text. Any other object, such as a function, is represented by the qualified name
-    of the object or of its class.
+    """Return a value as a scalar whose text is the same in every process. Lists and dictionaries become one text, other
+    objects the qualified name of the object or of its class.
     """
     if isinstance(value, Enum):
         return value.name

@@ -1,7 +1,5 @@
-"""Megatron-LM's own ``pretrain_gpt.py``: how it is started, and the contents of the record.
-
-All code of the step comes from the checkout. Data and tokenizer are Megatron's own mocks. Nothing is saved, evaluated
-or uploaded.
+"""Megatron-LM's own ``pretrain_gpt.py``: how it is started, and the contents of the record. Data and tokenizer are
+Megatron's own mocks. Nothing is saved, evaluated or uploaded.
 """
 
 import importlib
@@ -16,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from regbot_guest.backends import backend_entry, count_exchanges, list_exchanges, name_dispatcher
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.megatron_command import (
     FLEX,
@@ -31,7 +30,9 @@ from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProg
 from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
+from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
+from regbot_guest.tally import Key
 
 STEP = ("megatron.training.training", "train_step")
 
@@ -52,26 +53,22 @@ AXES = {
     "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP": "tp_dp_cp",
     "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP": "tp_dp_cp",
 }
-"""Mesh axes by the description of a process group in ``megatron.core.parallel_state``. Groups over one axis come first,
-because ``name_axes`` needs their sizes to name the groups over several axes.
+"""Mesh axes by group description in ``megatron.core.parallel_state``. Groups over one axis come first: ``name_axes``
+needs their sizes to name the joint ones.
 """
 
 _ATTENTION = re.compile(r"(attention|attn)(?!.*(backward|bwd))")
-"""Names of fused attention operators of the forward pass."""
 NVCC = "megatron.legacy.fused_kernels.load, which asks nvcc for its version and builds nothing, does nothing"
 MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluated or logged to a service"
 
 crash_keys: list[str] = []
-"""Flags that regbot has set for the last program. A crash that names one of them does not show whose fault it is. Flags
-that define the shape are left out, because errors of the code under test name them too.
+"""Flags that regbot has set for the last program: a crash that names one does not show whose fault it is. Those of the
+shape are left out, because errors of the code under test name them too.
 """
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``request.program`` and return its part of the raw record (the guest's output for the trusted half).
-
-    Raises ContractError.
-    """
+    """Run ``request.program`` and return its part of the raw record. Raises ContractError."""
     script = (Path(request.root) / request.program).resolve()
     if not script.is_file():
         raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
@@ -107,36 +104,22 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
 
 @contextmanager
 def _without_nvcc(patches: list[str]) -> Iterator[None]:
-    """While active, Megatron's releases up to 0.16 start without a CUDA toolkit.
-
-    ``fused_kernels.load`` of these releases only asks nvcc for its version. If there is no CUDA toolkit, and so no
-    nvcc, a function that does nothing replaces it, and ``NVCC`` is added to ``patches``.
-    """
+    """Megatron's releases up to 0.16 ask nvcc for its version first. Without a CUDA toolkit, replace that call."""
     fused_kernels: Any = None
     with suppress(Exception):  # if the program needs this module, its own import fails and reports the error
         fused_kernels = importlib.import_module("megatron.legacy.fused_kernels")
-    original = getattr(fused_kernels, "load", None)
-    if original is None or _has_cuda_toolkit():
+    has_cuda_toolkit = importlib.import_module("torch.utils.cpp_extension").CUDA_HOME is not None
+    if not hasattr(fused_kernels, "load") or has_cuda_toolkit:
         yield
         return
     patches.append(NVCC)
-    fused_kernels.load = lambda _: None
-    try:
+    with replaced(fused_kernels, "load", lambda _: None):
         yield
-    finally:
-        fused_kernels.load = original
-
-
-def _has_cuda_toolkit() -> bool:
-    return importlib.import_module("torch.utils.cpp_extension").CUDA_HOME is not None
 
 
 def add_python_to_path() -> None:
-    """Put this interpreter's folders first on PATH.
-
-    Megatron compiles its dataset helpers with the python3 and the python3-config on PATH. Both must belong to the
-    interpreter that runs here. A virtual environment has no python3-config, so the folder of the base installation is
-    added too.
+    """Megatron compiles its dataset helpers with the python3 and the python3-config on PATH, which must be this
+    interpreter's. A virtual environment has no python3-config, so the base installation is added too.
     """
     own_folder, base_folder = Path(sys.executable).parent, Path(sys.base_prefix, "bin")
     os.environ["PATH"] = os.pathsep.join([str(own_folder), str(base_folder), os.environ.get("PATH", "")])
@@ -151,12 +134,7 @@ def get_model_chunks(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence
 def _describe_program(
     request: Request, counter: PaperCounter, command_line: CommandLine, test_case: MegatronTestCase | None
 ) -> ProgramDescription:
-    """Return the parts of the record that are read from the program, after ``counter`` has counted its step.
-
-    ``test_case`` is None if the program runs a shape. Raises ContractError if the script then did not use the numbers
-    of the shape.
-    """
-    arguments = vars(_megatron_arguments())
+    arguments = vars(importlib.import_module("megatron.training").get_args())
     scalars = {name: to_scalar(value) for name, value in sorted(arguments.items())}
     config = {name: value for name, value in scalars.items() if not is_path(value)}
     recorded_config: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
@@ -176,17 +154,12 @@ def _describe_program(
 
 
 def is_path(value: Scalar) -> bool:
-    """Return whether a setting is taken for a path, because it contains a slash."""
     return isinstance(value, str) and "/" in value
 
 
 def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
-    """Check that the script's arguments after parsing have the numbers of the shape. Raises ContractError, which lists
-    the differing numbers.
-
-    A number can differ although regbot has set its flag, because the user may set the same number by an alias of the
-    flag, or by a file that another flag names. Two kinds of numbers are not checked: those for which this revision has
-    no argument, and the size of the vocabulary, which Megatron pads.
+    """Raise ContractError if the parsed arguments have other numbers than the shape: a user may set one by an alias of
+    a flag, or by a file. Arguments that this revision lacks, and the padded vocabulary, are not checked.
     """
     checked_flags = SHAPE_FLAGS - {"vocab_size"}
     # None of the checked flags depends on the number of model-parallel ranks.
@@ -200,61 +173,35 @@ def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
         raise ContractError("shape", f"{request.program} did not use the shape's numbers: {'; '.join(mismatches)}")
 
 
-def _megatron_arguments() -> Any:
-    return importlib.import_module("megatron.training").get_args()
-
-
 def describe_attention(counter: PaperCounter) -> dict[str, str]:
-    """Return which attention ran: the fused operator with the most calls, or ``unfused``.
-
-    No attention is requested, so ``requested`` and ``resolved`` are ''.
-    """
+    """Return which attention ran: the fused operator with the most calls, or ``unfused``. None is requested."""
     launches = {name: count for name, count in counter.operators.items() if _ATTENTION.search(name)}
     if launches:
         name = max(launches, key=lambda operator: launches[operator])
         executed, evidence = name.split("::")[-1].strip("_"), f"launched {name} x{launches[name]}"
     else:
         executed, evidence = "unfused", "no fused attention operator was launched"
-    return _backend_entry(requested="", resolved="", executed=executed, evidence=evidence)
+    return backend_entry(requested="", resolved="", executed=executed, evidence=evidence)
 
 
 def describe_dispatcher(
     request: Request, counter: PaperCounter, config: Mapping[str, Scalar]
 ) -> dict[str, Mapping[str, str]]:
-    """Return the requested, configured and executed dispatcher under ``dispatcher``. Return {} if no tokens are
-    exchanged: in a dense model, or with one expert-parallel rank. ``config`` has Megatron's resolved settings.
-    """
+    """Return requested, configured and executed dispatcher, or {} if no tokens are exchanged."""
     if request.mlp != "moe" or request.ep == 1:
         return {}
-    counts = _count_exchanges(counter)
-    # Dispatcher by the library or kind of its exchanges. The first that was executed is named.
-    dispatchers = {**{library: library for library in FLEX}, "all_to_all": "alltoall", "all_gather": "allgather"}
-    executed = next((dispatcher for exchange, dispatcher in dispatchers.items() if exchange in counts), "none")
+    exchanges = count_exchanges(counter, FLEX, _is_of_experts)
+    names = {**{library: library for library in FLEX}, "all_to_all": "alltoall", "all_gather": "allgather"}
+    executed = name_dispatcher(exchanges, names)
     configured = str(config.get("moe_token_dispatcher_type"))
     if configured == "flex":
         configured = str(config.get("moe_flex_dispatcher_backend"))
-    exchanges = ", ".join(f"{count} {exchange}" for exchange, count in sorted(counts.items())) or "none"
-    evidence = f"exchanges of expert layers on axis ep: {exchanges}"
+    evidence = f"exchanges of expert layers on axis ep: {list_exchanges(exchanges)}"
     requested = request.dispatcher or configured  # a request without a dispatcher leaves the choice to Megatron
-    return {"dispatcher": _backend_entry(requested, configured, executed, evidence)}
+    return {"dispatcher": backend_entry(requested, configured, executed, evidence)}
 
 
-def _count_exchanges(counter: PaperCounter) -> dict[str, int]:
-    """Return how many collectives on axis ep exchanged the payload of expert layers, by library or kind.
-
-    ``key.via`` is what ran a collective, such as nccl or deepep, and ``key.where`` is the path of its module.
-    """
-    counts: dict[str, int] = {}
-    for key, count in counter.tally.count.items():
-        # A schedule that overlaps layers calls parts of them outside of their modules. The module path is then empty.
-        is_in_overlapped_layer = not key.where and key.phase in ("forward", "backward")
-        is_of_experts = key.via in FLEX or is_in_overlapped_layer or ".mlp" in key.where
-        is_on_ep = "ep" in re.split(r"[_|]", key.axis)
-        if key.role == "payload" and is_on_ep and is_of_experts:
-            exchange = key.via if key.via in FLEX else key.kind
-            counts[exchange] = counts.get(exchange, 0) + count
-    return counts
-
-
-def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
-    return {"requested": requested, "resolved": resolved, "executed": executed, "evidence": evidence}
+def _is_of_experts(key: Key) -> bool:
+    # A schedule that overlaps layers calls parts of them outside of their modules. The module path is then empty.
+    is_in_overlapped_layer = not key.where and key.phase in ("forward", "backward")
+    return key.via in FLEX or is_in_overlapped_layer or ".mlp" in key.where

@@ -1,8 +1,7 @@
 """A test case of Megatron-LM, such as ``tests/functional_tests/test_cases/moe/NAME/model_config.yaml``.
 
-``MODEL_ARGS`` in this file has flags of the training script with their values, and ``ENV_VARS`` has environment
-variables. They are read as Megatron's own test runner (``_run_training.sh``) reads them. Every value is a text. The
-text ``true`` stands for a flag without a value, and a text in brackets has several words.
+It is read as Megatron's own ``_run_training.sh`` reads it: every value is a text, ``true`` stands for a flag without a
+value, and a text in brackets has several words.
 """
 
 import os
@@ -38,7 +37,6 @@ class MegatronTestCase:
     """The flags and the environment variables of a test case. Names of flags are written with ``_``."""
 
     flags: Mapping[str, FlagValue]
-    """Flags that a trace can have."""
     variables: Mapping[str, str]
     left_out: Mapping[str, FlagValue]
     """Flags that a trace cannot have."""
@@ -74,13 +72,12 @@ def read_test_case(root: Path, recipe: str) -> MegatronTestCase:
 
 
 def set_variables(test_case: MegatronTestCase) -> None:
-    """Set the test case's environment variables, except those that are set already."""
     for name, value in test_case.variables.items():
         os.environ.setdefault(name, value)
 
 
 def _why_untraceable(name: str, value: FlagValue) -> str:
-    """Return why a trace cannot have this flag although it may influence the step. Return '' for all other flags."""
+    """Return why a trace cannot have a flag that may influence the step, else ''."""
     if name in FILE_FLAGS:
         return ""
     if name in UNTRACED_FLAGS:
@@ -90,64 +87,45 @@ def _why_untraceable(name: str, value: FlagValue) -> str:
 
 
 def _read_sections(path: Path, recipe: str) -> dict[str, dict[str, FlagValue]]:
-    """Return the entries of the file's sections ``FLAGS`` and ``VARIABLES`` by section and name. A missing section is
-    left out. Raises ContractError.
-    """
+    """Return the entries of the sections ``FLAGS`` and ``VARIABLES``. Raises ContractError."""
     try:
         import yaml  # type: ignore[import-untyped, unused-ignore]
     except ImportError as error:
         raise ContractError("config", f"recipe {recipe!r} is YAML; install pyyaml in the workload's python") from error
     try:
-        # The nodes of YAML have all values as they are written. A loader would turn 1e-2, off and 010 into numbers and
-        # booleans.
-        document = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-        sections: dict[str, dict[str, FlagValue]] = {}
-        section_nodes = document.value if isinstance(document, yaml.MappingNode) else ()
-        for key_node, section_node in section_nodes:
-            section = key_node.value
-            if section not in (FLAGS, VARIABLES):
-                continue
-            if section in sections:
-                raise ContractError("config", f"recipe {recipe!r} has {section} twice; remove one of them")
-            if not isinstance(section_node, yaml.MappingNode):
-                raise ContractError("config", f"recipe {recipe!r}: {section} is no table of names and values")
-            sections[section] = dict(_read_entry(name, value, recipe) for name, value in section_node.value)
-            if len(sections[section]) != len(section_node.value):
-                raise ContractError("config", f"recipe {recipe!r}: {section} has a name twice; remove one of them")
-    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+        # This loader keeps all values as they are written. Others turn 1e-2, off and 010 into numbers and booleans.
+        document = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, OSError) as error:
         raise ContractError("config", f"recipe {recipe!r} cannot be read as YAML: {error}") from error
+    sections: dict[str, dict[str, FlagValue]] = {}
+    for section, entries in document.items() if isinstance(document, dict) else ():
+        if section not in (FLAGS, VARIABLES):
+            continue
+        if not isinstance(entries, dict):
+            raise ContractError("config", f"recipe {recipe!r}: {section} is no table of names and values")
+        sections[section] = dict(_read_entry(name, value, recipe) for name, value in entries.items())
     return sections
 
 
-def _read_entry(name_node: Any, value_node: Any, recipe: str) -> tuple[str, FlagValue]:
-    """Return the name and the value of a flag or of an environment variable. Raises ContractError.
-
-    A flag is written with dashes, such as ``--num-layers``, and its name is ``num_layers``. A variable is written
-    without dashes before it, and its name and text are not changed.
+def _read_entry(name: Any, content: Any, recipe: str) -> tuple[str, FlagValue]:
+    """Return name and value of a flag, such as ``--num-layers`` with the name ``num_layers``, or of a variable, which
+    has no dashes and is not changed. Raises ContractError.
     """
-    name = name_node.value
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ContractError(
             "config", f"recipe {recipe!r} has {str(name)[:80]!r}, which is no name of a flag or variable"
         )
     is_flag = name.startswith("--")
-    content = value_node.value  # a text, or the nodes of a list's items or of a table's entries
     value: FlagValue
     if isinstance(content, str):
-        value = _parse_text(content) if is_flag else content
-    elif all(isinstance(getattr(node, "value", None), str) for node in content):
-        value = tuple(word for node in content for word in node.value.split())
+        is_list = content.startswith("[") and content.endswith("]")
+        value = content
+        if is_flag and (content == "true" or is_list):
+            value = content == "true" or tuple(content[1:-1].split())
+    elif isinstance(content, list) and all(isinstance(item, str) for item in content):
+        value = tuple(word for item in content for word in item.split())
     else:
         raise ContractError("config", f"recipe {recipe!r}: the value of {name} is neither a text nor a list of texts")
     if isinstance(value, tuple) and any(word.startswith("--") for word in value):
         raise ContractError("config", f"recipe {recipe!r}: the value of {name} contains another flag")
     return (name.removeprefix("--").replace("-", "_") if is_flag else name), value
-
-
-def _parse_text(text: str) -> FlagValue:
-    """Return the value that Megatron's test runner gives to a flag with this text."""
-    if text == "true":
-        return True
-    if text.startswith("[") and text.endswith("]"):
-        return tuple(text[1:-1].split())
-    return text

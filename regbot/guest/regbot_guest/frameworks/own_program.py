@@ -1,10 +1,6 @@
-"""Runs a framework's own training program on a paper GPU, and counts one step of the program.
+"""Runs a framework's own, unmodified training program on a paper GPU, and counts one step of the program.
 
-The program's script, command line, model, optimizer and loop are unmodified. regbot wraps only the function that makes
-one training step. The wrapper calls this function and counts what it executes. After the counted step, the wrapper ends
-the program.
-
-This module does not depend on any framework. A ``TrainingProgram`` says which script to run and which function to wrap.
+regbot wraps only the function that makes one training step, and ends the program after the counted step.
 """
 
 import argparse
@@ -25,7 +21,7 @@ from torch import nn
 from regbot_guest.axes import Axes
 from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError, refuse_revision
-from regbot_guest.count import plant_on_groups, timed_stage
+from regbot_guest.count import CountMethod, build_ledger, plant_on_groups, refuse_uncounted
 from regbot_guest.crash import call_unchanged
 from regbot_guest.frameworks.keys import suggest
 from regbot_guest.frameworks.training_loop import Scalar, track_phases
@@ -35,24 +31,20 @@ from regbot_guest.paper import libraries
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
 from regbot_guest.paper.groups import rank_zero_of
-from regbot_guest.paper.step import make_expert_choice
+from regbot_guest.paper.step import PAPER_PATCHES, make_expert_choice
+from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
+from regbot_guest.stage import timed_stage
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.uncounted_collectives import UncountedWatch
 from regbot_guest.untraceable import Untraceable
 
 STEPS = 2
-"""Minimum number of steps. Only the last step is counted. In many frameworks the first step differs: it creates the
-state of the optimizer, and overlapped collectives learn their order in it.
-"""
+"""Minimum number of steps. In the first one, optimizers create state, and overlapped collectives learn their order."""
 
 BAD_COMMAND_LINE = 2
-"""Exit code with which argparse, and most other parsers, report a wrong command line."""
 
 _FLAG = re.compile(r"--[A-Za-z][\w-]*")
-
-NO_PEERS = "process groups without peers (fake backend)"
-PAPER = "a paper GPU in place of one: kernels compute shapes"
 
 
 @dataclass(frozen=True)
@@ -62,7 +54,6 @@ class TrainingProgram:
     start: Path | str
     """Path of a script, or the name of a module that is run as with ``python -m``."""
     arguments: Sequence[str]
-    """Command line after the script's name."""
     step: tuple[str, str]
     """Module of the step function, and its dotted name in this module, such as ``Trainer.train_step``."""
     models: Callable[[Sequence[Any], Mapping[str, Any]], Sequence[nn.Module]]
@@ -72,9 +63,7 @@ class TrainingProgram:
     describe: Callable[[PaperCounter], "ProgramDescription"]
     """Returns the framework's parts of the record. Called after the counted step, with its counts."""
     experts: int
-    """Number of experts among which each router chooses."""
     patches: Sequence[str] = ()
-    """Descriptions of what regbot has replaced in the program, for the ledger."""
     regbot_flags: Collection[str] = ()
     """Flags in ``arguments`` that regbot sets, and not the user."""
     late_arguments: Callable[[], Sequence[str]] = tuple
@@ -84,7 +73,6 @@ class TrainingProgram:
 
     @property
     def name(self) -> str:
-        """Name of the script or module, for messages."""
         return self.start if isinstance(self.start, str) else self.start.name
 
 
@@ -93,26 +81,18 @@ class ProgramDescription:
     """Parts of the record that only the framework's own module can read from the program."""
 
     config: Mapping[str, Scalar]
-    """The program's resolved configuration."""
     software: Mapping[str, str]
-    """Versions of packages."""
     backends: Mapping[str, Mapping[str, str]]
-    """For each backend: what was requested, resolved and executed, and the evidence."""
     warnings: Sequence[str] = ()
 
 
 class _StopProgram(BaseException):
-    """Raised to end the program after the counted step. It is not an Exception, so that no handler in the program
-    catches it.
-    """
+    """Ends the program after the counted step. It is no Exception, so that no handler in the program catches it."""
 
 
 def count_own_step(request: Request, device: Device, program: TrainingProgram) -> dict[str, Any]:
-    """Run the program up to the counted step, and return this step's part of the raw record.
-
-    The raw record is the guest's output for the trusted half.
-
-    Raises ContractError if no step can be counted, and Untraceable if the paper GPU has refused an operation.
+    """Run the program up to the counted step, and return this step's part of the raw record. Raises ContractError if no
+    step can be counted, and Untraceable if the paper GPU has refused an operation.
     """
     torch.set_num_threads(1)  # traces run in parallel and must not compete for cores
     steps = max(STEPS, request.steps)
@@ -148,32 +128,23 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
             )
         if device.refusals:  # the paper GPU raised an exception, which the program has caught
             raise Untraceable(device.refusals[0])
-        if uncounted_watch.collectives:
-            raise ContractError(
-                "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
-            )
+        refuse_uncounted(uncounted_watch)
         guesses = compile_watch.guesses() | device.notes()  # the notes are the paper GPU's own guesses
         step_watch.record["ledger"] |= as_ledger_fields(guesses)
         return step_watch.record
 
 
 class _StepWatch:
-    """Wraps the function that makes one training step. After call number ``steps`` of this function, makes the record
-    of this call and ends the program. The first call is number 1.
-    """
+    """After call number ``steps`` of the step function, makes the record of this call and ends the program."""
 
     def __init__(self, request: Request, device: Device, program: TrainingProgram, steps: int) -> None:
         self._request, self._device, self._program, self._steps = request, device, program, steps
         self._stack = ExitStack()
-        """Contexts that are active from the first step until ``close``."""
         self._counter: PaperCounter | None = None
         self._axes = Axes()
         self.number = 0
-        """Number of calls so far."""
         self.seconds: dict[str, float] = {}
-        """Durations of the program and of its steps, by stage such as ``step 1``."""
         self.record: dict[str, Any] | None = None
-        """The counted step's part of the raw record; None before this step."""
         self.refusal: ContractError | None = None
         """Why the counted step cannot be used. It is kept here, because the program might catch a raised exception."""
 
@@ -181,10 +152,6 @@ class _StepWatch:
         self._stack.close()
 
     def step(self, original: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Call ``original``, the function that makes one training step, and count what it executes.
-
-        Raises _StopProgram after the last step.
-        """
         self.number += 1
         if self._counter is None:
             self._counter = self._make_counter(args, kwargs)
@@ -207,7 +174,6 @@ class _StepWatch:
         raise _StopProgram
 
     def _make_counter(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PaperCounter:
-        """Return a counter for the program's models and process groups, which exist when the first step begins."""
         models = [unwrap(model) for model in self._program.models(args, kwargs)]
         self._axes = self._program.axes(args, kwargs)
         tracker = self._stack.enter_context(ModuleTracker(*models))
@@ -216,35 +182,28 @@ class _StepWatch:
         return counter
 
     def _make_record(self, counter: PaperCounter, liveness: Mapping[str, Any], peak_bytes: int) -> dict[str, Any]:
-        """Return the counted step's part of the raw record. ``peak_bytes`` is its peak of device memory.
-
-        Raises ContractError if the program did not do what was requested.
-        """
         description = self._program.describe(counter)
-        request = self._request
-        ledger = {
-            "schema": "regbot/ledger@1",
-            "source": "paper-gpu",
-            "device": "cuda",
-            "gpu": request.gpu,
-            "scope": "step",
-            "steps": 1,
-            "workload": request.workload,
-            "variant": request.variant,
-            "world_size": dist.get_world_size(),
-            "rank": dist.get_rank(),
-            "axes": self._axes.as_record(),
-            "entries": counter.tally.entries(),
-            "host_reads": dict(counter.host_reads),
-            "liveness": dict(liveness),
-            "program": self._device.fingerprint(),
-            "config": dict(description.config),
-            "software": dict(description.software),
-            "patches": [PAPER, NO_PEERS, *self._program.patches, *_list_stand_ins()],
-            "warnings": list(description.warnings),
-        }
+        method = CountMethod(
+            source="paper-gpu",
+            device="cuda",
+            program=self._device.fingerprint(),
+            patches=[
+                *PAPER_PATCHES,
+                *self._program.patches,
+                *(f"{name} is a stand-in whose functions give shapes" for name in libraries.imported()),
+            ],
+        )
         return {
-            "ledger": ledger,
+            "ledger": build_ledger(
+                self._request,
+                self._axes,
+                counter,
+                liveness,
+                method,
+                config=description.config,
+                software=description.software,
+                warnings=description.warnings,
+            ),
             "loss": [],  # a paper GPU has no values
             "backends": {name: dict(backend) for name, backend in description.backends.items()},
             "phases_s": self.seconds,
@@ -254,24 +213,16 @@ class _StepWatch:
         }
 
 
-def _list_stand_ins() -> list[str]:
-    return [f"{name} is a stand-in whose functions give shapes" for name in libraries.imported()]
-
-
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the model inside wrappers such as DistributedDataParallel. The attribute ``module`` of a wrapper is the
-    wrapped model.
-    """
+    """Return the model inside wrappers such as DistributedDataParallel."""
     while isinstance(inner := getattr(model, "module", None), nn.Module):
         model = inner
     return model
 
 
 def name_axes(names: Mapping[str, str]) -> Axes:
-    """Return the mesh axes of this rank's process groups. Groups of one rank get no axis.
-
-    ``names`` maps descriptions of groups to axes. A group over several axes has a joint name, such as ``etp_ep``. The
-    groups over one axis must come before the joint ones.
+    """Return the axes of this rank's groups of several ranks. ``names`` maps descriptions of groups to axes; joint
+    names such as ``etp_ep`` must come after those of one axis.
     """
     axes = Axes()
     sizes: dict[str, int] = {}
@@ -290,10 +241,7 @@ def name_axes(names: Mapping[str, str]) -> Axes:
 
 
 def _shorten_joint_name(axis: str, sizes: Mapping[str, int]) -> str:
-    """Return the name of a group without the axes that have one rank. ``sizes`` has the number of ranks by axis.
-
-    For example, ``etp_ep`` becomes ``ep`` if ``etp`` has one rank.
-    """
+    """Leave out axes of one rank: ``etp_ep`` becomes ``ep`` if ``etp`` has one rank."""
     if "_" not in axis:
         return axis
     wide_axes = [part for part in axis.split("_") if sizes.get(part) != 1]
@@ -301,16 +249,12 @@ def _shorten_joint_name(axis: str, sizes: Mapping[str, int]) -> str:
 
 
 def _groups() -> list[Any]:
-    """Return the process groups with several ranks. torch's map has only the groups that contain this rank."""
+    """torch's map has only the groups that contain this rank."""
     return [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]
 
 
 @contextmanager
 def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Iterator[None]:
-    """While active, calls of the program's step function go through ``step_watch``.
-
-    Raises ContractError if the function does not exist or its module cannot be imported.
-    """
     module_name, dotted_name = program.step
     *parents, name = dotted_name.split(".")
     try:
@@ -337,11 +281,8 @@ def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Ite
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return step_watch.step(original, args, kwargs)
 
-    setattr(owner, name, wrapper)
-    try:
+    with replaced(owner, name, wrapper):
         yield
-    finally:
-        setattr(owner, name, original)
 
 
 def _unknown_revision(module: str, name: str, error: Exception) -> ContractError:
@@ -353,10 +294,7 @@ def _unknown_revision(module: str, name: str, error: Exception) -> ContractError
 
 @contextmanager
 def _command_line(program: TrainingProgram) -> Iterator[None]:
-    """While active, ``sys.argv`` and ``sys.path`` are as in a process that was started with the program.
-
-    Modules of the program may read ``sys.argv`` when they are imported, which is before the program runs.
-    """
+    """Modules of the program may read ``sys.argv`` when they are imported, which is before the program runs."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [str(program.start), *program.arguments]
     if isinstance(program.start, Path):
@@ -368,7 +306,6 @@ def _command_line(program: TrainingProgram) -> Iterator[None]:
 
 
 def _run_program(program: TrainingProgram) -> None:
-    """Run the script or module as ``__main__``. Raises ContractError if it refuses its command line."""
     with _watch_parsers() as parser_errors:
         try:
             if isinstance(program.start, str):
@@ -384,15 +321,12 @@ def _run_program(program: TrainingProgram) -> None:
 
 @dataclass(frozen=True)
 class _ParserError:
-    """A message of argparse about a command line, and the flags that the parser accepts."""
-
     message: str
     flags: Sequence[str]
 
 
 @contextmanager
 def _watch_parsers() -> Iterator[list[_ParserError]]:
-    """While active, record why parsers of argparse refuse a command line. The parsers still refuse it."""
     errors: list[_ParserError] = []
     original = argparse.ArgumentParser.error
 
@@ -401,19 +335,12 @@ def _watch_parsers() -> Iterator[list[_ParserError]]:
         call_unchanged(original, (parser, message), {})
         raise AssertionError("argparse returned from an error")
 
-    argparse.ArgumentParser.error = record_error  # type: ignore[method-assign, assignment]
-    try:
+    with replaced(argparse.ArgumentParser, "error", record_error):
         yield errors
-    finally:
-        argparse.ArgumentParser.error = original  # type: ignore[method-assign]
 
 
 def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserError]) -> ContractError:
-    """Return the refusal of a command line that the program did not accept.
-
-    If regbot has set the flag that the program does not accept, the refusal says that regbot does not support this
-    revision.
-    """
+    """If regbot has set the flag that the program does not accept, regbot does not support the revision."""
     if not errors:
         return ContractError(
             "config",

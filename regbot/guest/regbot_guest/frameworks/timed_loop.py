@@ -1,10 +1,5 @@
-"""Times a framework's own training loop.
-
-The timed steps come first, and their only instrumentation is clocks. After them one step is counted. If the loop runs
-code compiled by ``torch.compile``, or replays CUDA graphs, no step can be counted, so steps are profiled instead.
-
-The result has the same form as the result of ``probe.py``, which times regbot's own loop. If the framework logs a step
-(reduces and reads the loss), the logging is part of the step and is timed with it.
+"""Times a framework's own training loop, with the result of ``probe.py``, which times regbot's own loop. Logging of a
+step by the framework is part of the step.
 """
 
 import math
@@ -23,10 +18,8 @@ from regbot_guest.stopwatch import peak_resident_bytes
 def time_loop(
     request: Request, loop: TrainingLoop, optimizers: Iterable[torch.optim.Optimizer], record: dict[str, Any]
 ) -> None:
-    """Time ``request.steps`` steps, and count or profile further steps. Add the results to ``record``, the raw record
-    (the guest's output for the trusted half).
-
-    The times are in ``record`` before the step is counted, so an error in the counted step does not lose them.
+    """Time ``request.steps`` steps, and count or profile further steps. The times are in ``record`` before the step is
+    counted, so an error in the counted step does not lose them.
     """
     describe_replays = watch_replays()
     losses: list[float | None] = []

@@ -1,9 +1,7 @@
-"""torchtitan: its own training program, and one counted step of it.
+"""torchtitan: its own training program, and one counted step (``Trainer.train_step``) of it.
 
-In the mode ``static``, ``torchtitan.train`` runs unmodified on a paper GPU, with torchtitan's own command line, recipes
-and configuration. In the modes ``real`` and ``timed``, the trainer that this program would build makes the steps on
-real ranks. The step is ``Trainer.train_step``. ``torchtitan_replacements`` lists everything that regbot replaces.
-``torchtitan_config`` lists the keys that it sets.
+In the mode ``static``, ``torchtitan.train`` runs unmodified on a paper GPU. In the modes ``real`` and ``timed``, the
+trainer that this program would build makes the steps on real ranks.
 """
 
 import importlib
@@ -20,7 +18,7 @@ from torch import nn
 from regbot_guest.axes import Axes
 from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
-from regbot_guest.count import timed_stage
+from regbot_guest.count import list_routing_warnings
 from regbot_guest.frameworks import torchtitan_config as configuration
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step
 from regbot_guest.frameworks.timed_loop import time_loop
@@ -39,29 +37,24 @@ from regbot_guest.frameworks.training_loop import Scalar, TrainingLoop, count_lo
 from regbot_guest.paper.device import Device
 from regbot_guest.paper.step import make_expert_choice
 from regbot_guest.request import Request
+from regbot_guest.stage import timed_stage
 from regbot_guest.tally import StepCounter
 from regbot_guest.world import choose_device
 
 PROGRAM = "torchtitan.train"
 STEP = ("torchtitan.trainer", "Trainer.train_step")
 STEPS = 2
-"""Minimum number of steps. Only the last step is counted. The first step gathers the parameters of the root module in a
-different way.
-"""
+"""Minimum number of steps. The first one gathers the parameters of the root module in a different way."""
 
 AXES = {"ep": "ep", "efsdp": "edp", "fsdp": "dp", "dp_shard": "dp"}
-"""Names that regbot uses for torchtitan's mesh dimensions. All other dimensions keep torchtitan's names. Of these other
-dimensions, one that spans the same ranks as an earlier dimension is left out. For example, ``batch`` and ``loss`` are
-left out if only ``fsdp`` splits the data.
+"""Other mesh dimensions keep torchtitan's names. One that spans the same ranks as an earlier one is left out, such as
+``batch`` and ``loss`` if only ``fsdp`` splits the data.
 """
 
 
 def run_request(request: Request, device: Device | None, record: dict[str, Any]) -> None:
-    """Run the requested step and add its part to ``record``, the raw record (the guest's output for the trusted half).
-
-    ``device`` is the paper GPU, which only the mode ``static`` needs, or None.
-
-    Raises ContractError.
+    """Run the requested step and add its part to ``record``. Only the mode ``static`` needs a ``device``. Raises
+    ContractError.
     """
     if request.mlp != "moe":
         raise ContractError("config", "torchtitan has no dense counterpart; use the smoke model's, or another variant")
@@ -76,7 +69,6 @@ def run_request(request: Request, device: Device | None, record: dict[str, Any])
 
 
 def _count_own_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``torchtitan.train`` on the paper GPU and return the counted step's part of the raw record."""
     job = _TorchtitanJob(request, torch.device("cuda"))
 
     def configure(config: Any) -> None:
@@ -110,7 +102,6 @@ def _count_own_step(request: Request, device: Device) -> dict[str, Any]:
 
 
 def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
-    """Count or time steps on real ranks, and add the results to ``record``. Raises ContractError."""
     job = _TorchtitanJob(request, choose_device(request.world, request.device))
     is_timed = request.mode == "timed"
     # A CompileWatch makes code under torch.compile run eagerly. A timed run must execute the compiled code.
@@ -138,23 +129,17 @@ def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
 
 @dataclass
 class _TorchtitanJob:
-    """One run of torchtitan: its configuration as requested and as changed, and the trainer that torchtitan builds."""
-
     request: Request
     device: torch.device
     changes: Changes = field(default_factory=Changes)
     seconds: dict[str, float] = field(default_factory=dict)
-    """Durations in the run, by name. A name is a stage such as ``build``, or a step such as ``step 1``."""
     warnings: list[str] = field(default_factory=list)
     trainer: Any = None
-    """torchtitan's Trainer; None until it is built."""
     backends: TorchtitanBackends | None = None
-    """None until ``configure`` was called."""
     requested: dict[str, Scalar] = field(default_factory=dict)
     """The configuration, before the SPMD backend and the data are replaced."""
 
     def configure(self, config: Any) -> None:
-        """Set the keys of ``config`` for the request and for this machine. Raises ContractError."""
         request = self.request
         self.warnings += configuration.configure(config, request)
         self.backends = choose_dispatcher(config, request, self.device)
@@ -163,37 +148,35 @@ class _TorchtitanJob:
             use_known_backend(config, self.changes)
         use_test_data(config, self.changes)
         configuration.validate(config)
-        if request.routing == "natural" and request.mode == "static":
-            self.warnings.append("routing is natural; without values it was taken to be balanced")
+        self.warnings += list_routing_warnings(request)
 
     def refuse_recipe(self, error: Exception) -> ContractError:
         return configuration.explain_unknown_recipe(self.request, error)
 
     def models(self) -> list[nn.Module]:
-        """Return the output heads of the model's parts, and the parts themselves.
-
-        The chunked loss calls a head after the model's forward. A call of a listed module begins the phase forward. So
-        the heads are listed too, and their calls are counted as forward.
+        """The chunked loss calls the output head after the model's forward. Listed heads make these calls part of
+        forward.
         """
         parts = self.trainer.model_parts
         heads = [part.lm_head for part in parts if getattr(part, "lm_head", None) is not None]
         return [*heads, *parts]
 
     def describe(self, counter: StepCounter) -> ProgramDescription:
-        """Return the parts of the record that are read from the trainer. Raises ContractError if the model does not
-        have the requested shape.
-        """
         assert self.backends is not None
-        config = _resolve_config(flatten_config(self.trainer.config), self.requested)
+        request = self.request
+        config = flatten_config(self.trainer.config)
+        if SPMD_BACKEND in self.requested:  # regbot replaces a backend that the installed torch refuses
+            config[SPMD_BACKEND] = self.requested[SPMD_BACKEND]
+        config["recipe"] = request.recipe or f"{PINNED_RECIPE[1]} with the numbers of the shape"
+        config |= {"world": request.world, "ep": request.ep, "routing": request.routing}
         return ProgramDescription(
-            config=config | _request_settings(self.request),
+            config=config,
             software={"torchtitan": _read_version(Path(self.request.root)), "torch": str(torch.__version__)},
             backends=self.backends.describe(counter),
             warnings=[*self.warnings, *self.changes.skipped, *check_shape(self.trainer, self.request)],
         )
 
     def make_loop(self, build_watch: CompileWatch | None) -> TrainingLoop:
-        """Return the training loop of the built trainer. ``build_watch`` was active while the trainer was built."""
         assert self.backends is not None
         axes, groups = name_axes(self.trainer.parallel_dims)
         # The backends of this description are not used. They are described again after the counted step.
@@ -215,9 +198,6 @@ class _TorchtitanJob:
 
 
 def _make_step(trainer: Any) -> Callable[[], float | None]:
-    """Return a function that runs one iteration of the loop in ``Trainer.train`` and returns the loss, or None if
-    torchtitan has not logged a loss yet.
-    """
     losses: list[float] = []
     log = trainer.metrics_processor.log
 
@@ -238,12 +218,7 @@ def _make_step(trainer: Any) -> Callable[[], float | None]:
 
 
 def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
-    """Return torchtitan's mesh dimensions as axes, and their process groups without duplicates. ``dims`` is a
-    ParallelDims of torchtitan.
-
-    The dimensions in ``AXES`` come first. A later dimension becomes an axis only if it spans other ranks than those
-    before it.
-    """
+    """Return torchtitan's mesh dimensions as axes, and their groups without duplicates. ``dims`` is a ParallelDims."""
     axes = Axes()
     groups: dict[str, dist.ProcessGroup] = {}
     meshes = dims.get_all_one_dimensional_meshes()
@@ -260,25 +235,8 @@ def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
     return axes, list(groups.values())
 
 
-def _resolve_config(built_config: dict[str, Scalar], requested_config: dict[str, Scalar]) -> dict[str, Scalar]:
-    """Return the built configuration with the requested SPMD backend. regbot may have changed this backend, because
-    the installed torch refuses the requested one.
-    """
-    requested_backend = {SPMD_BACKEND: requested_config[SPMD_BACKEND]} if SPMD_BACKEND in requested_config else {}
-    return {**built_config, **requested_backend}
-
-
-def _request_settings(request: Request) -> dict[str, Scalar]:
-    """Return the settings of the request that are not part of torchtitan's configuration."""
-    recipe = request.recipe or f"{PINNED_RECIPE[1]} with the numbers of the shape"
-    return {"recipe": recipe, "world": request.world, "ep": request.ep, "routing": request.routing}
-
-
 def _read_version(root: Path) -> str:
-    """Return the version of the imported torchtitan, or ``unknown``. ``root`` is the checkout's folder.
-
-    If torchtitan was imported from the checkout, its version is in the checkout's version file.
-    """
+    """A torchtitan of the checkout has its version in a file. ``root`` is the checkout's folder."""
     package = importlib.import_module("torchtitan")
     if root.resolve() not in Path(str(package.__file__)).resolve().parents:
         return str(getattr(package, "__version__", "unknown"))

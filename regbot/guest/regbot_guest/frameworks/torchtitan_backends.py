@@ -1,7 +1,5 @@
-"""Sets the dispatcher of torchtitan's model, and describes which dispatcher, attention and grouped GEMM ran.
-
-If the requested dispatcher cannot run on this machine, ``alltoall`` runs instead, and the reason is recorded. Which
-backends really ran is read from the counted step.
+"""Sets the dispatcher of torchtitan's model, and describes which dispatcher, attention and grouped GEMM ran. If the
+requested dispatcher cannot run on this machine, ``alltoall`` runs instead, and the reason is recorded.
 """
 
 import importlib
@@ -13,6 +11,7 @@ from typing import Any
 import torch
 
 from regbot_guest.availability import FALLBACK, Resolution, resolve
+from regbot_guest.backends import backend_entry, count_exchanges, explain_fallback, list_exchanges, name_dispatcher
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.torchtitan_shape import find_dispatcher, moe_layers
 from regbot_guest.grouped_gemm import describe_grouped_gemm
@@ -36,13 +35,9 @@ CLASS_PREFIXES = {
 BUFFER_CLASSES = {"deepep": "ElasticBuffer", "hybridep": "HybridEPBuffer"}
 """Class of the library deep_ep that torchtitan 0.3.0 uses, by dispatcher. Other dispatchers do not need deep_ep."""
 ATTENTION = re.compile(r"(scaled_dot_product|flex_attention)(?!.*backward)")
-"""Names of fused attention operators of the forward pass."""
 ONLY_DISPATCHER = "AllToAll"
 """Dispatcher of revisions whose model configuration names no dispatcher (until April 2026)."""
 LIBRARY_OPERATORS = ("deepep::dispatch", "hybridep::dispatch", "minimal_async_ep::dispatch")
-"""Operators of libraries that exchange tokens without torch.distributed."""
-MAX_EVIDENCE_CHARACTERS = 4000
-"""The record allows no longer text as evidence."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +49,9 @@ class TorchtitanBackends:
     resolution: Resolution
     """The dispatcher that runs on this machine, and the reason if it is not the requested one."""
     attention: str
-    """Class of the configured attention in torchtitan."""
     device: torch.device
 
     def describe(self, observer: StepCounter) -> dict[str, Mapping[str, str]]:
-        """Return requested, resolved and executed values, and the evidence, for each backend. Call this after the
-        counted step.
-        """
         backends: dict[str, Mapping[str, str]] = {
             "attention": self._describe_attention(observer.operators),
             "grouped_gemm": describe_grouped_gemm(observer.operators, torch.bfloat16, self.device),
@@ -70,34 +61,26 @@ class TorchtitanBackends:
         return backends
 
     def _describe_attention(self, operators: Mapping[str, int]) -> dict[str, str]:
-        """Return the entry for attention: the first fused operator that ran, or ``unknown`` if none ran."""
         fused_operator = next((name for name in operators if ATTENTION.search(name)), None)
         if fused_operator is None:
             executed, evidence = "unknown", "no fused attention operator ran"
         else:
             executed = fused_operator.split("::")[-1].strip("_")
             evidence = f"dispatched {fused_operator} x{operators[fused_operator]}"
-        return _backend_entry(self.attention, self.attention, executed, evidence)
+        return backend_entry(self.attention, self.attention, executed, evidence)
 
     def _describe_dispatcher(self, observer: StepCounter) -> dict[str, str]:
-        """Return the entry for the dispatcher. A library's own operator shows the executed dispatcher. Without one, the
-        collectives of the expert layers show it.
-        """
-        exchanges = _count_exchanges(observer)
+        # The module path of an expert layer's exchange contains '.moe'. That of an FSDP collective ends at the block.
+        exchanges = count_exchanges(observer, BUFFER_CLASSES, lambda key: ".moe" in key.where)
         library_operator = next((name for name in observer.operators if name in LIBRARY_OPERATORS), None)
-        evidence = f"payload collectives of expert layers on axis ep: {_list_exchanges(exchanges)}"
+        evidence = f"payload collectives of expert layers on axis ep: {list_exchanges(exchanges)}"
         if library_operator is not None:
             executed = library_operator.split("::")[0]
             evidence = f"dispatched {library_operator} x{observer.operators[library_operator]}; {evidence}"
         else:
-            executed = next((name for kind, name in _DISPATCHER_BY_EXCHANGE.items() if exchanges.get(kind)), "none")
-        if self.resolution.reason:
-            evidence = (
-                f"{self.dispatcher} is not usable here, {self.resolution.resolved} ran instead: "
-                f"{self.resolution.reason}; {evidence}"
-            )
-        evidence = evidence[:MAX_EVIDENCE_CHARACTERS]
-        return _backend_entry(self.dispatcher, self.resolution.resolved, executed, evidence)
+            executed = name_dispatcher(exchanges, _DISPATCHER_BY_EXCHANGE)
+        evidence = f"{explain_fallback(self.dispatcher, self.resolution)}{evidence}"
+        return backend_entry(self.dispatcher, self.resolution.resolved, executed, evidence)
 
 
 _DISPATCHER_BY_EXCHANGE = {
@@ -106,33 +89,15 @@ _DISPATCHER_BY_EXCHANGE = {
     "all_to_all": "alltoall",
     "all_gather": "allgather",
 }
-"""Executed dispatcher by the library or the kind of the exchanges of expert layers. If there were
-several kinds of exchanges, the first of them in this table decides.
-"""
-
-
-def _count_exchanges(observer: StepCounter) -> dict[str, int]:
-    """Return how many collectives on axis ep exchanged the payload of expert layers, by library or kind.
-
-    ``key.via`` is what ran a collective, such as nccl or deepep, and ``key.where`` is the path of its module.
-    """
-    exchanges: dict[str, int] = {}
-    for key, count in observer.tally.count.items():
-        # The module path of an expert layer's exchange contains '.moe'. That of an FSDP collective ends at the block.
-        if key.role == "payload" and "ep" in key.axis.split("|") and ".moe" in key.where:
-            exchange = key.via if key.via in BUFFER_CLASSES else key.kind
-            exchanges[exchange] = exchanges.get(exchange, 0) + count
-    return exchanges
+"""Dispatcher by library or kind of the expert layers' exchanges. The first kind in this table decides."""
 
 
 def choose_dispatcher(config: Any, request: Request, device: torch.device) -> TorchtitanBackends:
-    """Set the requested dispatcher in ``config``, or the dispatcher that replaces it on this machine. If the request
-    names none, the configured dispatcher is the requested one.
-
-    Raises ContractError if torchtitan does not have the dispatcher.
-    """
+    """Set the requested dispatcher in ``config``, or the one that replaces it on this machine. Raises ContractError."""
     layers = moe_layers(config.model_spec.model)
-    configured = _configured_dispatcher(layers[0])
+    owner = find_dispatcher(layers[0])
+    class_name = _outer_class_name(owner.token_dispatcher) if owner is not None else ONLY_DISPATCHER
+    configured = next((name for prefix, name in CLASS_PREFIXES.items() if class_name.startswith(prefix)), class_name)
     requested = request.dispatcher or configured
     if request.dispatcher and requested not in TORCHTITAN_NAMES:
         raise ContractError(
@@ -151,24 +116,12 @@ def choose_dispatcher(config: Any, request: Request, device: torch.device) -> To
     )
 
 
-def _configured_dispatcher(layer: Any) -> str:
-    """Return regbot's name of the dispatcher in an MoE layer's configuration, or torchtitan's class if regbot has no
-    name for it.
-    """
-    owner = find_dispatcher(layer)
-    class_name = _outer_class_name(owner.token_dispatcher) if owner is not None else ONLY_DISPATCHER
-    return next((name for prefix, name in CLASS_PREFIXES.items() if class_name.startswith(prefix)), class_name)
-
-
 def _outer_class_name(section: Any) -> str:
-    """Return the class that a section of torchtitan's configuration belongs to: ``X`` for a section of class
-    ``X.Config``.
-    """
+    """Return ``X`` for a section of class ``X.Config``."""
     return type(section).__qualname__.partition(".")[0]
 
 
 def _resolve(requested: str, device: torch.device, ep: int) -> Resolution:
-    """Return the dispatcher that can run on this machine. ``ep`` is the number of expert-parallel ranks."""
     if requested in BUFFER_CLASSES:
         return resolve(requested, device, torch.bfloat16, required_buffer=BUFFER_CLASSES[requested], ep=ep)
     if requested == "minimal_async_ep" and device.type != "cuda":
@@ -177,10 +130,6 @@ def _resolve(requested: str, device: torch.device, ep: int) -> Resolution:
 
 
 def _set_dispatcher(layers: list[Any], width: int, name: str) -> None:
-    """Set torchtitan's dispatcher ``name`` in each MoE layer's configuration. ``width`` is the model's hidden size.
-
-    Raises ContractError.
-    """
     builders = importlib.import_module("torchtitan.models.common.config_utils")
     try:
         for layer in layers:
@@ -192,11 +141,3 @@ def _set_dispatcher(layers: list[Any], width: int, name: str) -> None:
         raise ContractError(
             "config", f"regbot cannot set the dispatcher {name!r} in this torchtitan as in 0.3.0: {error}"
         ) from error
-
-
-def _list_exchanges(exchanges: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(exchanges.items())) or "none"
-
-
-def _backend_entry(requested: str, resolved: str, executed: str, evidence: str) -> dict[str, str]:
-    return {"requested": requested, "resolved": resolved, "executed": executed, "evidence": evidence}

@@ -1,12 +1,5 @@
 """torchtitan's configuration: a recipe, the numbers of the shape if the workload is pinned, and the user's own keys.
-
-torchtitan's ``ConfigManager`` loads the recipe that the command line names. Then regbot sets fields in it, and
-torchtitan's own checks validate the result. There are two kinds of workload:
-
-- pinned: the recipe ``qwen3_30b_a3b`` with the numbers of a shape, see ``torchtitan_shape``.
-- recipe: a recipe of the repository with its own sizes, batch, precision and activation checkpointing.
-
-Both kinds get the settings in ``FORCED_KEYS``. These settings are part of the resolved configuration.
+regbot sets fields in the loaded recipe, and torchtitan's own checks validate the result.
 """
 
 import dataclasses
@@ -14,6 +7,7 @@ import importlib
 import importlib.util
 import typing
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,13 +36,11 @@ FORCED_KEYS: Mapping[str, Scalar] = {
     "debug.save_config_file": None,
     "training.disable_cuda_graphs": True,
 }
-"""Values that regbot always sets. Nothing is saved, uploaded or validated. torchtitan all-reduces the loss in a step
-that it logs. So every step is logged, and all steps have the same collectives. CUDA graphs are off, because torchtitan
-refuses them together with an expert all-to-all, and because replays cannot be counted.
+"""Nothing is saved, uploaded or validated. torchtitan all-reduces the loss in a step that it logs, so every step is
+logged. It refuses CUDA graphs with an expert all-to-all, and replays cannot be counted.
 """
 
 REQUEST_KEYS = ("parallelism.expert_parallel_degree", "debug.moe_force_load_balance", "debug.seed")
-"""Keys that regbot sets to values of the request, in the order of ``_request_fields``."""
 
 MODEL_SPEC = "model_spec"
 OWNED_KEYS = {
@@ -64,16 +56,12 @@ OWNED_KEYS_OF_SHAPE = {
     "training.max_context_length": "another shape or variant",
     "training.num_tokens_per_microbatch_per_dp_rank": "another shape",
 }
-"""Further keys that a user cannot override if the workload is pinned to a shape. The values are as in ``OWNED_KEYS``.
-"""
+"""Further keys that a user cannot override if the workload is pinned to a shape."""
 
 
 def command_line(request: Request) -> list[str]:
-    """Return the arguments of ``torchtitan.train``. Raises ContractError if torchtitan has no model that the recipe can
-    belong to, or if EP does not divide the number of ranks.
-
-    torchtitan is not imported here. Its modules read ``sys.argv`` when they are imported, and ``sys.argv`` does not
-    have these arguments yet.
+    """Return the arguments of ``torchtitan.train``. Raises ContractError. torchtitan is not imported here: its modules
+    read ``sys.argv`` when they are imported.
     """
     if request.world % request.ep:
         raise ContractError(
@@ -84,10 +72,8 @@ def command_line(request: Request) -> list[str]:
 
 
 def configure(config: Any, request: Request) -> list[str]:
-    """Set the fields of ``config`` to the values that the request and regbot require. The user's keys come last.
-
-    Return a warning for each of ``FORCED_KEYS`` that this torchtitan lacks. Raises ContractError if any other key is
-    missing, or if a value is not accepted.
+    """Set the fields that the request and regbot require, and then the user's. Return a warning for each of
+    ``FORCED_KEYS`` that this torchtitan lacks. Raises ContractError.
     """
     warnings = []
     if not request.recipe:
@@ -97,7 +83,8 @@ def configure(config: Any, request: Request) -> list[str]:
             set_field(config, key, value)
         else:
             warnings.append(f"this torchtitan has no key {key}, which regbot sets to {value!r}")
-    for key, value in _request_fields(request).items():
+    request_values = (request.ep, request.routing == "balanced", request.seed)
+    for key, value in zip(REQUEST_KEYS, request_values, strict=True):
         if not has_key(config, key):
             raise refuse_revision(
                 f"torchtitan's configuration has no key {key!r}, which regbot sets{_suggest_keys(config, key)}"
@@ -114,40 +101,46 @@ def configure(config: Any, request: Request) -> list[str]:
 
 
 def explain_unknown_recipe(request: Request, error: Exception) -> ContractError:
-    """Return the refusal of a recipe that torchtitan could not load. The refusal lists the recipes that torchtitan
-    has, or ``error`` if no recipe is known.
-    """
+    """Return the refusal, which lists the recipes that torchtitan has, or ``error`` if none is known."""
     module, recipe = PINNED_RECIPE if not request.recipe else _split_recipe(request.recipe)
-    known_recipes = _list_recipes(module)
+    known_recipes: list[str] = []
+    with suppress(ImportError):
+        # Recipes are the functions that the registry itself defines, without the imported ones.
+        registry = importlib.import_module(f"{MODELS}.{module}.config_registry")
+        own_values = vars(registry).items()
+        known_recipes = [name for name, value in own_values if getattr(value, "__module__", "") == registry.__name__]
     hint = f"there are {', '.join(known_recipes)}" if known_recipes else f"{error}"
     return ContractError("config", f"torchtitan has no recipe {recipe!r} in module {module!r}; {hint}")
 
 
 def has_key(config: Any, key: str) -> bool:
-    """Return whether the configuration has a field at the dotted path ``key``."""
     return _find_owner(config, key) is not None
 
 
 def _suggest_keys(config: Any, key: str) -> str:
-    """Return text about keys similar to the unknown ``key``. Keys of the model are left out: nobody can set them."""
+    """Keys of the model are left out: nobody can set them."""
     return suggest(key, list_keys(config, left_out=(MODEL_SPEC,)))
 
 
 def set_field(config: Any, key: str, value: Scalar) -> None:
-    """Set the field at the dotted path ``key``. Raises ContractError if there is no such field, or if the type of the
-    field does not accept the value.
+    """Set the field at the dotted path ``key``. Raises ContractError if there is none, or if its type refuses the
+    value.
     """
     owner, name = _find_owner(config, key), key.split(".")[-1]
     if owner is None:
         raise ContractError("config", f"torchtitan's configuration has no key {key!r}{_suggest_keys(config, key)}")
-    allowed_type = _field_type(owner, name)
+    allowed_type: Any = Any
+    with suppress(NameError):  # the type hint can be resolved only by a type checker
+        allowed_type = typing.get_type_hints(type(owner)).get(name, Any)
     if not _is_allowed(value, allowed_type):
-        raise ContractError("config", f"{key}: torchtitan accepts {_type_name(allowed_type)}, not {value!r}")
+        type_name = getattr(allowed_type, "__name__", str(allowed_type))
+        if typing.get_origin(allowed_type) is typing.Literal:
+            type_name = " or ".join(map(repr, typing.get_args(allowed_type)))
+        raise ContractError("config", f"{key}: torchtitan accepts {type_name}, not {value!r}")
     setattr(owner, name, value)
 
 
 def _find_owner(config: Any, key: str) -> Any:
-    """Return the section that has the field at the dotted path ``key``, or None if there is none."""
     owner = config
     *sections, name = key.split(".")
     for section in sections:
@@ -157,10 +150,7 @@ def _find_owner(config: Any, key: str) -> Any:
 
 
 def validate(config: Any) -> None:
-    """Repeat torchtitan's own checks, because fields were set after torchtitan had made them. Raises ContractError.
-
-    The checks are the ``__post_init__`` of each section, and then of the whole configuration.
-    """
+    """Repeat torchtitan's own checks (``__post_init__``), because fields were set after them. Raises ContractError."""
     sections = [getattr(config, field.name) for field in dataclasses.fields(config)]
     for section in (*sections, config):
         check = getattr(section, "__post_init__", None)
@@ -171,24 +161,8 @@ def validate(config: Any) -> None:
             raise ContractError("config", f"torchtitan refuses this configuration: {error}") from error
 
 
-def _list_recipes(module: str) -> list[str]:
-    """Return the names of the recipes of a model of torchtitan, or [] if the model has no registry of recipes.
-
-    The recipes are the functions that the registry itself defines, without the imported ones.
-    """
-    try:
-        registry = importlib.import_module(f"{MODELS}.{module}.config_registry")
-    except ImportError:
-        return []
-    return [name for name, value in vars(registry).items() if getattr(value, "__module__", "") == registry.__name__]
-
-
 def _split_recipe(recipe: str) -> tuple[str, str]:
-    """Return the module and the name of a recipe. Raises ContractError if the module is unknown.
-
-    A recipe is written ``MODULE/NAME``, or only ``NAME`` if the name begins with the name of its module. For example,
-    ``qwen3_30b_a3b`` belongs to the module ``qwen3``.
-    """
+    """A recipe is ``MODULE/NAME``, or only ``NAME`` if that begins with the module's, as in ``qwen3_30b_a3b``."""
     module, slash, name = recipe.rpartition("/")
     if slash:
         return module, name
@@ -210,7 +184,6 @@ def _split_recipe(recipe: str) -> tuple[str, str]:
 
 
 def _list_modules() -> list[str]:
-    """Return the models of torchtitan that have recipes. Raises ContractError if there is no torchtitan."""
     package = importlib.util.find_spec("torchtitan")
     if package is None:
         import_torchtitan("torchtitan")  # raises ContractError, because the import fails
@@ -218,15 +191,7 @@ def _list_modules() -> list[str]:
     return [path.parent.name for folder in folders for path in Path(folder).glob("models/*/config_registry.py")]
 
 
-def _request_fields(request: Request) -> dict[str, Scalar]:
-    return dict(zip(REQUEST_KEYS, (request.ep, request.routing == "balanced", request.seed), strict=True))
-
-
 def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:
-    """Set a key of the user. Raises ContractError if regbot sets the key itself, or if it is a key of the model.
-
-    ``is_pinned`` says whether the workload is pinned to a shape, which means that it has no recipe.
-    """
     advice_by_key = {**OWNED_KEYS, **(OWNED_KEYS_OF_SHAPE if is_pinned else {})}
     if key in advice_by_key or key.startswith(MODEL_SPEC):
         advice = advice_by_key.get(key, "the shape or recipe")
@@ -237,16 +202,8 @@ def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:
         set_field(config, key, value)
 
 
-def _field_type(owner: Any, name: str) -> Any:
-    """Return the declared type of a field, or Any if it is unknown."""
-    try:
-        return typing.get_type_hints(type(owner)).get(name, Any)
-    except NameError:  # the type hint can be resolved only by a type checker
-        return Any
-
-
 def _is_allowed(value: Scalar, allowed_type: Any) -> bool:
-    """Return whether a field of ``allowed_type`` accepts the value. A bool is not accepted as a number."""
+    """A bool is not accepted as a number."""
     origin, type_arguments = typing.get_origin(allowed_type), typing.get_args(allowed_type)
     if allowed_type is Any:
         return True
@@ -262,9 +219,3 @@ def _is_allowed(value: Scalar, allowed_type: Any) -> bool:
     if allowed_type is float:
         return isinstance(value, (int, float)) and not isinstance(value, bool)
     return isinstance(allowed_type, type) and type(value) is allowed_type
-
-
-def _type_name(allowed_type: Any) -> str:
-    if typing.get_origin(allowed_type) is typing.Literal:
-        return " or ".join(map(repr, typing.get_args(allowed_type)))
-    return getattr(allowed_type, "__name__", str(allowed_type))

@@ -13,10 +13,8 @@ EXCLUDED_FIELDS = ("hf_assets_path", "dump_folder", "tokenizer", "dataloader", "
 
 
 def flatten_config(config: Any, path: str = "") -> dict[str, Scalar]:
-    """Return all settings in ``config`` by dotted path. ``path`` is the path of ``config`` itself, or ''.
-
-    Consecutive equal items of a list become one item, such as ``layers.0-47``. A section that torchtitan builds an
-    object from also has its class, under the path of the section. Absolute paths of files are left out.
+    """Return all settings by dotted path. Consecutive equal items of a list become one, such as ``layers.0-47``. A
+    section that builds an object also has its class. Absolute paths of files are left out.
     """
     if config is None or isinstance(config, (bool, int, float)):
         return {path: config}
@@ -36,7 +34,6 @@ def flatten_config(config: Any, path: str = "") -> dict[str, Scalar]:
 
 
 def _flatten_entries(path: str, entries: Iterator[tuple[str, Any]]) -> dict[str, Scalar]:
-    """Return the settings of a section from the names and values of its fields."""
     settings: dict[str, Scalar] = {}
     for name, value in entries:
         settings |= flatten_config(value, f"{path}.{name}" if path else name)
@@ -44,9 +41,7 @@ def _flatten_entries(path: str, entries: Iterator[tuple[str, Any]]) -> dict[str,
 
 
 def _flatten_list(values: list[Any], path: str) -> dict[str, Scalar]:
-    """Return a list of scalars as one text. In any other list, the settings of consecutive equal items are returned
-    once, under numbers such as ``0-47``.
-    """
+    """Consecutive equal items are returned once, under numbers such as ``0-47``. Scalars become one text."""
     if all(value is None or isinstance(value, (bool, int, float, str)) for value in values):
         return {path: ",".join(map(str, values))}
     # Items are equal if they have the same settings and the same class.
@@ -64,7 +59,7 @@ def _flatten_list(values: list[Any], path: str) -> dict[str, Scalar]:
 
 
 def _value_name(value: Any) -> str:
-    """Return a name for a value that is not a scalar. The name contains no memory addresses."""
+    """Return a name without memory addresses."""
     if isinstance(value, partial):
         arguments = ", ".join(f"{key}={_value_name(argument)}" for key, argument in value.keywords.items())
         return f"{_value_name(value.func)}({arguments})"

@@ -1,8 +1,6 @@
-"""Everything that regbot changes so that torchtitan's own ``train.py`` runs without files, a network or a GPU.
-
-``DESCRIPTIONS`` lists the changes. A change replaces something in torchtitan or in torch. If this revision does not
-have the replaced thing, the change is skipped, and a warning in the record says so. No change affects sharding, the
-token dispatch, or the groups of parameters that FSDP gathers together.
+"""Everything that regbot changes so that torchtitan's own ``train.py`` runs without files, a network or a GPU. A change
+whose target this revision lacks is skipped, with a warning. No change affects sharding, the token dispatch, or FSDP's
+groups of parameters.
 """
 
 import dataclasses
@@ -22,6 +20,7 @@ import torch.distributed as dist
 
 from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.crash import call_unchanged
+from regbot_guest.replaced import replaced
 
 DESCRIPTIONS = {
     "settings": "regbot's keys are set in the configuration after ConfigManager has loaded the recipe",
@@ -30,7 +29,6 @@ DESCRIPTIONS = {
     "spmd_backend": "parallelism.spmd_backend = 'partial_dtensor' in place of 'spmd_types', which torch 2.13's FSDP "
     "refuses",
 }
-"""What each change does, by its name."""
 
 SPMD_BACKEND = "parallelism.spmd_backend"
 OLDEST_TORCH_WITH_SPMD_TYPES = (2, 14)
@@ -38,19 +36,13 @@ TEST_DATASET = "c4_test"
 ASSETS = "tests/assets"
 """Folder of torchtitan's test assets, relative to the working directory. Paths in recipes are relative too."""
 WORDS = "abcdefghijklmnopqrstuvwxyz"
-"""All words of the tokenizer, which are single letters."""
 TEXTS, WORDS_PER_TEXT = 64, 997
-"""Size of the test dataset."""
 
 
 @dataclass
 class Changes:
-    """Record of the changes that regbot made to torchtitan in this process."""
-
     made: list[str] = field(default_factory=list)
-    """Descriptions of the changes that were made."""
     skipped: list[str] = field(default_factory=list)
-    """Warnings that name the changes that were skipped, with the reason."""
 
     def make(self, name: str) -> None:
         self.made.append(DESCRIPTIONS[name])
@@ -63,10 +55,8 @@ class Changes:
 def replacements(
     configure: Callable[[Any], None], refuse_recipe: Callable[[Exception], ContractError], changes: Changes
 ) -> Iterator[None]:
-    """While active, torchtitan runs in a folder with test assets, and ``configure`` changes each configuration that
-    torchtitan loads. ``refuse_recipe(error)`` returns the refusal of a recipe that torchtitan cannot load.
-
-    Raises ContractError if torchtitan cannot be imported, or if it has no function that loads a configuration.
+    """While active, torchtitan runs in a folder with test assets, and ``configure`` changes each configuration that it
+    loads. Raises ContractError if torchtitan cannot be imported or loads no configuration.
     """
     with _asset_folder(), _no_op_timeout(changes):
         manager = import_torchtitan("torchtitan.config").ConfigManager
@@ -79,7 +69,6 @@ def replacements(
             )
 
         def load_config(*args: Any, **kwargs: Any) -> Any:
-            """Do what ConfigManager._load_config does, and change the configuration, which is the first result."""
             try:
                 loaded = call_unchanged(load, args, kwargs)
             except (ValueError, ImportError) as error:
@@ -89,17 +78,12 @@ def replacements(
             return loaded
 
         changes.make("settings")
-        manager._load_config = load_config
-        try:
+        with replaced(manager, "_load_config", load_config):
             yield
-        finally:
-            manager._load_config = load
 
 
 def import_torchtitan(name: str) -> Any:
-    """Import the module ``name`` of torchtitan. Raises ContractError if torchtitan or a package that it needs is
-    missing.
-    """
+    """Import a module. Raises ContractError if torchtitan or a package that it needs is missing."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -112,7 +96,6 @@ def import_torchtitan(name: str) -> Any:
 
 
 def use_test_data(config: Any, changes: Changes) -> None:
-    """Set the tokenizer and the dataset of ``config`` to those of the asset folder."""
     config.hf_assets_path = f"./{ASSETS}/tokenizer"
     known_datasets = getattr(importlib.import_module("torchtitan.hf_datasets.text_datasets"), "DATASETS", {})
     if TEST_DATASET not in known_datasets:
@@ -125,11 +108,7 @@ def use_test_data(config: Any, changes: Changes) -> None:
 
 
 def _with_test_dataset(config: Any, test_dataset: Any) -> Any:
-    """Return ``config`` with the test dataset as its data. ``config`` configures a data loader. If its dataset
-    contains an inner dataset, as with packed samples, the inner one is replaced.
-
-    A dataset is a name, or from August 2026 on a configuration.
-    """
+    """A dataset is a name, or from August 2026 on a configuration, which may contain an inner dataset."""
     dataset = config.dataset
     if hasattr(dataset, "dataset"):
         return dataclasses.replace(config, dataset=_with_test_dataset(dataset, test_dataset))
@@ -140,7 +119,6 @@ def _with_test_dataset(config: Any, test_dataset: Any) -> Any:
 
 
 def use_known_backend(config: Any, changes: Changes) -> None:
-    """Change the SPMD backend of ``config`` if the installed torch refuses it."""
     version = tuple(int(part) for part in torch.__version__.split(".")[:2])
     parallelism = getattr(config, "parallelism", None)
     if version < OLDEST_TORCH_WITH_SPMD_TYPES and getattr(parallelism, "spmd_backend", None) == "spmd_types":
@@ -150,24 +128,17 @@ def use_known_backend(config: Any, changes: Changes) -> None:
 
 @contextmanager
 def _no_op_timeout(changes: Changes) -> Iterator[None]:
-    """While active, ``torch.distributed.set_timeout`` exists. If this torch lacks it, it does nothing.
-
-    torchtitan calls it between steps.
-    """
+    """torchtitan calls ``torch.distributed.set_timeout`` between steps, which some versions of torch lack."""
     if hasattr(dist, "set_timeout"):
         yield
         return
-    setattr(dist, "set_timeout", lambda *_, **__: None)  # noqa: B010 (mypy rejects an assignment)
     changes.make("set_timeout")
-    try:
+    with replaced(dist, "set_timeout", lambda *_, **__: None):
         yield
-    finally:
-        delattr(dist, "set_timeout")
 
 
 @contextmanager
 def _asset_folder() -> Iterator[None]:
-    """While active, the working directory is a new folder with test assets. torchtitan writes its output there too."""
     original_folder, original_cache = Path.cwd(), os.environ.get("HF_HOME")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -185,9 +156,7 @@ def _asset_folder() -> Iterator[None]:
 
 
 def _write_assets(folder: Path) -> None:
-    """Write a tokenizer whose words are single letters, and texts of these words. The files have the names and formats
-    of torchtitan's own test assets.
-    """
+    """The files have the names and formats of torchtitan's own test assets."""
     tokenizer, dataset = folder / "tokenizer", folder / TEST_DATASET
     unknown, begin, end = special_tokens = ("<unk>", "<s>", "</s>")
     added_tokens = [
@@ -215,11 +184,8 @@ def _write_assets(folder: Path) -> None:
     (tokenizer / "tokenizer_config.json").write_text(
         json.dumps({"bos_token": begin, "eos_token": end}), encoding="utf-8"
     )
-    lines = [json.dumps({"text": _make_text(number)}) + "\n" for number in range(TEXTS)]
+    lines = []
+    for stride in range(1, TEXTS + 1):  # each text goes through the alphabet in steps of another length
+        words = [WORDS[stride * position % len(WORDS)] for position in range(WORDS_PER_TEXT)]
+        lines.append(json.dumps({"text": " ".join(words)}) + "\n")
     (dataset / "data.json").write_text("".join(lines), encoding="utf-8")
-
-
-def _make_text(number: int) -> str:
-    """Return the text with this number. Each text goes through the alphabet in steps of another length."""
-    stride = number + 1
-    return " ".join(WORDS[stride * position % len(WORDS)] for position in range(WORDS_PER_TEXT))

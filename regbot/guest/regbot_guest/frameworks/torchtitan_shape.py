@@ -1,8 +1,5 @@
-"""Sets the numbers of a shape in torchtitan's configuration, and checks that the built model has these numbers.
-
-If the model of torchtitan's recipe ``PINNED_RECIPE`` already has the numbers, its configuration is unchanged. Otherwise
-torchtitan's own builder creates layers with the numbers of the shape. The check reads the final configuration of the
-built model and counts the model's parameters.
+"""Sets the numbers of a shape in torchtitan's configuration, and checks that the built model has these numbers. If the
+recipe ``PINNED_RECIPE`` lacks them, torchtitan's own builder creates its layers.
 """
 
 import dataclasses
@@ -15,9 +12,7 @@ from regbot_guest.request import Geometry, Request
 
 MODELS = "torchtitan.models"
 PINNED_RECIPE = ("qwen3", "qwen3_30b_a3b")
-"""Module and recipe that are changed into a pinned shape. torchtitan 0.3.0 has no Mixtral, but Qwen3's blocks without
-QK norms and with Mixtral's numbers are the same as Mixtral's blocks.
-"""
+"""torchtitan 0.3.0 has no Mixtral, but Qwen3's blocks without QK norms and with its numbers are the same."""
 GLOBAL_BATCH_OF_ONE_MICRO_BATCH = -1
 """With this global batch, torchtitan makes a step of one micro-batch on each rank, without gradient accumulation."""
 
@@ -26,28 +21,20 @@ BATCH_KEYS = (
     ("seq_len", "local_batch_size", "global_batch_size"),
     ("max_context_length", "num_tokens_per_microbatch_per_dp_rank", "num_tokens_per_train_step"),
 )
-"""Names of the fields for sequence length, micro-batch and global batch: first those of torchtitan 0.3.0, then those
-from August 2026 on.
-"""
+"""Fields for sequence length, micro-batch and global batch: of torchtitan 0.3.0, and from August 2026 on."""
 COUNTS_TOKENS = {"num_tokens_per_microbatch_per_dp_rank"}
 """Fields that count tokens. The other fields count sequences."""
 MAX_LISTED_MISMATCHES = 12
 
 
 def moe_layers(model: Any) -> list[Any]:
-    """Return the MoE layers in the model's configuration. Until April 2026 there is one template for all layers.
-
-    Then the list has only this template.
-    """
+    """Return the MoE layers in the model's configuration. Until April 2026 there is one template for all layers."""
     layers = getattr(model, "layers", None) or [getattr(model, "layer", None)]
     return [layer for layer in layers if getattr(layer, "moe", None) is not None]
 
 
 def read_routing(config: Any) -> tuple[int, int]:
-    """Return the number of experts and the top-k of the model's first MoE layer.
-
-    Raises ContractError if the model has no MoE layer.
-    """
+    """Return number of experts and top-k of the first MoE layer. Raises ContractError if there is none."""
     layers = moe_layers(config.model_spec.model)
     if not layers:
         raise ContractError(
@@ -57,7 +44,6 @@ def read_routing(config: Any) -> tuple[int, int]:
     router = getattr(moe, "router", None)
 
     def read_number(name: str) -> int | None:
-        """Return the number from the router or, if it has none, from the MoE layer. None if both have none."""
         number = getattr(router, name, None)
         return number if number is not None else getattr(moe, name, None)
 
@@ -76,7 +62,6 @@ def find_dispatcher(layer: Any) -> Any:
 
 
 def pin(config: Any, request: Request) -> None:
-    """Set the numbers of the request's shape in ``config``. Raises ContractError."""
     shape, model = request.geometry, config.model_spec.model
     sequence_key, micro_batch_key, global_batch_key = _batch_keys(config.training)
     units_per_sequence = shape.sequence if micro_batch_key in COUNTS_TOKENS else 1
@@ -94,10 +79,6 @@ def pin(config: Any, request: Request) -> None:
 
 
 def _batch_keys(training: Any) -> tuple[str, str, str]:
-    """Return the names of the fields for sequence length, micro-batch and global batch in this revision.
-
-    Raises ContractError if the revision has other names.
-    """
     for names in BATCH_KEYS:
         if all(hasattr(training, name) for name in names):
             return names
@@ -121,14 +102,13 @@ def set_checkpointing(config: Any, value: Any) -> None:
 
 
 def _resize(model: Any, shape: Geometry) -> Any:
-    """Return the model's configuration with the numbers of ``shape``. torchtitan's builder creates the layers.
-
-    Raises ContractError if torchtitan's configuration has not the fields of torchtitan 0.3.0.
-    """
     module, _ = PINNED_RECIPE
     qwen3 = importlib.import_module(f"{MODELS}.{module}")
-    replace, first_layer = dataclasses.replace, model.layers[0]
+    replace = dataclasses.replace
+    rope_numbers = {"dim": shape.head_dim, "theta": shape.rope_theta, "max_seq_len": shape.sequence}
     try:
+        rope = model.layers[0].attention.rope
+        rope_numbers = {name: number for name, number in rope_numbers.items() if hasattr(rope, name)}
         layers = qwen3._build_qwen3_moe_layers(
             n_layers=shape.layers,
             dim=shape.hidden,
@@ -140,7 +120,7 @@ def _resize(model: Any, shape: Geometry) -> Any:
             top_k=shape.top_k,
             attn_backend="flex",
             moe_comm_backend="standard",  # all-to-all; choose_dispatcher sets the requested dispatcher later
-            rope=_resize_rope(first_layer.attention.rope, shape),
+            rope=replace(rope, **rope_numbers),
         )
         if not shape.qk_norm:
             for layer in layers:
@@ -162,19 +142,9 @@ def _resize(model: Any, shape: Geometry) -> Any:
         ) from error
 
 
-def _resize_rope(rope: Any, shape: Geometry) -> Any:
-    """Return the configuration of rotary embeddings with the numbers of ``shape``. A field that this revision does not
-    have is left out.
-    """
-    numbers = {"dim": shape.head_dim, "theta": shape.rope_theta, "max_seq_len": shape.sequence}
-    return dataclasses.replace(rope, **{name: value for name, value in numbers.items() if hasattr(rope, name)})
-
-
 def check_shape(trainer: Any, request: Request) -> list[str]:
-    """Compare the numbers of the built model with the shape.
-
-    If the request names a recipe, return the differences as warnings. Otherwise the model must have the numbers of the
-    shape, and ContractError is raised if it has not.
+    """Compare the numbers of the built model with the shape. Differences of a recipe are returned as warnings. Without
+    a recipe they raise ContractError.
     """
     try:
         mismatches = [
@@ -189,7 +159,6 @@ def check_shape(trainer: Any, request: Request) -> list[str]:
 
 
 def _differs(model: Any, shape: Geometry) -> bool:
-    """Return whether the model's configuration has to be changed to have the numbers of ``shape``."""
     try:
         return bool(list(_model_mismatches(model, shape)))
     except AttributeError:  # The fields differ from those of 0.3.0. New layers are built, and check_shape checks them.
@@ -197,11 +166,9 @@ def _differs(model: Any, shape: Geometry) -> bool:
 
 
 Mismatch = tuple[str, Any, Any]
-"""Name of a number, its actual value, and its expected value. ``_keep_differing`` leaves out equal values."""
 
 
 def _mismatches(trainer: Any, shape: Geometry) -> Iterator[Mismatch]:
-    """Yield those numbers of the built model and of its batch that differ from the numbers of the shape."""
     yield from _model_mismatches(trainer.model_config, shape)
     training = trainer.config.training
     sequence_key, micro_batch_key, _ = _batch_keys(training)
@@ -218,7 +185,6 @@ def _mismatches(trainer: Any, shape: Geometry) -> Iterator[Mismatch]:
 
 
 def _model_mismatches(model: Any, shape: Geometry) -> Iterator[Mismatch]:
-    """Yield those numbers in the model's configuration that differ from the numbers of the shape."""
     numbers: list[Mismatch] = [
         ("layers", len(model.layers), shape.layers),
         ("hidden", model.dim, shape.hidden),
@@ -240,14 +206,11 @@ def _model_mismatches(model: Any, shape: Geometry) -> Iterator[Mismatch]:
 
 
 def _keep_differing(numbers: Iterable[Mismatch]) -> Iterator[Mismatch]:
-    """Yield the numbers that differ from their expected values, each only once. All layers may have the same ones."""
     return ((name, actual, expected) for name, actual, expected in dict.fromkeys(numbers) if actual != expected)
 
 
 def count_parameters(shape: Geometry) -> int:
-    """Return the number of parameters of a model with this shape. No linear layer has a bias, and the embedding and
-    the output head do not share their weights.
-    """
+    """No linear layer has a bias, and embedding and output head do not share their weights."""
     attention = shape.hidden * shape.head_dim * (2 * shape.heads + 2 * shape.kv_heads)  # Q, output; K, V
     norms = 2 * shape.hidden + (2 * shape.head_dim if shape.qk_norm else 0)
     experts = shape.experts * 3 * shape.hidden * shape.expert_width  # gate, up and down projection

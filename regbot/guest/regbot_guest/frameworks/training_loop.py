@@ -1,13 +1,7 @@
 """Counts one steady step of a framework that has its own training loop.
 
-The module of a framework builds a trainer and passes it as a ``TrainingLoop``. This module does the work that is the
-same for all frameworks. It runs the steps, plants collectives before the last one, and counts the last one. It compares
-the count with torch's own count of collectives (the sequence number of a process group), and refuses steps that cannot
-be counted.
-
 Phases are detected from outside of the framework. A step begins in the phase ``forward``. During torch's backward call,
-the phase is ``backward``. After this call the phase is ``optimizer`` (clipping, the optimizer and its reductions),
-until the model's forward runs again.
+the phase is ``backward``. After this call it is ``optimizer``, until the model's forward runs again.
 """
 
 import math
@@ -23,11 +17,19 @@ from torch import nn
 
 from regbot_guest.axes import Axes
 from regbot_guest.compile_watch import CompileWatch
-from regbot_guest.contract import ContractError
-from regbot_guest.count import measure_sequence_advance, plant_on_groups, read_sequence_numbers
+from regbot_guest.count import (
+    build_ledger,
+    dispatch_method,
+    measure_sequence_advance,
+    plant_on_groups,
+    read_sequence_numbers,
+    refuse_compiled,
+    refuse_unreliable_count,
+)
 from regbot_guest.crash import call_unchanged
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.observer import Observer
+from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.tally import StepCounter
@@ -44,32 +46,22 @@ class TrainingLoop:
     """Modules whose calls begin the phase forward."""
     axes: Axes
     groups: Sequence[dist.ProcessGroup]
-    """Process groups in which collectives are planted."""
     step: Callable[[], float | None]
     """Runs one whole step and returns the loss, or None if the framework has not logged it."""
     backends: Callable[[Observer], Mapping[str, Mapping[str, str]]]
-    """Returns the record's table of backends for the counted step."""
     device: torch.device
     config: Mapping[str, Scalar]
-    """The framework's resolved configuration."""
     software: Mapping[str, str]
-    """Versions of packages."""
     patches: Sequence[str] = ()
-    """Descriptions of what regbot has replaced in the framework, for the ledger."""
     warnings: Sequence[str] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-    """Durations in the run, by name. A name is a stage such as ``build``, or a step such as ``step 1``."""
     build_watch: CompileWatch | None = None
-    """The watch that was active while the loop was built. It sees when code that was compiled during the build is
-    called later. None in timed runs, where compiled code may run.
-    """
+    """Was active while the loop was built, and sees later calls of code compiled there. None in timed runs."""
 
 
 def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, Any]:
-    """Run ``steps`` steps on real ranks, count the last step, and return the last step's part of the raw record (the
-    guest's output for the trusted half).
-
-    The ``loss`` of the record is [] if a loss is not finite. Raises ContractError if the count is not reliable.
+    """Run ``steps`` steps on real ranks, count the last one, and return its part of the raw record. The ``loss`` is []
+    if a loss is not finite. Raises ContractError if the count is not reliable.
     """
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
     losses: list[float] = []
@@ -97,29 +89,23 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
                 losses.append(loss)
         if numbers_before is not None:  # None: the backend keeps no sequence numbers
             liveness.update(measure_sequence_advance(observer, numbers_before))
-    _refuse_unreliable_count(request, loop, compile_watch, uncounted_watch, observer)
+    # The build watch sees calls of code that was compiled while the loop was built.
+    refuse_compiled(compile_watch, *([loop.build_watch] if loop.build_watch is not None else []))
+    refuse_unreliable_count(request, uncounted_watch, observer)
+    method = dispatch_method(observer, None, loop.patches)
     backends = loop.backends(observer)
     loss_warnings = [f"the loss of step {n + 1} is {loss}" for n, loss in enumerate(losses) if not math.isfinite(loss)]
     return {
-        "ledger": {
-            "schema": "regbot/ledger@1",
-            "source": "dispatch-mode",
-            "scope": "step",
-            "steps": 1,
-            "workload": request.workload,
-            "variant": request.variant,
-            "world_size": dist.get_world_size(),
-            "rank": dist.get_rank(),
-            "axes": loop.axes.as_record(),
-            "entries": observer.tally.entries(),
-            "host_reads": dict(observer.host_reads),
-            "liveness": liveness,
-            "program": observer.fingerprint.hexdigest(),
-            "config": dict(loop.config),
-            "software": dict(loop.software),
-            "patches": list(loop.patches),
-            "warnings": list(loop.warnings),
-        },
+        "ledger": build_ledger(
+            request,
+            loop.axes,
+            observer,
+            liveness,
+            method,
+            config=loop.config,
+            software=loop.software,
+            warnings=loop.warnings,
+        ),
         "loss": [] if loss_warnings else losses,
         "backends": {name: dict(backend) for name, backend in backends.items()},
         "phases_s": loop.seconds,
@@ -129,8 +115,6 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
 
 
 class _TrackedEngine:
-    """Wrapper of autograd's engine that sets the observer's phase: backward while backward runs, optimizer after it."""
-
     def __init__(self, engine: Any, observer: StepCounter) -> None:
         self._engine, self._observer = engine, observer
 
@@ -160,45 +144,10 @@ def track_phases(models: Sequence[nn.Module], observer: StepCounter) -> Iterator
             observer.phase = "forward"
 
     hooks = [model.register_forward_pre_hook(begin_forward) for model in models]
-    variable._execution_engine = _TrackedEngine(engine, observer)  # every call of backward looks up the engine here
+    tracked_engine = _TrackedEngine(engine, observer)  # every call of backward looks up the engine in ``variable``
     try:
-        yield
+        with replaced(variable, "_execution_engine", tracked_engine):
+            yield
     finally:
-        variable._execution_engine = engine
         for hook in hooks:
             hook.remove()
-
-
-def _refuse_unreliable_count(
-    request: Request,
-    loop: TrainingLoop,
-    compile_watch: CompileWatch,
-    uncounted_watch: UncountedWatch,
-    observer: Observer,
-) -> None:
-    """Raise ContractError if the count misses a collective, if ``torch.compile`` would compile a part of the step, or
-    if tokens were not routed as requested. ``observer`` has the counted step.
-    """
-    if uncounted_watch.collectives:
-        raise ContractError(
-            "liveness", f"a collective was issued where it cannot be counted ({uncounted_watch.collectives[0]})"
-        )
-    compiled_functions = set(compile_watch.called_names)
-    if loop.build_watch is not None:  # it sees calls of code that was compiled while the loop was built
-        compiled_functions |= set(loop.build_watch.called_names)
-    if compiled_functions:
-        raise ContractError(
-            "compiled",
-            f"{', '.join(sorted(compiled_functions)[:5])} would be compiled by torch.compile. While regbot counts a "
-            "step, it would run eagerly, as another program. Timed runs profile compiled code, so time this workload "
-            "too, or turn compilation off for it",
-        )
-    if request.routing == "balanced":
-        for axis, splits in observer.payload_splits:  # splits: rows that an all-to-all sends to each rank
-            is_on_ep = "ep" in axis.split("|")  # the axis may be 'ep|dp'
-            if is_on_ep and len(set(splits)) > 1:
-                raise ContractError(
-                    "routing",
-                    f"balanced routing was requested, but an all-to-all sends {min(splits)} to {max(splits)} rows per "
-                    "rank",
-                )

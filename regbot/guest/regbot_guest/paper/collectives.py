@@ -1,8 +1,7 @@
 """Collectives on a paper GPU. There is only one rank, and all other ranks are assumed to have the same values.
 
-Every collective of ``torch.distributed``, including functional collectives and those of FSDP, calls a kernel of
-``c10d`` for the dispatch key CUDA. The Python kernels here report to the counter, write the values of the outputs, and
-return a work handle that is already complete.
+Every collective of ``torch.distributed`` calls a kernel of ``c10d`` for the dispatch key CUDA. The kernels here report
+to the counter, write the values of the outputs, and return a work handle that is already complete.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,12 +16,9 @@ from regbot_guest.collectives import COLLECTIVES, CollectiveSpec, find_process_g
 from regbot_guest.paper.device import Device
 
 Listener = Callable[[Any, CollectiveSpec, Mapping[str, Any], Any], None]
-"""Function that is called after each collective. Its arguments are the collective's operator, spec, arguments by name,
-and outputs.
-"""
+"""Called after each collective with its operator, spec, arguments by name, and outputs."""
 
 _MAX_FLOATS = 2**20
-"""Number of elements of the largest float tensor whose values are looked up."""
 
 _listener: "Listener | None" = None
 _library: Any = None
@@ -36,10 +32,7 @@ def set_listener(listener: "Listener | None") -> "Listener | None":
 
 
 def install_kernels(device: Device) -> None:
-    """Replace the kernels of ``c10d``, torch's namespace for operators of collectives, for the paper GPU.
-
-    Operators that this version of torch lacks are skipped.
-    """
+    """Replace the kernels of ``c10d`` for the paper GPU. Operators that this version of torch lacks are skipped."""
     global _library
     _library = torch.library.Library("c10d", "IMPL")  # global, because the kernels vanish with this object
     for name, spec in COLLECTIVES["c10d"].items():
@@ -51,7 +44,6 @@ def install_kernels(device: Device) -> None:
 
 
 def _make_kernel(device: Device, func: Any, spec: CollectiveSpec) -> Callable[..., Any]:
-    """Return the kernel of the operator ``func`` on ``device``. It writes the outputs and reports to the listener."""
     num_results = len(func._schema.returns)
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -69,11 +61,7 @@ def _make_kernel(device: Device, func: Any, spec: CollectiveSpec) -> Callable[..
 
 
 def _write_outputs(device: Device, spec: CollectiveSpec, call_arguments: Mapping[str, Any]) -> list[Tensor]:
-    """Write the values of a collective's outputs, and return the outputs.
-
-    The inputs of every rank are assumed to equal the inputs of this rank. If the values of an output cannot be derived
-    from them, they become unknown.
-    """
+    """Every rank's inputs are assumed to equal this rank's. Outputs that do not follow from them become unknown."""
     outputs, inputs = outputs_and_inputs(call_arguments)
     group = find_process_group(call_arguments)
     for index, output in enumerate(outputs):
@@ -83,14 +71,11 @@ def _write_outputs(device: Device, spec: CollectiveSpec, call_arguments: Mapping
         keeps_values = spec.kind == "send_recv" and output is source
         if keeps_values:
             continue
-        input_values = device.values(source) if source is not None and _may_be_known(source) else None
+        # Large float tensors count as unknown without a look-up.
+        is_large = source is not None and source.is_floating_point() and source.numel() > _MAX_FLOATS
+        input_values = device.values(source) if source is not None and not is_large else None
         if input_values is None:
             device.write(output, None)
         else:
             device.write(output, output_values(spec.kind, input_values, output.shape, call_arguments))
     return outputs
-
-
-def _may_be_known(tensor: Tensor) -> bool:
-    """Whether to look up the values of ``tensor``. Large float tensors count as unknown without a look-up."""
-    return not tensor.is_floating_point() or tensor.numel() <= _MAX_FLOATS

@@ -28,17 +28,14 @@ class GraphContent:
 
 
 class PaperCounter(StepCounter):
-    """Counts collectives, host reads and kernel launches of one step.
-
-    The counter is active within ``with counter:``. Only the device counts at all times: it counts operators, in C++, so
-    that a counted step takes no longer than any other step.
+    """Counts collectives, host reads and kernel launches of one step within ``with counter:``. Only the device counts
+    at all times, in C++, so that a counted step takes no longer than any other step.
     """
 
     def __init__(self, device: Device, axes: Axes, tracker: ModuleTracker | None = None) -> None:
         self.device = device
         self._phase = "unknown"
         self._modules: dict[str, int] = {}
-        """Number of each module, by its path."""
         self._is_active = False
         super().__init__(axes, tracker)
         if tracker is not None:  # on_change is called whenever the running module changes
@@ -67,7 +64,6 @@ class PaperCounter(StepCounter):
         self.device.begin_step(with_fingerprint)
 
     def __enter__(self) -> "PaperCounter":
-        """Begin to count collectives, host reads and launches of libraries."""
         collectives.set_listener(self._on_collective)
         self.device.on_host_read = self.count_host_read
         super().__enter__()
@@ -75,17 +71,13 @@ class PaperCounter(StepCounter):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop counting what ``__enter__`` began to count."""
         super().__exit__()
         self._is_active = False
         self.device.on_host_read = lambda: None
         collectives.set_listener(None)
 
     def launches(self) -> dict[tuple[str, str, str], int]:
-        """Return the number of kernel launches since ``new_step``, by operator, phase and module path.
-
-        The path is '' for launches outside of any module.
-        """
+        """Return kernel launches since ``new_step``, by operator, phase and module path ('' outside of any module)."""
         paths = {number: path for path, number in self._modules.items()}
         device_launches = Counter(self.device.launches())
         # A capture launches nothing on a real GPU, but the device has counted its kernels.
@@ -93,10 +85,7 @@ class PaperCounter(StepCounter):
         return {(name, PHASES[phase], paths.get(module, "")): count for (name, phase, module), count in totals.items()}
 
     def count_launch(self, operator: str) -> None:
-        """Count the launch of one kernel of a compiled library, in the current phase and module.
-
-        Nothing is counted while the counter is not active.
-        """
+        """Count one kernel of a compiled library, in the current phase and module, while the counter is active."""
         if self._is_active:
             phase, module = PHASES.index(self.phase), self._module_number(self.module_path())
             self._library_launches[operator, phase, module] += 1
@@ -110,7 +99,6 @@ class PaperCounter(StepCounter):
         self.tally = StepTally()
 
     def end_capture(self) -> GraphContent:
-        """End the capture and return the kernels and collectives since ``begin_capture``."""
         step_tally, launches_before, previous_listener = self._state_before_capture
         graph = GraphContent(Counter(self.device.launches()) - launches_before, self.tally)
         self._captured_launches += graph.launches
@@ -119,10 +107,8 @@ class PaperCounter(StepCounter):
         return graph
 
     def replay(self, graph: GraphContent) -> None:
-        """Count one launch of a CUDA graph: its kernels and collectives, in the current phase.
-
-        Each keeps the module in which the capture ran it. If that was outside of any module, it is counted in the
-        module that launches the graph. Nothing is counted while the counter is not active.
+        """Count one launch of a CUDA graph in the current phase, while the counter is active. What the capture ran
+        outside of any module is counted in the module that launches the graph.
         """
         if not self._is_active:
             return
@@ -138,20 +124,14 @@ class PaperCounter(StepCounter):
         self.device.record(f"replay {sorted(graph.launches.items())} {graph.tally.entries()}", [])
 
     def read_operators(self) -> None:
-        """Set ``operators`` to the number of kernel launches of each operator, over all phases and modules."""
         self.operators = Counter()
         for (name, _, _), count in self.launches().items():
             self.operators[name] += count
 
     def _module_number(self, path: str) -> int:
-        """Return the number of the module with this path. Numbers begin at 1, and 0 means no module."""
         return self._modules.setdefault(path, len(self._modules) + 1) if path else 0
 
     def _on_collective(self, func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], outputs: Any) -> None:
-        """Count a collective, and add it to the fingerprint. The arguments are those of ``collectives.Listener``.
-
-        The fingerprint gets the operator, group axis, reduction, row splits, peer ranks and tensors.
-        """
         self.count_collective(func, spec, call_arguments, outputs)
         reduce_op = call_arguments.get("reduce_op")
         attributes = (

@@ -1,9 +1,7 @@
 """The functions of ``torch.cuda`` on a paper GPU.
 
-In a CPU build of torch, the module ``torch.cuda`` exists, but its functions do not work. In a CUDA build they would
-call the driver. If a function would reach the driver and has an answer on a paper GPU, this module replaces it. If it
-would reach the driver and has no answer, calling it is refused, with its name (``refused_functions.py``). All remaining
-functions of ``torch.cuda`` are torch's own: they are written in Python, and call the functions replaced here.
+If a function would reach the driver and has an answer on a paper GPU, this module replaces it. If it has no answer,
+calling it is refused by name (``refused_functions.py``). All others are torch's own, and call those replaced here.
 """
 
 import types
@@ -23,7 +21,6 @@ _DTYPES = {
     "Long": torch.int64, "Int": torch.int32, "Short": torch.int16, "Char": torch.int8, "Byte": torch.uint8,
     "Bool": torch.bool,
 }  # fmt: skip
-"""dtype of the tensor types, such as ``torch.cuda.FloatTensor``."""
 
 # Names in the result of torch.cuda.memory_stats: statistics of bytes, statistics by pool, and counts of events.
 _BYTE_STATISTICS = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
@@ -31,7 +28,6 @@ _POOL_STATISTICS = (*_BYTE_STATISTICS, "inactive_split_bytes", "allocation", "se
 _EVENT_STATISTICS = ("num_alloc_retries", "num_ooms", "num_sync_all_streams", "num_device_alloc", "num_device_free",
                      "max_split_size")  # fmt: skip
 _SYNC_DEBUG_MODES: dict[str, "int | str"] = {"default": 0, "warn": 1, "error": 2}
-"""Numbers of the modes of ``torch.cuda.set_sync_debug_mode``."""
 NCCL_VERSION = (2, 27, 5)
 """Version that a CPU build of torch reports. Programs ask for it before they reduce in bfloat16."""
 
@@ -53,9 +49,7 @@ class DeviceProperties:
 
 
 class PaperRuntime(types.ModuleType):
-    """Result of ``torch.cuda.cudart``, the functions of the CUDA runtime.
-
-    Profilers have nothing to record, and host memory needs no registration, so their functions do nothing.
+    """Result of ``torch.cuda.cudart``. Profilers have nothing to record, and host memory needs no registration.
     Functions that are missing here are refused when they are called.
     """
 
@@ -77,10 +71,7 @@ class PaperRuntime(types.ModuleType):
 
 
 class PaperRanges:
-    """Replacement for the compiled module behind ``torch.cuda.nvtx``, which marks ranges of a program for profilers.
-
-    Nobody records the ranges, so all functions only return 0.
-    """
+    """Replacement for the compiled module behind ``torch.cuda.nvtx``, whose ranges nobody records."""
 
     def __init__(self) -> None:
         for name in ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart",
@@ -89,9 +80,7 @@ class PaperRanges:
 
 
 class _TensorType(type):
-    """Type of ``torch.cuda.FloatTensor`` and of the other tensor types. Frameworks call these names and use them in
-    ``isinstance``.
-    """
+    """Type of ``torch.cuda.FloatTensor`` and the like, which frameworks call and use in ``isinstance``."""
 
     dtype: torch.dtype
     layout: torch.layout
@@ -105,10 +94,6 @@ class _TensorType(type):
         )
 
     def __call__(cls, data: Any = None, *sizes: int, device: Any = None) -> Any:
-        """Return a new tensor with the values in the list ``data``. If ``data`` is a number, it is the first size.
-
-        Without ``data``, the tensor is empty. Sparse types are refused.
-        """
         if isinstance(data, (list, tuple)):
             return torch.tensor(data, dtype=cls.dtype, device=device or "cuda")
         shape = (0,) if data is None else (data, *sizes)
@@ -120,10 +105,7 @@ class _TensorType(type):
 
 
 def install_functions(device: Device) -> None:
-    """Replace the functions of ``torch.cuda``, under all names that torch's modules have for them.
-
-    Some methods of tensors and storages are replaced too.
-    """
+    """Replace the functions of ``torch.cuda``, under all names that torch's modules have for them, and some methods."""
     runtime = PaperRuntime(device)
     torch.cuda._cudart = runtime
     torch.cuda.nvtx._nvtx = PaperRanges()  # type: ignore[assignment]
@@ -152,10 +134,8 @@ def install_functions(device: Device) -> None:
 
 
 def replace_everywhere(owner: types.ModuleType, replacements: Mapping[str, Any]) -> None:
-    """Set the attributes of ``owner`` to ``replacements``. Also rebind all names that torch's modules have for the
-    old values.
-
-    For example, ``from torch.cuda import is_available`` in another module of torch has made such a name.
+    """Set the attributes of ``owner``, and rebind the names that other modules of torch have for the old values, as
+    after ``from torch.cuda import is_available``.
     """
     replacement_by_id = {}  # by the id of the old value
     for name, replacement in replacements.items():
@@ -171,17 +151,14 @@ def replace_everywhere(owner: types.ModuleType, replacements: Mapping[str, Any])
 
 
 def _name_like_torch(replacement: Any, owner: types.ModuleType, name: str) -> None:
-    """Give a lambda the name that it has in torch, for error messages and for torch._dynamo."""
+    """For error messages and for torch._dynamo."""
     if isinstance(replacement, types.FunctionType) and replacement.__name__ == "<lambda>":
         replacement.__name__ = replacement.__qualname__ = name
         replacement.__module__ = owner.__name__
 
 
 def _no_op() -> Callable[..., None]:
-    """Return a new function that does nothing.
-
-    Each function of ``torch.cuda`` needs its own object, because torch._dynamo refuses an object with two names.
-    """
+    """Each function of ``torch.cuda`` needs its own object: torch._dynamo refuses an object with two names."""
     return lambda *_, **__: None
 
 
@@ -198,11 +175,6 @@ def _exchange_device(index: int) -> int:
 
 
 def _platform_functions(device: Device) -> dict[str, Any]:
-    """Return the functions of ``torch.cuda`` about GPUs and synchronization, by name.
-
-    ``gpu_index(-1)`` is the number of the current GPU. Each lambda is an object of its own, for the reason in
-    ``_no_op``.
-    """
     gpu = device.gpu
     sync_debug: dict[str, int | str] = {"mode": 0}  # a dict, because the functions below share it
 
@@ -232,23 +204,14 @@ def _platform_functions(device: Device) -> dict[str, Any]:
 
 
 def _free_and_total_memory(paper_gpu: Device, device: Any) -> tuple[int, int]:
-    """Return the free and the total bytes of the GPU that ``device`` names. ``paper_gpu`` stands for all GPUs."""
     total = paper_gpu.gpu.memory_bytes
     live, _ = paper_gpu.memory_use(gpu_index(device))
     return max(0, total - live), total
 
 
 def _memory_functions(paper_gpu: Device) -> dict[str, Any]:
-    """Return the functions of ``torch.cuda`` about memory, by name. Their argument ``device`` names one of the GPUs.
-
-    ``paper_gpu`` stands for all GPUs.
-    """
-
     def nested_statistics(device: Any = None) -> dict[str, Any]:
-        """Return the statistics of CUDA's allocator. Only bytes are known, and only for all pools together.
-
-        All other numbers are 0, such as those of allocations.
-        """
+        """Of CUDA's statistics, only bytes of all pools together are known. All other numbers are 0."""
         live, peak = paper_gpu.memory_use(gpu_index(device))
         pools = ("all", "large_pool", "small_pool")
         zeros = dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
@@ -271,9 +234,7 @@ def _memory_functions(paper_gpu: Device) -> dict[str, Any]:
 
 
 def _patch_accelerator() -> None:
-    """Let the memory functions of ``torch.accelerator`` call those of ``torch.cuda``, because the original ones need
-    CUDA's allocator.
-    """
+    """The memory functions of ``torch.accelerator`` need CUDA's allocator, so they call those of ``torch.cuda``."""
     cuda_names = {
         "empty_cache": "empty_cache",
         "memory_stats": "memory_stats",
@@ -294,15 +255,10 @@ def _patch_accelerator() -> None:
 
 
 def _make_caller(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a new function that calls ``function``. It is a separate object for the reason in ``_no_op``."""
     return lambda *arguments: function(*arguments)
 
 
 def _patch_tensor(device: Device) -> None:
-    """Replace methods of tensors: printing, the methods that need bytes, and those about streams and pinned memory.
-
-    Tensors with unknown values are printed without values.
-    """
     original = torch._tensor_str._str
 
     def describe(self: Tensor, *, tensor_contents: "str | None" = None) -> str:
@@ -319,11 +275,7 @@ def _patch_tensor(device: Device) -> None:
 
 
 def _patch_truncated_normal() -> None:
-    """Make ``torch.nn.init.trunc_normal_`` draw only once on the device.
-
-    The original draws again while a value is outside of the bounds. The values are unknown here, so the first draw is
-    assumed to be inside. A torch without the private function that draws needs no replacement.
-    """
+    """The original draws again while a value is outside of the bounds. Values are unknown here: draw once."""
     original = getattr(torch.nn.init, "_no_grad_trunc_normal_", None)
     if original is None:
         return
@@ -340,7 +292,6 @@ def _patch_truncated_normal() -> None:
 
 
 def _patch_storage() -> None:
-    """Make ``resize_`` of storages work on the device, and refuse to read the bytes of a storage."""
     storage_class = torch.UntypedStorage
     original_resize = storage_class.resize_
 
@@ -360,9 +311,6 @@ def _patch_storage() -> None:
 
 
 def _guard_bytes(owner: Any, name: str) -> None:
-    """Make the method ``name`` of ``owner`` refuse objects on the device, because the method needs their bytes. The
-    methods for printing are not refused, but return a text without the bytes.
-    """
     original = getattr(owner, name)
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -376,10 +324,7 @@ def _guard_bytes(owner: Any, name: str) -> None:
 
 
 def _guard_array_interface() -> None:
-    """Refuse the CUDA array interface of tensors on the device, through which other libraries read a tensor's bytes.
-
-    The replacement is a property, so that ``hasattr`` is still False for host tensors.
-    """
+    """A property, so that ``hasattr`` is still False for host tensors."""
     original = torch.Tensor.__cuda_array_interface__.__get__
 
     def interface(self: Tensor) -> Any:
@@ -396,10 +341,6 @@ def _refuse_bytes(name: str) -> NoReturn:
 
 
 def _patch_cuda_build(device: Device) -> None:
-    """Replace the functions of ``torch._C`` which the Python code of a CUDA build calls.
-
-    ``gpu_index(-1)`` is the number of the current GPU.
-    """
     module: Any = torch._C
     module._cuda_getDevice = lambda: gpu_index(-1)
     module._cuda_setDevice = lambda index: _set_device(index)  # a separate object, for the reason in _no_op

@@ -12,10 +12,7 @@ from regbot_guest.untraceable import Untraceable
 
 
 class Device:
-    """The paper GPU of this process. It stands for all GPUs of a node.
-
-    ``gpu`` is the model that it imitates.
-    """
+    """The paper GPU of this process. It stands for all GPUs of a node. ``gpu`` is the model that it imitates."""
 
     def __init__(self, gpu: GpuModel) -> None:
         import torch
@@ -24,16 +21,11 @@ class Device:
         self.refusals: list[str] = []
         """What the program requested and the device could not do. Each is a sentence."""
         self.assumptions: dict[str, str] = {}
-        """Guesses that the Python code here makes. ``notes`` adds those that the compiled library makes.
-
-        The keys are sentences, and the values are the kinds of the guesses.
-        """
+        """Guesses of the Python code here, kinds by sentence. ``notes`` adds those of the compiled library."""
         self.counter: Any = None
         """The ``PaperCounter`` of the running step, or None. CUDA graphs store and replay its counts."""
         self.is_capturing = False
-        """Whether a CUDA graph is being captured."""
         self.on_host_read: Callable[[], None] = lambda: None
-        """Called at each host read."""
         self.choose_experts: Callable[[str, Any, Any], Any] = lambda *_: torch.empty(0, dtype=torch.int64)
         """See ``set_expert_choice``. An empty tensor means that the chosen indices stay unknown."""
         # _ops has all operators of the compiled library. Python implements three of them, which the library calls.
@@ -51,7 +43,6 @@ class Device:
 
     @property
     def peak_bytes(self) -> int:
-        """Largest number of allocated bytes since the last call of ``reset_peak``."""
         return int(self._ops.peak_bytes())
 
     def reset_peak(self, gpu: "int | None" = None) -> None:
@@ -62,14 +53,11 @@ class Device:
             self._ops.reset_peak_bytes_of(gpu)
 
     def memory_use(self, gpu: int) -> tuple[int, int]:
-        """Return the live and the peak bytes of one GPU."""
         return int(self._ops.live_bytes_of(gpu)), int(self._ops.peak_bytes_of(gpu))
 
     def begin_program(self) -> None:
-        """Discard the notes, refusals, counter and garbage of an earlier program in this process.
-
-        From now on, the garbage collector does not visit the objects that exist already, which are mostly those of
-        imported modules. Visiting all of them takes 0.15 s, nearly half of the time of a step.
+        """Discard the notes, refusals, counter and garbage of an earlier program in this process. From now on, the
+        garbage collector skips existing objects: visiting them takes 0.15 s, nearly half of a step.
         """
         gc.collect()
         gc.freeze()
@@ -80,11 +68,7 @@ class Device:
         self.reset_peak()
 
     def notes(self) -> dict[str, str]:
-        """Return the guesses of the trace, for example that an unknown float was read as 1.0.
-
-        The keys are the sentences of the guesses, and the values are their kinds. The library reports its guesses as
-        notes of the form 'kind sentence'.
-        """
+        """Return the kinds of the trace's guesses by sentence. The library's notes have the form 'kind sentence'."""
         kinds_by_sentence: dict[str, str] = {}
         for note in self._ops.notes():
             kind, sentence = note.split(" ", 1)
@@ -99,18 +83,13 @@ class Device:
         return self._ops.values_of(tensor.detach()) if self.is_known(tensor) else None
 
     def write(self, tensor: Any, values: Any) -> None:
-        """Set the values of ``tensor`` without running an operator.
-
-        ``values`` is a host tensor, or None if the new values are unknown.
-        """
+        """Set the values of ``tensor`` without an operator: a host tensor, or None if they are now unknown."""
         self._ops.write_values(tensor.detach(), values)
 
     def begin_step(self, with_fingerprint: bool = False) -> None:
-        """Reset all counts for a new step."""
         self._ops.begin_step(with_fingerprint)
 
     def set_phase(self, phase: int) -> None:
-        """Count the next launches in the phase with this number."""
         self._ops.set_phase(phase)
 
     def set_module(self, module: int) -> None:
@@ -122,10 +101,8 @@ class Device:
         self._ops.record_text(text, [tensor.detach() for tensor in tensors])
 
     def launch(self, operator: str, tensors: list[Any]) -> None:
-        """Add the launch of one kernel of a compiled library, such as flash-attn, to the counts and the fingerprint.
-
-        The stand-in of a library calls this method for each kernel that the library would launch. The device itself
-        sees only torch's operators, and such a kernel belongs to none of them. ``tensors`` are its arguments.
+        """Count one kernel of a compiled library, such as flash-attn, and add it to the fingerprint. The device itself
+        sees only torch's operators. ``tensors`` are the kernel's arguments.
         """
         self.record(operator, tensors)
         if self.counter is not None:
@@ -137,27 +114,22 @@ class Device:
         return {(name, int(phase), int(module)): int(count) for name, phase, module, count in rows}
 
     def fingerprint(self) -> str:
-        """Return a hash of all operators and collectives of the step.
-
-        The library's hash is shorter than the SHA-256 of ``fingerprint.py``. It is hashed again, because all
-        fingerprints in ledgers have the length of a SHA-256.
+        """Return a hash of the step. The library's own is shorter than the SHA-256 that ledgers have, so it is hashed
+        again.
         """
         return hashlib.sha256(self._ops.fingerprint().encode()).hexdigest()
 
     def set_expert_choice(self, experts: int, choose: Callable[[str, Any, Any], Any]) -> None:
-        """Let ``choose(operator, scores, indices)`` decide which experts a router chooses by unknown scores.
-
-        ``choose`` returns the values of ``indices``, the result of the operator, or an empty tensor, which leaves them
-        unknown. ``experts`` is the number of experts. The device calls ``choose`` for topk, sort and argmax of rows
-        with this many scores.
+        """Let ``choose(operator, scores, indices)`` decide which experts a router chooses by unknown scores. It returns
+        the values of ``indices``, or an empty tensor, which leaves them unknown. The device calls it for topk, sort and
+        argmax of rows with ``experts`` scores.
         """
         self.choose_experts = choose
         self._ops.set_experts(experts)
 
     def refuse(self, reason: str) -> None:
-        """Raise Untraceable, so that the trace ends, with the reason and the running module.
-
-        The reason is also added to ``refusals``, because the code under test may catch the exception.
+        """Raise Untraceable with the reason and the running module. The reason is kept too, because the code under test
+        may catch the exception.
         """
         module = self.counter.module_path() if self.counter is not None else ""
         reason += f"; in module {module}" if module else ""
@@ -169,7 +141,6 @@ _device: "Device | None" = None
 
 
 def paper_gpu() -> "Device | None":
-    """Return the paper GPU of this process, or None if there is none."""
     return _device
 
 
@@ -181,10 +152,7 @@ def open_paper_gpu(gpu: GpuModel) -> Device:
 
 
 def _requesting_line() -> str:
-    """Return '; requested at file:line in function' for the innermost frame outside of torch and of the guest.
-
-    Return '' if there is no such frame.
-    """
+    """Name the innermost frame outside of torch and of the guest, or return ''."""
     guest_folder = str(Path(__file__).resolve().parents[1])
     for frame in reversed(traceback.extract_stack()):
         is_of_guest = frame.filename.startswith(guest_folder)

@@ -1,8 +1,5 @@
-"""CUDA graphs on a paper GPU. A capture runs its region eagerly, and a replay repeats the counts of the capture.
-
-``torch.cuda.graph`` and ``make_graphed_callables`` are torch's own functions, and use the ``CUDAGraph`` defined here.
-On a real GPU a capture launches nothing, so the captured region is not counted during the capture. A replay computes
-nothing. Its outputs keep their values from the capture, and the ledger states this.
+"""CUDA graphs on a paper GPU. A capture runs its region eagerly, and is not counted, because on a real GPU it launches
+nothing. A replay repeats the counts of the capture and computes nothing, which the ledger states.
 """
 
 from typing import Any
@@ -19,13 +16,10 @@ NOTE = (
 )
 
 
-def install_functions(device: Device) -> None:
-    """Add the class ``CUDAGraph`` and the functions for CUDA graphs to ``torch.cuda``."""
+def install_functions(device: Device) -> None:  # noqa: C901 (a class of small methods)
     pools = iter(range(1, 2**31))  # numbers of memory pools, which torch identifies by a pair of numbers
 
     class CUDAGraph:
-        """Replacement for ``torch.cuda.CUDAGraph``."""
-
         def __init__(self, **_: Any) -> None:
             self._content: Any = None
             """The ``GraphContent`` of the capture. None before the capture, and for a capture that no counter saw."""

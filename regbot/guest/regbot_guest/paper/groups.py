@@ -1,34 +1,28 @@
-"""Process groups on a paper GPU. They use fake backends, because the other ranks do not exist.
-
-A framework initialises ``torch.distributed`` and creates its groups by itself. Its calls are accepted, but a fake
-backend replaces the requested backend. The description with which a group is created (``group_desc``) identifies the
-mesh axis of the group.
+"""Process groups on a paper GPU. A framework's own calls are accepted, but fake backends replace the requested ones.
+The description of a group (``group_desc``) identifies its mesh axis.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch.distributed as dist
 
 from regbot_guest.paper.gpus import GPUS_PER_NODE
+from regbot_guest.replaced import replaced
 
 GPU_BACKEND = "cuda:fake"
-"""Replacement for the backend NCCL. A group with this backend accepts only GPU tensors, so object collectives use the
-GPU too.
-"""
+"""Replacement for NCCL. Such a group accepts only GPU tensors, so object collectives use the GPU too."""
 HOST_BACKEND = "fake"
 """Replacement for the backend gloo. A group with this backend also accepts host tensors."""
 
 
 @contextmanager
 def rank_zero_of(world: int) -> Iterator[None]:
-    """While active, this process is rank 0 of ``world`` ranks.
-
-    The environment variables are those that a launcher would set. ``init_process_group`` and ``new_group`` of torch use
-    fake backends, and ignore most other options. On exit, the variables and functions are restored, and all process
-    groups are destroyed.
+    """While active, this process is rank 0 of ``world`` ranks, with a launcher's environment variables.
+    ``init_process_group`` and ``new_group`` use fake backends, and ignore most other options. All groups are destroyed
+    on exit.
     """
     from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
 
@@ -53,7 +47,10 @@ def rank_zero_of(world: int) -> Iterator[None]:
         kept_options = {name: options[name] for name in ("group_desc", "sort_ranks") if name in options}
         return original_new_group(ranks, backend=fake_backend(backend or dist.get_backend()), **kept_options)
 
-    with _replace_functions({"init_process_group": init_process_group, "new_group": new_group}):
+    with ExitStack() as stack:
+        for module in (dist, dist.distributed_c10d):
+            stack.enter_context(replaced(module, "init_process_group", init_process_group))
+            stack.enter_context(replaced(module, "new_group", new_group))
         try:
             yield
         finally:
@@ -67,26 +64,9 @@ def rank_zero_of(world: int) -> Iterator[None]:
 
 
 def fake_backend(backend: Any) -> str:
-    """Return the fake backend that replaces ``backend``, such as 'nccl' or 'cpu:gloo,cuda:nccl'.
-
-    A backend that accepts host tensors is replaced by one that accepts them too.
+    """Return the fake backend for ``backend``, such as 'nccl' or 'cpu:gloo,cuda:nccl'. It accepts host tensors if that
+    does.
     """
     name = str(backend or "").lower()
     accepts_host_tensors = "gloo" in name or "cpu:" in name or name == HOST_BACKEND
     return HOST_BACKEND if accepts_host_tensors else GPU_BACKEND
-
-
-@contextmanager
-def _replace_functions(functions: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
-    """While active, use ``functions`` in place of the functions of torch.distributed with the same names."""
-    modules = (dist, dist.distributed_c10d)
-    originals = {name: getattr(dist, name) for name in functions}
-    for module in modules:
-        for name, function in functions.items():
-            setattr(module, name, function)
-    try:
-        yield
-    finally:
-        for module in modules:
-            for name, function in originals.items():
-                setattr(module, name, function)

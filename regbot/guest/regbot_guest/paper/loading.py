@@ -17,10 +17,8 @@ class LoadError(Exception):
 
 
 def install(library: Path, gpu: str = DEFAULT) -> Device:
-    """Turn the device ``cuda`` of this process into a paper GPU that imitates ``gpu``, a key of ``GPUS``.
-
-    ``library`` is the compiled shared library. Call this before ``import torch``, because torch looks up its functions
-    for a device only once. If the process has a paper GPU already, it is returned unchanged. Raises LoadError.
+    """Turn the device ``cuda`` of this process into a paper GPU that imitates ``gpu``, a key of ``GPUS``. Call this
+    before ``import torch``, which looks up its functions for a device only once. Raises LoadError.
     """
     existing_gpu = paper_gpu()
     if existing_gpu is not None:

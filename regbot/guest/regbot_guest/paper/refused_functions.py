@@ -1,7 +1,5 @@
-"""Refusals of the functions of ``torch.cuda`` that a paper GPU lacks.
-
-A function is refused if its code reaches the driver: it uses CUDA's part of ``torch._C``, or loads a library of the
-driver. So the refusals fit every version of torch. To support a function, add it to ``cuda.py``.
+"""Refusals of the functions of ``torch.cuda`` that a paper GPU lacks: those whose code uses CUDA's part of
+``torch._C``, or loads a library of the driver. So they fit every torch. To support a function, add it to ``cuda.py``.
 """
 
 import functools
@@ -24,10 +22,8 @@ _DRIVER_NAMES = {
     "CDLL", "_get_cuda_library", "_get_gpu_runtime_library", "_broadcast", "_broadcast_coalesced",
     "_scatter", "_gather",
 }  # fmt: skip
-"""Names in the code of a function that show that it reaches the driver."""
 _DRIVERLESS_NAMES = {"_nccl_version", "_nccl_version_suffix"}
-"""Names that begin like those of the driver, but that NCCL answers by itself. In a CPU build, ``cuda.py`` replaces the
-function that uses them."""
+"""NCCL answers these by itself. In a CPU build, ``cuda.py`` replaces the function that uses them."""
 _COMPILED_MODULES = ("torch._C", "torch._utils")
 """Modules of compiled base classes, and of the dummies that replace them in a CPU build."""
 _COMPILED_CLASSES = {"GreenContext", "GdsFile"}
@@ -35,21 +31,17 @@ _COMPILED_CLASSES = {"GreenContext", "GdsFile"}
 
 
 def torch_modules() -> Iterator[types.ModuleType]:
-    """Return the modules of torch that are loaded."""
     for name, module in list(sys.modules.items()):
         if name.split(".")[0] == "torch" and isinstance(module, types.ModuleType):
             yield module
 
 
 def cuda_modules() -> list[types.ModuleType]:
-    """Return ``torch.cuda`` and its public submodules."""
     names = [info.name for info in pkgutil.iter_modules(torch.cuda.__path__) if not info.name.startswith("_")]
     return [torch.cuda, *(importlib.import_module(f"torch.cuda.{name}") for name in names)]
 
 
 def make_refusing(device: Device, name: str) -> Callable[..., Any]:
-    """Return a function that refuses to be called. ``name`` is its full name."""
-
     def refuse(*_: Any, **__: Any) -> Any:
         device.refuse(
             f"{name} was called: the paper GPU has no such function. Report it with this line and the version of torch "
@@ -60,16 +52,12 @@ def make_refusing(device: Device, name: str) -> Callable[..., Any]:
 
 
 class NoSensorsError(Untraceable, ModuleNotFoundError):
-    """A sensor of the GPU was read.
-
-    Torch raises ModuleNotFoundError if the library that reads sensors is missing. Programs catch this error and go on
-    without the value. So the step is refused only if the program does not catch it.
+    """A sensor of the GPU was read. As in a torch without that library, programs may catch ModuleNotFoundError and go
+    on.
     """
 
 
 def _make_sensorless(name: str) -> Callable[..., Any]:
-    """Return a replacement for a function that reads sensors. ``name`` is its full name."""
-
     def read(*_: Any, **__: Any) -> Any:
         raise NoSensorsError(f"{name} was called: the paper GPU has no sensors")
 
@@ -77,9 +65,8 @@ def _make_sensorless(name: str) -> Callable[..., Any]:
 
 
 def refuse_functions(device: Device) -> None:
-    """Replace every function and class of ``torch.cuda`` that reaches the driver by one that refuses to be called.
-
-    A function that reaches the driver only to read sensors raises NoSensorsError instead.
+    """Replace every function and class of ``torch.cuda`` that reaches the driver by one that refuses to be called, or,
+    if it only reads sensors, raises NoSensorsError.
     """
     replacements: dict[int, Any] = {}  # by the id of the original
     for module in cuda_modules():
@@ -90,8 +77,10 @@ def refuse_functions(device: Device) -> None:
             if isinstance(value, type) and value.__module__.startswith("torch.cuda"):
                 if (refusing_class := _refuse_class(device, value, full_name)) is not None:
                     replacements[id(value)] = refusing_class
-            elif _is_torch_function(value) and needs_driver(value):
-                replacement = _make_sensorless(full_name) if _reads_sensors(value) else make_refusing(device, full_name)
+            elif isinstance(value, types.FunctionType) and value.__module__.startswith("torch") and needs_driver(value):
+                # A function that reaches the driver only to read sensors raises NoSensorsError.
+                only_reads_sensors = all(name.startswith(_SENSOR_PREFIXES) for name in _list_driver_names(value))
+                replacement = _make_sensorless(full_name) if only_reads_sensors else make_refusing(device, full_name)
                 replacements[id(value)] = functools.update_wrapper(replacement, value)
     for module in torch_modules():
         for name, value in list(vars(module).items()):
@@ -99,37 +88,31 @@ def refuse_functions(device: Device) -> None:
                 setattr(module, name, replacements[id(value)])
 
 
-def _is_torch_function(value: Any) -> bool:
-    """Whether ``value`` is a Python function of torch."""
-    return isinstance(value, types.FunctionType) and value.__module__.startswith("torch")
-
-
 def _refuse_class(device: Device, original: type, full_name: str) -> type | None:
-    """Return the class that replaces ``original``, or None if ``original`` itself was changed to refuse calls.
-
-    ``full_name`` is the name in the message of a refusal, such as ``torch.cuda.GreenContext``.
-    """
+    """Return the class that replaces ``original``, or None if ``original`` itself was changed to refuse calls."""
     if issubclass(original, torch.TypedStorage):  # such as torch.cuda.FloatStorage
         original.__new__ = make_refusing(device, full_name)  # type: ignore[method-assign]
         return None
-    if _is_compiled(original):
-        return _make_refusing_class(device, original, full_name)
-    _refuse_methods(device, original, full_name)
+    # Classes of compiled code, and the dummies that replace them in a CPU build.
+    has_compiled_base = any(base.__module__ in _COMPILED_MODULES for base in original.__mro__[1:])
+    if has_compiled_base or original.__name__ in _COMPILED_CLASSES:
+        names = [name for name in vars(original) if not name.startswith("_")]
+        methods = {name: staticmethod(make_refusing(device, f"{full_name}.{name}")) for name in names}
+        refused = {"__new__": make_refusing(device, full_name), "__module__": original.__module__}
+        return type(original.__name__, (), {**methods, **refused})
+    for name, method in list(vars(original).items()):
+        if isinstance(method, types.FunctionType) and needs_driver(method):
+            called_name = full_name if name == "__init__" else f"{full_name}.{name}"
+            setattr(original, name, make_refusing(device, called_name))
     return None
 
 
 def needs_driver(function: Any) -> bool:
-    """Whether the code of ``function`` reaches the driver."""
     return bool(_list_driver_names(function))
 
 
-def _reads_sensors(function: Any) -> bool:
-    """Whether ``function``, which reaches the driver, does so only to read sensors."""
-    return all(name.startswith(_SENSOR_PREFIXES) for name in _list_driver_names(function))
-
-
 def _list_driver_names(function: Any) -> list[str]:
-    """Return the names in the code of ``function`` that show that it reaches the driver. [] for a compiled function."""
+    """[] for a compiled function."""
     undecorated = getattr(function, "__wrapped__", function)
     code = getattr(undecorated, "__code__", None)
     names = _iterate_names(code) if code is not None else ()
@@ -148,29 +131,3 @@ def _iterate_names(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _iterate_names(constant)
-
-
-def _is_compiled(owner: type) -> bool:
-    """Whether ``owner`` is a class of compiled code, or the dummy that replaces it in a CPU build."""
-    _, *base_classes = owner.__mro__
-    has_compiled_base = any(base.__module__ in _COMPILED_MODULES for base in base_classes)
-    return has_compiled_base or owner.__name__ in _COMPILED_CLASSES
-
-
-def _refuse_methods(device: Device, owner: type, full_name: str) -> None:
-    """Replace the methods of ``owner`` that reach the driver by methods that refuse to be called."""
-    for name, method in list(vars(owner).items()):
-        if isinstance(method, types.FunctionType) and needs_driver(method):
-            called_name = full_name if name == "__init__" else f"{full_name}.{name}"
-            setattr(owner, name, make_refusing(device, called_name))
-
-
-def _make_refusing_class(device: Device, original: type, full_name: str) -> type:
-    """Return a class with the public names of ``original``. Creating an object and calling a method are refused."""
-    methods: dict[str, Any] = {
-        name: staticmethod(make_refusing(device, f"{full_name}.{name}"))
-        for name in vars(original)
-        if not name.startswith("_")
-    }
-    refused = {"__new__": make_refusing(device, full_name), "__module__": original.__module__}
-    return type(original.__name__, (), {**methods, **refused})

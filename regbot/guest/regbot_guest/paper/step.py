@@ -8,32 +8,30 @@ from torch import Tensor
 
 from regbot_guest.backends import describe_backends
 from regbot_guest.compile_watch import CompileWatch
-from regbot_guest.count import CountMethod, build_ledger, plant_collectives, refuse_unreliable_count, timed_stage
+from regbot_guest.count import CountMethod, build_ledger, plant_collectives, refuse_unreliable_count
 from regbot_guest.harness import Training, load_plugin, skip_other_chunks
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
 from regbot_guest.request import Request
-from regbot_guest.routing import forced_experts
+from regbot_guest.routing import forced_experts, order_experts
+from regbot_guest.stage import timed_stage
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.uncounted_collectives import UncountedWatch
 from regbot_guest.untraceable import Untraceable
 from regbot_guest.world import open_world
 
+PAPER_PATCHES = ("a paper GPU in place of one: kernels compute shapes", "process groups without peers (fake backend)")
 PATCHES = (
-    "a paper GPU in place of one: kernels compute shapes",
-    "process groups without peers (fake backend)",
+    *PAPER_PATCHES,
     "of every parameter that FSDP cuts up, the own piece only",
 )
 """What differs from a run on a real GPU. The ledger lists these texts."""
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
-    """Run ``request.steps`` steps and count the last one. Return its fields of the raw record.
-
-    The raw record is the guest's output for the trusted half. The fields are the ledger, the backends, the peaks of
-    memory, and the seconds of each stage: the build of the model and the steps (``phases_s``). Raises Untraceable if
-    the paper GPU refused something that the program did, and ContractError if the count is not reliable.
+    """Run ``request.steps`` steps and count the last one. Return its fields of the raw record. Raises Untraceable if
+    the paper GPU refused something, and ContractError if the count is not reliable.
     """
     torch.set_num_threads(1)  # traces of two arms run in parallel
     # The paper GPU counts the collectives of every thread, so other threads need no watch.
@@ -73,7 +71,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
             guesses=compile_watch.guesses() | device.notes(),
         )
         return {
-            "ledger": build_ledger(request, world, counter, liveness, method),
+            "ledger": build_ledger(request, world.axes, counter, liveness, method, config=request.resolved()),
             "loss": [],  # a paper GPU has no values
             "backends": describe_backends(request, counter, world.device),
             "phases_s": seconds,
@@ -84,11 +82,8 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
 
 
 def make_expert_choice(request: Request) -> Any:
-    """Return the function ``choose`` for ``Device.set_expert_choice``, with the requested routing.
-
-    Natural routing, which the router's own scores would decide, is assumed to be balanced. ``choose`` gets the name of
-    an operator, its scores and its output of indices. It returns the values of the indices, or an empty tensor if the
-    operator does not choose experts.
+    """Return ``choose`` for ``Device.set_expert_choice``, with the requested routing; natural routing counts as
+    balanced.
     """
     geometry = request.geometry
     routing = "skewed" if request.routing == "skewed" else "balanced"
@@ -104,18 +99,7 @@ def make_expert_choice(request: Request) -> Any:
         if operator == "aten::topk" and indices.shape[:-1] == scores.shape[:-1]:
             return route(tokens, indices.shape[-1])
         if operator == "aten::sort" and indices.shape == scores.shape:
-            return _order_experts(route(tokens, geometry.top_k), geometry.experts)
+            return order_experts(route(tokens, geometry.top_k), geometry.experts)
         return torch.empty(0, dtype=torch.int64)
 
     return choose
-
-
-def _order_experts(chosen: Tensor, experts: int) -> Tensor:
-    """Return all experts for every token, ``[tokens, experts]``, as a sort by score would. The chosen ones come first.
-
-    ``chosen`` are the chosen experts, ``[tokens, top_k]``.
-    """
-    tokens, top_k = chosen.shape
-    is_not_chosen = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
-    other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, experts - top_k)
-    return torch.cat([chosen, other_experts], dim=1)

@@ -1,9 +1,6 @@
 """Streams and events of a paper GPU. They are numbered, compared and selected as on a real GPU, but order nothing,
-because operators run immediately.
-
-The paper GPU's library creates the streams, and knows the current stream of each thread and GPU. So ``torch.Stream``,
-``torch.accelerator`` and autograd's device threads see the same streams as ``torch.cuda``. ``torch.cuda.stream`` and
-``torch.cuda.StreamContext`` are torch's own.
+because operators run immediately. The library creates them, so ``torch.Stream``, ``torch.accelerator`` and autograd's
+device threads see the same streams as ``torch.cuda``.
 """
 
 import ctypes
@@ -14,10 +11,9 @@ import torch
 from regbot_guest.paper.device import paper_gpu
 
 _DEVICE_TYPE = 1
-"""torch's number of the device type CUDA."""
 _IS_POOLED, _PRIORITY_SHIFT, _PRIORITY_BITS = 1, 1, 0b1111
-"""Layout of a stream's number, as in ``new_stream`` of ``cpp/platform.cpp``. Bit 0 marks a stream of a pool, which is
-every stream that a program creates. Bits 1 to 4 are 1 minus the stream's priority.
+"""Layout of a stream's number, as in ``new_stream`` of ``cpp/platform.cpp``. Bit 0 marks a stream that a program has
+created. Bits 1 to 4 are 1 minus the stream's priority.
 """
 _LEAST_PRIORITY, _GREATEST_PRIORITY = 0, -3
 _HANDLES_PER_GPU = 4096
@@ -25,10 +21,8 @@ _HANDLES_PER_GPU = 4096
 
 
 def gpu_index(device: Any) -> int:
-    """Return the number of the GPU that ``device`` names: a number, a ``torch.device``, or a text such as ``cuda:1``.
-
-    None, -1 and ``cuda`` mean the current GPU. Raises RuntimeError if there is no such GPU, and ValueError if
-    ``device`` is not a GPU.
+    """Return the number of the GPU that ``device`` names. None, -1 and ``cuda`` mean the current one. Raises
+    RuntimeError if there is no such GPU, and ValueError if ``device`` is not a GPU.
     """
     index = int(torch.cuda._utils._get_device_index(device, optional=True))
     if index >= torch.cuda.device_count():
@@ -40,11 +34,8 @@ def gpu_index(device: Any) -> int:
 
 
 class PaperStream(torch.Stream):
-    """Replacement for ``torch.cuda.Stream``. Waiting for a stream does nothing.
-
-    A new stream is created from ``device`` and ``priority``. An existing stream is described by the keyword arguments
-    ``numbers``: torch's ``stream_id``, ``device_index`` and ``device_type``, or the handle ``stream_ptr`` of a stream
-    that other code created.
+    """Replacement for ``torch.cuda.Stream``. ``numbers`` describe an existing stream: ``stream_id``, ``device_index``
+    and ``device_type``, or the handle ``stream_ptr``.
     """
 
     def __new__(cls, device: Any = None, priority: int = 0, **numbers: int) -> "PaperStream":
@@ -58,11 +49,7 @@ class PaperStream(torch.Stream):
 
     @property
     def cuda_stream(self) -> int:
-        """Number in place of the address that CUDA uses as the handle of a stream.
-
-        It is 0 for the default stream, the handle itself for an ExternalStream, else a small number. No address is as
-        low as these numbers, so they equal no handle of an ExternalStream.
-        """
+        """Handle: 0 for the default stream, that of an ExternalStream, else a number too small for an address."""
         if not self.stream_id & _IS_POOLED:
             return self.stream_id  # the default stream, or the handle of an ExternalStream
         return (self.device_index + 1) * _HANDLES_PER_GPU + self.stream_id
@@ -199,7 +186,6 @@ FUNCTIONS: dict[str, Any] = {
     "default_stream": default_stream,
     "get_stream_from_external": stream_from_external,
 }
-"""The names of ``torch.cuda`` that this module replaces."""
 
 
 def _refuse(reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Recording of a program, line by line, on the CPU or paper GPU: metadata, aliases, values, live bytes, operators."""
+"""Recording of a program, line by line, on the CPU or paper GPU: metadata, aliases, values, live bytes."""
 
 import gc
 from collections.abc import Iterator
@@ -16,20 +16,14 @@ GRANULARITY = 512
 """CUDA's caching allocator rounds every allocation up to a multiple of this many bytes."""
 
 
-def operator_name(func: Any) -> str:
-    return str(func._schema.name)
-
-
 class Operators(TorchDispatchMode):
-    """Collects the names of all dispatched operators and the storages of their tensors."""
+    """Collects the storages of the tensors of all dispatched operators."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.names: set[str] = set()
         self.storages: dict[int, StorageWeakRef] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.add(operator_name(func))
         result = func(*args, **(kwargs or {}))
         for value in tree_leaves((args, kwargs, result)):
             if isinstance(value, torch.Tensor):
@@ -115,5 +109,3 @@ def recording(device: str) -> Iterator[Run]:
     paper.begin_step()
     with run.operators:
         yield run
-    if device != "cpu":
-        run.operators.names |= {name for name, _, _ in paper.launches()}

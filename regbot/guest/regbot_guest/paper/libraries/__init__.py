@@ -1,11 +1,7 @@
-"""Compiled libraries on a paper GPU: modules whose functions compute shapes instead of running kernels.
+"""Stand-ins for compiled libraries, whose code passes raw pointers to its own kernels.
 
-Code that passes raw pointers to its own kernels cannot run without a GPU. Each module here is a stand-in for one
-library with such code. The functions of a stand-in return outputs of the right shape and type. They report to the
-counter which kernels the library would launch and which exchanges it would make. A call of a function that the stand-in
-lacks is refused, with the names of the library and the function.
-
-Stand-ins are loaded only on a paper GPU. For Transformer Engine, flash-attn and Triton, the Python part of the library
+Their functions return outputs of the right shape and type, and report kernels and exchanges to the counter. A function
+that a stand-in lacks is refused by name. For Transformer Engine, flash-attn and Triton, the Python part of the library
 must be installed. ``deep_ep`` needs no installation, because no package index offers it.
 """
 
@@ -26,16 +22,14 @@ MAKERS: dict[str, Callable[[Device], ModuleType]] = {
     flash_attn.NAME: flash_attn.stand_in,
     deep_ep.NAME: lambda device: deep_ep.stand_in(deep_ep.NAME, device),
 }
-"""For each compiled module, the function that creates its stand-in. It is called when the program first imports the
-module. Submodules of ``deep_ep`` have stand-ins too.
-"""
+"""Creates a module's stand-in at its first import. Submodules of ``deep_ep`` have stand-ins too."""
 _SUBMODULE = f"{deep_ep.NAME}."
 
 _finder: "_Finder | None" = None
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Import hook that returns stand-ins for compiled modules, and records the names of the stand-ins."""
+    """Import hook that returns stand-ins for compiled modules, and records their names."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
@@ -57,10 +51,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install(device: Device) -> None:
-    """Install the stand-ins. From then on, importing one of the compiled modules returns its stand-in.
-
-    Flex attention and Triton get no stand-in. Their functions that launch kernels are replaced at once.
-    """
+    """Install the stand-ins. In flex attention and Triton, the functions that launch kernels are replaced at once."""
     global _finder
     if _finder is not None:  # an earlier trace in this process has installed them
         return
@@ -73,5 +64,4 @@ def install(device: Device) -> None:
 
 
 def imported() -> list[str]:
-    """Return the names of the compiled modules that the program imported as stand-ins."""
     return sorted(_finder.imported_names) if _finder is not None else []

@@ -1,9 +1,8 @@
-"""``deep_ep`` on a paper GPU: DeepEP's ``Buffer`` and ``ElasticBuffer``, and HybridEP's ``HybridEPBuffer``.
+"""``deep_ep`` on a paper GPU: DeepEP's ``Buffer`` and ``ElasticBuffer``, and HybridEP's ``HybridEPBuffer``, with the
+published signatures (``tests/contracts``).
 
-The signatures are the published ones (``tests/contracts``). The real libraries exchange tokens without
-torch.distributed, so each call announces its exchange to the counter, with ``deepep`` or ``hybridep`` as ``via``. The
-numbers of rows follow from the routing. Every other rank is assumed to send the same rows as this rank. If the routing
-is unknown, the call is refused.
+Each call announces its exchange to the counter. The numbers of rows follow from the routing. Every other rank is
+assumed to send the same rows as this rank. If the routing is unknown, the call is refused.
 """
 
 from collections.abc import Sequence
@@ -63,10 +62,8 @@ class BufferConfig(Refusing):
 
 @dataclass(frozen=True)
 class Route:
-    """The experts to which this rank's tokens go.
-
-    ``experts`` is a boolean host tensor ``[tokens, experts]``: whether the token goes to the expert. ``ranks`` is the
-    number of ranks. All have equally many experts, and rank 0 has the first ones.
+    """``experts`` is a boolean host tensor ``[tokens, experts]``: whether the token goes to the expert. All ``ranks``
+    have equally many experts, and rank 0 has the first ones.
     """
 
     experts: Tensor
@@ -88,10 +85,7 @@ class Route:
 
     @property
     def rows_received(self) -> int:
-        """Number of rows that this rank, rank 0, receives.
-
-        Every rank is assumed to send as many rows to this rank as this rank sends to itself.
-        """
+        """Every rank is assumed to send as many rows to this rank, rank 0, as this rank sends to itself."""
         return int(self.in_rank[:, 0].sum()) * self.ranks
 
     @property
@@ -101,10 +95,7 @@ class Route:
 
 
 def stand_in(name: str, device: Device) -> StandIn:
-    """Return the stand-in for the module ``deep_ep``, or for one of its submodules.
-
-    Submodules other than ``deep_ep.utils`` have no contents: calls of their functions are refused.
-    """
+    """Return the stand-in for ``deep_ep`` or a submodule. Submodules other than ``deep_ep.utils`` have no contents."""
     contents: dict[str, Any] = {}
     if name in (NAME, UTILS):
         contents = {"EventHandle": EventHandle, "EventOverlap": EventOverlap}
@@ -122,9 +113,7 @@ def stand_in(name: str, device: Device) -> StandIn:
 
 
 def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: int) -> Route:
-    """Return the route for the experts of each token, ``[tokens, top_k]``, where -1 means no expert. There are
-    ``num_experts`` experts on ``ranks`` ranks together. Unknown or missing ``experts`` are refused.
-    """
+    """``experts`` is ``[tokens, top_k]``, where -1 means no expert. Unknown experts are refused."""
     chosen = device.values(experts) if experts is not None else None
     if chosen is None:
         device.refuse("DeepEP's dispatch was given expert indices that are not known")
@@ -136,12 +125,11 @@ def _route(device: Device, experts: "Tensor | None", num_experts: int, ranks: in
 
 
 def _announce(via: str, group: Any, rows: int, like: Tensor) -> None:
-    """Let the counter count an exchange of ``rows`` rows with the width and dtype of ``like``."""
     announce(via, group, like.dtype, lambda: rows * like.shape[-1] * like.element_size())
 
 
 def _received_experts(route: Route, experts: Tensor, device: Device) -> Tensor:
-    """Return the local expert indices of the received rows, ``[rows, top_k]``. Experts on other ranks are -1."""
+    """Return local expert indices, ``[rows, top_k]``. Experts on other ranks are -1."""
     chosen = device.values(experts)
     # Every rank is assumed to send this rank, rank 0, the same rows as this rank sends to itself.
     received = chosen[route.in_rank[:, 0]].repeat(route.ranks, 1)
@@ -149,17 +137,12 @@ def _received_experts(route: Route, experts: Tensor, device: Device) -> Tensor:
 
 
 def _padded_rows_per_expert(route: Route, alignment: "int | None") -> list[int]:
-    """Return the number of received rows for each local expert, rounded up to a multiple of ``alignment``."""
     multiple = alignment or 1
     return [-(-int(rows) // multiple) * multiple for rows in route.tokens_per_expert]
 
 
 def _buffer(device: Device) -> type:
-    """Return the class ``Buffer``, whose methods use ``device``."""
-
     class Buffer(Refusing):
-        """Replacement for the buffer of DeepEP's version 1."""
-
         __module__ = NAME
 
         num_sms = NUM_SMS
@@ -199,9 +182,7 @@ def _buffer(device: Device) -> type:
             topk_weights: "Tensor | None" = None, expert_alignment: int = 1, num_worst_tokens: int = 0, **_: Any,
         ) -> tuple[Any, ...]:  # fmt: skip
             """Return received rows, their experts and weights, padded rows per local expert, the handle and an event.
-
-            The handle of this class is the route. With a handle, other rows of the same tokens travel over its route.
-            With a handle, or without experts or weights, all results but the rows and the event are None.
+            With a handle, which is the route, or without experts or weights, all but the rows and the event are None.
             """
             has_handle = handle is not None
             route = handle or _route(device, topk_idx, num_tokens_per_expert.numel(), self.group.size())
@@ -224,10 +205,7 @@ def _buffer(device: Device) -> type:
 def _combine(
     device: Device, group: Any, x: Tensor, route: Route, weights: "Tensor | None"
 ) -> tuple[Tensor, "Tensor | None"]:
-    """Count a combine of DeepEP's version 1 or 2, which sends the experts' rows back.
-
-    Return the summed rows of this rank's tokens, and their weights, or None without ``weights``.
-    """
+    """Return the summed rows of this rank's tokens, and their weights, or None without ``weights``."""
     device.launch("deep_ep::combine", [x])
     _announce(DEEPEP, group, route.rows_received, x)
     tokens = route.experts.shape[0]
@@ -236,19 +214,14 @@ def _combine(
 
 @dataclass(frozen=True)
 class _ElasticHandle:
-    """Handle of DeepEP's version 2, which a dispatch returns and the combine receives."""
-
     route: Route
     num_sms: int
     num_recv_tokens_per_expert_list: list[int]
-    """Number of received rows for each local expert, padded to the alignment."""
 
 
 def _elastic_buffer(device: Device) -> type:
-    """Return the class ``ElasticBuffer``, whose methods use ``device``."""
-
     class ElasticBuffer(Refusing):
-        """Replacement for the buffer of DeepEP's version 2, in its compact layout (``do_expand=False``)."""
+        """DeepEP's version 2, in its compact layout (``do_expand=False``)."""
 
         __module__ = NAME
 
@@ -272,11 +245,7 @@ def _elastic_buffer(device: Device) -> type:
             num_max_tokens_per_rank: "int | None" = None, expert_alignment: "int | None" = None, num_sms: int = 0,
             *_: Any, handle: Any = None, do_expand: bool = False, **__: Any,
         ) -> tuple[Any, ...]:  # fmt: skip
-            """Return received rows, their experts and weights, the handle and an event.
-
-            With a handle, the rows travel over its route. With a handle, or without experts or weights, the received
-            experts and weights are None.
-            """
+            """Return received rows, their experts and weights (None with a handle), the handle and an event."""
             if do_expand:
                 device.refuse(
                     "deep_ep.ElasticBuffer.dispatch was called with do_expand=True, which has no stand-in yet"
@@ -304,19 +273,13 @@ def _elastic_buffer(device: Device) -> type:
 
 @dataclass(frozen=True)
 class _HybridHandle:
-    """Handle of HybridEP, which a dispatch returns and the combine receives."""
-
     route: Route
     padded_rows: Sequence[int]
     """Number of received rows for each local expert, padded to the requested multiple."""
 
 
 def _hybrid_buffer(device: Device) -> type:
-    """Return the class ``HybridEPBuffer``, whose methods use ``device``."""
-
     class HybridEPBuffer(Refusing):
-        """Replacement for HybridEP's buffer."""
-
         __module__ = NAME
 
         def __init__(
@@ -333,9 +296,7 @@ def _hybrid_buffer(device: Device) -> type:
             non_blocking: bool = False, fuse_permute_dispatch: bool = False, **_: Any,
         ) -> tuple[Any, ...]:  # fmt: skip
             """Return the rows for local experts, their weights, None for scales, the rows per expert, and the handle.
-
-            With a handle, the rows travel over its route and have no weights. ``num_permuted_tokens`` is the number of
-            returned rows, if the caller knows it.
+            With a handle, the rows travel over its route and have no weights.
             """
             has_handle = handle is not None
             if handle is None:
@@ -353,7 +314,6 @@ def _hybrid_buffer(device: Device) -> type:
         def combine_with_unpermute(
             self, *, hidden: Tensor, probs: "Tensor | None" = None, handle: Any = None, **_: Any
         ) -> tuple[Tensor, "Tensor | None"]:
-            """Return the summed rows of this rank's tokens, and with ``probs`` a weight for each token and expert."""
             route = handle.route
             device.launch("hybrid_ep::combine_with_unpermute", [hidden])
             _announce(HYBRIDEP, self.group, route.rows_received, hidden)
@@ -362,9 +322,6 @@ def _hybrid_buffer(device: Device) -> type:
             return hidden.new_empty(tokens, hidden.shape[1]), dense_weights
 
         def _route(self, experts: "Tensor | None", routing: "Tensor | None", num_experts: "int | None") -> Route:
-            """Return the route from the routing map ``routing``, ``[tokens, experts]``. If there is none, return it
-            from the experts of each token, ``[tokens, top_k]``.
-            """
             ranks = self.group.size()
             if routing is None:
                 return _route(device, experts, num_experts or self.local_experts * ranks, ranks)

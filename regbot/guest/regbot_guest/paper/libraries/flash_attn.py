@@ -1,6 +1,4 @@
-"""Stand-in for ``flash_attn_2_cuda``, the compiled module of flash-attn 2.
-
-The Python part of flash-attn runs as it is installed. The functions here follow its calls in
+"""Stand-in for ``flash_attn_2_cuda``, the compiled module of flash-attn 2. It follows the calls in
 ``flash_attn/flash_attn_interface.py`` of version 2.8.
 """
 
@@ -17,7 +15,6 @@ NAME = "flash_attn_2_cuda"
 ROWS_OF_A_BLOCK = 128
 """The kernels pad the number of queries to a multiple of this number."""
 SEED_WORDS = 2
-"""Number of elements in the random state that forward keeps for backward."""
 
 
 def stand_in(device: Device) -> StandIn:
@@ -32,9 +29,7 @@ def stand_in(device: Device) -> StandIn:
 
 
 def _forward(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the output, the log-sum-exp, an empty mask and the random state. ``query`` is ``[batch, queries, heads,
-    width]``.
-    """
+    """Return output, log-sum-exp, an empty mask and random state. ``query`` is ``[batch, queries, heads, width]``."""
     batch, queries, heads = query.shape[:3]
     return _results(query, (batch, heads, queries))
 
@@ -46,17 +41,14 @@ def _packed_forward(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tu
 
 
 def _results(query: Tensor, log_sum_exp_shape: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the output, the log-sum-exp, an empty mask and the random state, as ``_forward`` does."""
     log_sum_exp = torch.empty(log_sum_exp_shape, dtype=torch.float32, device=query.device)
     mask = query.new_empty(0)  # only tests of flash-attn request the mask
     return torch.empty_like(query), log_sum_exp, mask, torch.empty(SEED_WORDS, dtype=torch.int64, device=query.device)
 
 
 def _backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients of query, key and value, and one sum per query, which the gradient of the softmax needs.
-
-    The arguments are the output's gradient, query, key, value, output, log-sum-exp, and for each of the three gradients
-    a tensor to write to, or None.
+    """The arguments are the output's gradient, query, key, value, output, log-sum-exp, and for each of the three
+    gradients a tensor to write to, or None.
     """
     query = args[1]
     batch, queries, heads = query.shape[:3]
@@ -66,9 +58,7 @@ def _backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _packed_backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """As ``_backward``, for sequences of different lengths. Argument 9 has the start of each sequence, and the end of
-    the last one.
-    """
+    """Argument 9 has the start of each sequence, and the end of the last one."""
     query, starts = args[1], args[9]
     queries, heads = query.shape[:2]
     sequences = starts.numel() - 1
@@ -78,10 +68,6 @@ def _packed_backward(*args: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 def _gradients(inputs: Sequence[Tensor], buffers: "Sequence[Tensor | None]") -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of ``inputs``: query, key and value.
-
-    ``buffers`` has for each gradient the tensor that the caller made for it, or None. None gets a new tensor.
-    """
     query, key, value = (
         torch.empty_like(tensor) if gradient is None else gradient
         for tensor, gradient in zip(inputs, buffers, strict=True)

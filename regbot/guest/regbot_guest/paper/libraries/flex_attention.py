@@ -1,9 +1,7 @@
 """Flex attention on a paper GPU: output and log-sum-exp, without the matrix of scores.
 
-On a GPU ``torch.compile`` makes one kernel of ``flex_attention``, which never stores the scores. The eager fallback of
-torch stores them, so its launches and its peak of memory would differ from those of the kernel. Selective checkpointing
-still sees the operator, and saves its output. Gradients of tensors that a score function captures are not computed, so
-a call that needs them is refused.
+On a GPU ``torch.compile`` makes one kernel of it, which never stores the scores; torch's eager fallback stores them.
+Gradients of tensors that a score function captures are not computed, so a call that needs them is refused.
 """
 
 import importlib
@@ -19,10 +17,8 @@ FORWARD, BACKWARD = "higher_order::flex_attention", "higher_order::flex_attentio
 
 
 def replace_kernels(device: Device) -> None:
-    """Replace the two kernels behind ``flex_attention`` for GPU tensors: for autograd, and for the computation itself.
-
-    ``differentiate`` replaces the first one. It calls the operator again, below autograd, which then runs ``attend``.
-    Host tensors still use torch's kernels.
+    """Replace the kernels for GPU tensors: ``differentiate`` for autograd calls the operator again, below autograd,
+    which then runs ``attend``. Host tensors still use torch's kernels.
     """
     operator: Any = importlib.import_module("torch._higher_order_ops.flex_attention").flex_attention
     with_autograd = operator.py_kernels[DispatchKey.Autograd]
@@ -49,8 +45,8 @@ def replace_kernels(device: Device) -> None:
 
 
 def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return output ``[batch, heads, queries, value width]``, and log-sum-exp and largest scores ``[batch, heads,
-    queries]`` in float32. The output has the memory order of the query, as in torch's kernel.
+    """Return output ``[batch, heads, queries, value width]`` in the memory order of the query, as torch's kernel does,
+    and log-sum-exp and largest scores ``[batch, heads, queries]`` in float32.
     """
     order = sorted(range(query.dim()), key=query.stride, reverse=True)
     shape = (*query.shape[:-1], value.shape[-1])
@@ -60,10 +56,6 @@ def _empty_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 class _FlexAttention(torch.autograd.Function):
-    """Forward calls ``run_operator`` below autograd, which launches the forward kernel. Backward launches one kernel
-    and returns gradients without values.
-    """
-
     @staticmethod
     def forward(
         ctx: Any, device: Device, run_operator: Any, query: Tensor, key: Tensor, value: Tensor

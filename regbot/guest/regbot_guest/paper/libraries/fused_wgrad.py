@@ -1,6 +1,4 @@
-"""Stand-in for ``fused_weight_gradient_mlp_cuda``, an extension of Apex. It adds a weight gradient to the main gradient
-in place.
-"""
+"""Stand-in for ``fused_weight_gradient_mlp_cuda`` of Apex, which adds weight gradients to main ones in place."""
 
 import torch
 from torch import Tensor

@@ -1,7 +1,5 @@
-"""The common base of all stand-ins for compiled modules.
-
-A name that a stand-in lacks can still be imported and looked up, because programs look names up to find out what a
-library offers. A call of such a name is refused, with its full name.
+"""The common base of all stand-ins for compiled modules. A name that a stand-in lacks can be looked up, because
+programs find out so what a library offers. A call of such a name is refused, with its full name.
 """
 
 from collections.abc import Callable, Mapping
@@ -47,12 +45,9 @@ class Refusing(metaclass=RefusingType):
 
 
 class StandIn(ModuleType):
-    """A module of functions that compute shapes.
-
-    Calls of functions in ``kernels`` are counted as launches. Values and functions in ``uncounted`` become attributes
-    as they are, and their calls are not counted. Any other name that begins with a capital letter, or with a prefix in
-    ``enumerations``, is an enumeration or a class: its members are numbers, and it refuses to be called. All remaining
-    names are functions that refuse to be called.
+    """A module of functions that compute shapes. Calls in ``kernels`` are counted as launches, those in ``uncounted``
+    are not. Other names that begin with a capital letter or a prefix in ``enumerations`` are enumerations or classes
+    that refuse to be called. All remaining names are functions that refuse to be called.
     """
 
     def __init__(
@@ -73,7 +68,6 @@ class StandIn(ModuleType):
             setattr(self, key, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Create the attribute ``name``, which this stand-in does not have, as the docstring of the class describes."""
         if name.startswith("__"):
             raise AttributeError(name)
         attribute: Any
@@ -86,7 +80,6 @@ class StandIn(ModuleType):
         return attribute
 
     def _make_launcher(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that counts one launch of the kernel ``name``, and then calls ``function``."""
         operator = f"{self.__name__}::{name}"
 
         def launch(*args: Any, **kwargs: Any) -> Any:
@@ -99,11 +92,7 @@ class StandIn(ModuleType):
 
 
 class _Enumeration(type):
-    """An enumeration whose members are created on first use. They are numbered in the order of this first use.
-
-    In the library, the name may be a class and no enumeration, such as a buffer of overlapped communication. So
-    creating an object is refused, and so is calling a member.
-    """
+    """Members are created on first use and numbered in order. Creating an object and calling a member are refused."""
 
     def __getattr__(cls, name: str) -> int:
         if name.startswith("__"):
@@ -121,8 +110,6 @@ class _Enumeration(type):
 
 
 class _Member(int):
-    """A member of an enumeration: a number with a name. Calling it is refused."""
-
     name: str
     refuse: Callable[..., Any]
 

@@ -1,9 +1,7 @@
-"""Stand-in for ``transformer_engine_torch``, the compiled extension of Transformer Engine, in bf16.
+"""Stand-in for ``transformer_engine_torch``, the compiled extension of Transformer Engine, in bf16. It follows the
+calls in ``transformer_engine/pytorch/cpp_extensions`` of version 2.20.
 
-The Python part of Transformer Engine runs as it is installed. Only its compiled module is replaced. The functions here
-follow the calls in ``transformer_engine/pytorch/cpp_extensions`` of version 2.20. Matrix products call torch's
-operators, so that they are counted as matrix products. FP8 and FP4 recipes call functions that do not exist here. Such
-calls are refused with the name of the function.
+Matrix products call torch's operators, so that they are counted as such. FP8 and FP4 recipes are refused.
 """
 
 import enum
@@ -23,7 +21,6 @@ from regbot_guest.paper.libraries.stand_in import StandIn
 NAME = "transformer_engine_torch"
 PACKAGE = "transformer_engine"
 SEED_WORDS = 2
-"""Number of elements in the random state that fused attention keeps for its backward."""
 
 
 class DType(enum.IntEnum):
@@ -150,12 +147,8 @@ def _product(
     extra_output: Any = None,
     **__: Any,
 ) -> tuple[Any, Any, Any, Any]:
-    """Compute ``op(second) @ op(first)``, where ``op`` transposes an operand if its flag ``is_..._transposed`` is set.
-
-    Return the product, the gradient of the bias, the input of the activation, and the extra output.
-
-    ``accumulate`` adds the product to ``out``. ``is_gradient`` says that the product is one of backward, which also
-    computes the gradient of a given bias. A product of forward returns the input of the activation if ``gelu`` is set.
+    """Return ``op(second) @ op(first)``, the gradient of the bias, the input of the activation, and the extra output.
+    ``op`` transposes an operand whose flag is set. ``accumulate`` adds the product to ``out``.
     """
     left, right = second.reshape(-1, second.shape[-1]), first.reshape(-1, first.shape[-1])
     product = (left.t() if is_second_transposed else left) @ (right.t() if is_first_transposed else right)
@@ -190,10 +183,8 @@ def _grouped_product(
     *_: Any,
     **__: Any,
 ) -> Any:
-    """Compute one product per expert, write the products into ``outs``, and return ``bias``.
-
-    If ``has_single_out`` is set, ``outs`` has a single tensor with the rows of all experts. ``accumulate`` adds the
-    products to ``outs``. Each product is ``op(second) @ op(first)``, as in ``_product``.
+    """Write one product per expert, as in ``_product``, into ``outs``, or with ``has_single_out`` into the rows of
+    ``outs[0]``.
     """
     start = 0  # first row of the next product, if all products are in one tensor
     for index, (first, second) in enumerate(zip(firsts, seconds)):
@@ -217,7 +208,6 @@ def _torch_type(name: Any) -> "torch.dtype | None":
 
 
 def _rms_norm(rows: Tensor, weight: Tensor, epsilon: float, out: Any, *_: Any) -> tuple[Any, None, Tensor]:
-    """Return the normalised rows, None in place of a mean, and the reciprocal root mean square of each row."""
     scale = torch.empty(rows.numel() // rows.shape[-1], dtype=torch.float32, device=rows.device)
     return torch.empty_like(rows) if out is None else out, None, scale
 
@@ -225,13 +215,11 @@ def _rms_norm(rows: Tensor, weight: Tensor, epsilon: float, out: Any, *_: Any) -
 def _layer_norm(
     rows: Tensor, weight: Tensor, bias: Tensor, epsilon: float, out: Any, *_: Any
 ) -> tuple[Any, Tensor, Tensor]:
-    """Return the normalised rows, and the mean and the reciprocal standard deviation of each row."""
     mean = torch.empty(rows.numel() // rows.shape[-1], dtype=torch.float32, device=rows.device)
     return torch.empty_like(rows) if out is None else out, mean, torch.empty_like(mean)
 
 
 def _gated(rows: Tensor, *_: Any, **__: Any) -> Tensor:
-    """Return a tensor that is half as wide as ``rows``, because one half of each row gates the other half."""
     return rows.new_empty(*rows.shape[:-1], rows.shape[-1] // 2)
 
 
@@ -244,11 +232,7 @@ def _float_tensors(values: Sequence[Any]) -> list[Tensor]:
 
 
 def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
-    """Return the output, the log-sum-exp and the random state.
-
-    Query, key and value are the first three float tensors of ``args``. The output has the layout of the query and the
-    width of the value. ``longest`` and ``longest_kv`` are the largest numbers of queries and of keys in a sequence.
-    """
+    """Query, key and value are the first three float tensors of ``args``. Return output, log-sum-exp, random state."""
     query, _, value = _float_tensors(args)[:3]
     output = query.new_empty(*query.shape[:-1], value.shape[-1])
     heads = query.shape[-2]
@@ -258,29 +242,19 @@ def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
 
 
 def _attention_backward(*args: Any) -> list[Any]:
-    """Return the gradients of query, key and value, and None for those of the bias and the softmax offset.
-
-    Query, key and value are the first three float tensors of ``args``.
-    """
+    """Return the gradients of query, key and value, and None for those of the bias and the softmax offset."""
     query, key, value = _float_tensors(args)[:3]
     return [torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None, None]
 
 
 def _norms(chunk: int, overflow: Tensor, lists: Sequence[Sequence[Tensor]], *args: Any) -> tuple[Tensor, Tensor]:
-    """Return the norm of all tensors in ``lists[0]`` together, and the norm of each tensor.
-
-    A further argument that is true requests the norm of each tensor. Otherwise the second result is empty.
-    """
+    """Return the norm of all tensors of ``lists[0]`` and, if a further argument is true, of each tensor."""
     count = len(lists[0]) if any(args) else 0
     return torch.empty(1, device="cuda"), torch.empty(count, device="cuda")
 
 
 def _top_k(device: Device) -> Callable[..., Any]:
-    """Return the function of the fused router. ``device.choose_experts`` decides which experts the logits select.
-
-    The function returns the probabilities, the routing map (bool, ``[tokens, experts]``: whether the token goes to the
-    expert), and values that backward uses.
-    """
+    """Return the fused router: probabilities, routing map ``[tokens, experts]`` (bool), and values for backward."""
 
     def forward(logits: Tensor, top_k: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
         # The router selects as torch's topk would: choose_experts knows only operators of torch.
@@ -296,11 +270,7 @@ def _top_k(device: Device) -> Callable[..., Any]:
 
 
 def _routing_map(chosen: Tensor, shape: Sequence[int]) -> "Tensor | None":
-    """Return a boolean host tensor with ``shape``, ``[tokens, experts]``: whether the token goes to the expert.
-
-    ``chosen`` has the indices of the experts of each token. It is empty if these are unknown, and the result is then
-    None.
-    """
+    """``chosen`` is empty if the experts are unknown, and the result is then None."""
     if chosen.numel() == 0:
         return None
     return torch.zeros(tuple(shape), dtype=torch.bool).scatter_(1, chosen.view(shape[0], -1), True)
@@ -311,10 +281,6 @@ def _top_k_backward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _scores(device: Device) -> Callable[..., Any]:
-    """Return the function that computes scores for the auxiliary loss. Its results are those of ``_top_k``'s function,
-    with the scores in float32 in place of the probabilities.
-    """
-
     def forward(logits: Tensor, topk: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
         scores, routing, state = _top_k(device)(logits, topk)
         return scores.float(), routing, state
@@ -323,7 +289,6 @@ def _scores(device: Device) -> Callable[..., Any]:
 
 
 def _auxiliary_loss(probs: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-    """Return the loss, and the factor that backward uses."""
     loss = torch.empty((), dtype=probs.dtype, device=probs.device)
     return loss, torch.empty((), dtype=torch.float32, device=probs.device)
 

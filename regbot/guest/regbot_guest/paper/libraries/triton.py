@@ -1,8 +1,5 @@
-"""Triton on a paper GPU: a launch of a kernel is counted, but computes nothing.
-
-A Triton kernel writes into tensors that its caller has allocated, so all shapes are right without running the kernel.
-After a launch, the values of all GPU tensors among the kernel's arguments are unknown, because the kernel may have
-written them.
+"""Triton on a paper GPU: a launch is counted, but computes nothing. The caller has allocated the outputs, so all shapes
+are right. Afterwards the values of all GPU tensors among the arguments are unknown.
 """
 
 import importlib
@@ -14,10 +11,7 @@ from regbot_guest.paper.device import Device
 
 
 def replace_launches(device: Device) -> None:
-    """Replace the method ``run`` of Triton's classes that launch kernels. A class that the version lacks is skipped.
-
-    The replacement counts the launch, and makes the values of all GPU tensors among the arguments unknown.
-    """
+    """Replace ``run`` of Triton's classes that launch kernels. A class that the version lacks is skipped."""
     launcher_classes = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.autotuner", "Autotuner"),
                 ("triton.runtime.autotuner", "Heuristics"))  # fmt: skip
 
@@ -34,7 +28,6 @@ def replace_launches(device: Device) -> None:
 
 
 def kernel_name(function: Any) -> str:
-    """Return the name of the Python function inside Triton's objects such as JITFunction and Autotuner."""
     while not hasattr(function, "__name__") and hasattr(function, "fn"):
         function = function.fn
     return str(getattr(function, "__name__", "kernel"))

@@ -1,0 +1,77 @@
+"""Fingerprint of an HLO program. Two texts that differ only in names and metadata have equal fingerprints.
+
+The fingerprint leaves out the names of instructions, computations, parameters and the module. It also leaves out
+metadata (``op_name``, source file and line), tables of source locations, comments, and channel numbers. It includes
+everything else: operations and their order, shapes and layouts, operands, groups, backend configuration. So a renamed
+function or a moved source line does not change the fingerprint.
+
+Some compilers write source information into the program itself, such as the source lines in a Pallas kernel. Then equal
+programs can have different fingerprints. Regbot then measures needlessly, but it never misses a change.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+from regbot.ledgers.readers.hlo.text import COMMENT
+
+_STRING = r'"(?:[^"\\\n,]++|\\[^\n,]|,(?! metadata=\{))*+"'
+_NOISE = re.compile(r', metadata=\{(?:[^{}"\n]++|' + _STRING + r"|\{[^{}\n]*+\})*+\}|, channel_id=[0-9]+")
+"""Text to remove: metadata and channel numbers. A string in metadata must not contain the beginning of metadata.
+Otherwise a hostile line could be searched to its end from each such beginning.
+"""
+_DEFINED = re.compile(r"%([\w.\-]++) = ", re.ASCII)
+"""The name that an instruction defines."""
+_NAME = re.compile(r"%([\w.\-]++)", re.ASCII)
+"""A name of an instruction or a computation."""
+_MODULE_NAME = re.compile(r"HloModule [^\s,]+")
+_MODULE_NOISE = re.compile(r'fingerprint_before_lhs="[^"]*",?')
+"""Text to remove from the header line."""
+
+
+class ProgramFingerprint:
+    """Hash of a program. Computations are added one by one, each called computation before its callers."""
+
+    def __init__(self, header: str) -> None:
+        module = _MODULE_NOISE.sub("", _MODULE_NAME.sub("HloModule", header))
+        self._hash = hashlib.sha256(COMMENT.sub("", module).encode())
+        self._names: dict[str, str] = {}
+        """Replacement of the name of each earlier computation: a percent sign and a part of its digest."""
+
+    def add(self, name: str, is_entry: bool, text: str) -> None:
+        """Add one computation to the hash. ``text`` is its HLO, and ``is_entry`` says whether the program starts with
+        it.
+
+        In the text, the name of a called computation is replaced by its digest. A name that the text defines is
+        replaced by its position among these names.
+        """
+        if "/*" in text:
+            text = COMMENT.sub("", text)
+        text = _NOISE.sub("", text)
+        defined_names = _DEFINED.findall(text)
+        canonical_names = _CanonicalNames(self._names)
+        canonical_names.update({defined_name: f"%{position}" for position, defined_name in enumerate(defined_names)})
+        parts = _NAME.split(text)  # every second part is a name
+        parts[1::2] = map(canonical_names.__getitem__, parts[1::2])
+        digest = hashlib.sha256("".join(parts).encode("utf-8", "replace")).hexdigest()
+        self._names[name] = "%" + digest[:32]  # 128 bits are enough to tell computations apart
+        self._hash.update(b"ENTRY " if is_entry else b"      ")
+        self._hash.update(digest.encode())
+
+    def hexdigest(self) -> str:
+        """Return the fingerprint as 64 hexadecimal digits."""
+        return self._hash.hexdigest()
+
+
+class _CanonicalNames(dict[str, str]):
+    """Mapping from the names in a computation to their replacements.
+
+    A name that the computation does not define is looked up among the earlier computations. A name that is unknown
+    there too becomes ``%?``.
+    """
+
+    def __init__(self, computations: Mapping[str, str]) -> None:
+        self._computations = computations
+
+    def __missing__(self, name: str) -> str:
+        return self._computations.get(name, "%?")

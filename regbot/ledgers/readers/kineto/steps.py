@@ -1,0 +1,206 @@
+"""Assigns Kineto events to host calls, steps and phases by the time at which the host issued them.
+
+A kernel runs long after its launch, often during the next step. So the time at which a kernel runs is never used here.
+The correlation id links a kernel to the host call that launched it. The kernel belongs to the ``ProfilerStep#N`` during
+which the host launched it.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from regbot.ledgers.overlap import Spans, union
+from regbot.ledgers.readers.kineto.calls import CallRow
+from regbot.ledgers.readers.kineto.events import Thread
+from regbot.ledgers.readers.kineto.record import ProfilerStep, TraceRecord
+from regbot.records.ledger import Phase
+
+
+class HostTime(NamedTuple):
+    """A point in time on one thread of the host."""
+
+    time_us: float
+    thread: Thread
+
+
+class KernelLaunches:
+    """Host times of kernel launches, for the kernels with the given correlation ids."""
+
+    def __init__(self, trace: TraceRecord, correlations: Iterable[int | None]) -> None:
+        wanted_ids = np.array(
+            sorted({correlation for correlation in correlations if correlation is not None}), dtype=np.int64
+        )
+        times = trace.times  # ``times.launches`` has the correlation ids of all kernel launches
+        launched_ids = np.frombuffer(times.launches, dtype=np.int64) if times.launches else np.empty(0, dtype=np.int64)
+        threads = list(times.threads)  # a thread's position is its number
+        self._host_times: dict[int, HostTime] = {}
+        for index in np.flatnonzero(np.isin(launched_ids, wanted_ids)).tolist():
+            thread = threads[times.launch_threads[index]]
+            self._host_times[int(launched_ids[index])] = HostTime(times.launched_us[index], thread)
+
+    def find_host_time(self, correlation: int | None) -> HostTime | None:
+        """Return when the host launched the kernel with this correlation id, or None if the trace does not tell."""
+        return None if correlation is None else self._host_times.get(correlation)
+
+
+class _RowSpan(NamedTuple):
+    """Start and end of a host row, and the index of the row among all rows."""
+
+    start_us: float
+    end_us: float
+    row_index: int
+
+
+class HostRows:
+    """Finds host rows by thread and time."""
+
+    def __init__(self, rows: Iterable[CallRow]) -> None:
+        self._spans: dict[Thread, list[_RowSpan]] = {}
+        for index, row in enumerate(rows):
+            self._spans.setdefault(row.thread, []).append(_RowSpan(row.start_us, row.end_us, index))
+        for spans in self._spans.values():
+            spans.sort()
+
+    def find_row_at(self, host_time: HostTime) -> int | None:
+        """Return the index of the row that was running at ``host_time``, or None if no row was running."""
+        span = self._find_last_started(host_time)
+        return span.row_index if span is not None and host_time.time_us <= span.end_us else None
+
+    def has_row_inside(self, row: CallRow) -> bool:
+        """Whether one of these rows starts during ``row``, on the same thread."""
+        span = self._find_last_started(HostTime(row.end_us, row.thread))
+        return span is not None and span.start_us >= row.start_us
+
+    def _find_last_started(self, host_time: HostTime) -> _RowSpan | None:
+        """Return the last row of the thread that starts at or before ``host_time``, or None if there is none."""
+        spans = self._spans.get(host_time.thread, [])
+        started_count = bisect_right(spans, host_time.time_us, key=lambda span: span.start_us)
+        return spans[started_count - 1] if started_count else None
+
+
+def keep_outermost(rows: Sequence[CallRow]) -> list[CallRow]:
+    """Return ``rows`` without the rows that lie inside another row of the same name on the same thread.
+
+    Such rows are repetitions. A dispatch mode (a FLOP counter, or regbot's own) runs every operator through the
+    dispatcher a second time, and each of the two passes writes a row.
+    """
+    outermost_rows = []
+    latest_end_us: dict[tuple[Thread, str], float] = {}
+    # An outer row starts no later than the rows inside it, so it comes first in this order.
+    for row in sorted(rows, key=lambda row: (row.start_us, -row.end_us)):
+        if row.end_us > latest_end_us.get((row.thread, row.name), float("-inf")):
+            latest_end_us[row.thread, row.name] = row.end_us
+            outermost_rows.append(row)
+    return outermost_rows
+
+
+class Phases:
+    """Finds the phase at a host time: backward, optimizer or unknown."""
+
+    def __init__(self, trace: TraceRecord) -> None:
+        self._optimizer = {thread: _SpanIndex(spans) for thread, spans in trace.optimizer.items()}
+        self._backward = {thread: _SpanIndex(spans) for thread, spans in trace.times.backward.items()}
+        step_threads = {step.thread for step in trace.steps}
+        # Without steps, the main thread cannot be told from the threads of the autograd engine.
+        self._engine_threads = set(self._backward) - step_threads if step_threads else set()
+        """Threads of the autograd engine: those that run backward functions and no profiler step. All time on these
+        threads is backward, including the time between two functions.
+        """
+
+    def phase_at(self, host_time: HostTime) -> Phase:
+        """Return the phase of a call that the host issued at this time."""
+        thread, time_us = host_time.thread, host_time.time_us
+        if thread in self._engine_threads:
+            return "backward"
+        if thread in self._backward and self._backward[thread].contains(time_us):
+            return "backward"
+        if thread in self._optimizer and self._optimizer[thread].contains(time_us):
+            return "optimizer"
+        return "unknown"
+
+
+class _SpanIndex:
+    """Tells whether a time lies in one of many intervals."""
+
+    def __init__(self, spans: Spans) -> None:
+        merged = union(spans.starts, spans.ends)
+        self._starts, self._ends = merged.starts.tolist(), merged.ends.tolist()
+
+    def contains(self, time_us: float) -> bool:
+        position = bisect_right(self._starts, time_us) - 1
+        return position >= 0 and time_us <= float(self._ends[position])
+
+
+class StepWindow(NamedTuple):
+    """The part of a trace that is counted."""
+
+    is_per_step: bool
+    """Whether single steps are counted, and not the whole trace."""
+    step_count: int
+    """Number of counted steps, or of all steps in the trace if the whole trace is counted."""
+    steps: list[list[int]]
+    """Indices of the collectives in each counted step. If the whole trace is counted, there is only one item, with the
+    indices of all collectives.
+    """
+    warnings: list[str]
+
+
+def choose_window(
+    steps: Sequence[ProfilerStep], host_times: Sequence[HostTime | None], keys: Sequence[Hashable]
+) -> StepWindow:
+    """Return the steps to count.
+
+    ``host_times`` and ``keys`` have one item per collective: when the host issued it (None if the trace does not tell),
+    and its properties (kind, axis, phase and others). Two steps are equal if each key occurs equally often in both. If
+    all steps are equal, all are counted. If all steps except the first and the last are equal, the first and the last
+    are left out. Otherwise the whole trace is counted.
+    """
+    ordered_steps = sorted(steps)
+
+    def use_whole_trace(reason: str) -> StepWindow:
+        return StepWindow(
+            is_per_step=False,
+            step_count=max(len(ordered_steps), 1),
+            steps=[list(range(len(keys)))],
+            warnings=[f"counts are of the whole trace: {reason}"],
+        )
+
+    if not ordered_steps:
+        return use_whole_trace("it has no step (ProfilerStep#N; call step() on the profiler)")
+    if any(after.start_us < before.end_us for before, after in pairwise(ordered_steps)):
+        return use_whole_trace("its steps overlap")
+    without_time = sum(host_time is None for host_time in host_times)
+    if without_time:
+        return use_whole_trace(f"{without_time} of {len(host_times)} collectives cannot be assigned to a step; their "
+                               "kernels ran asynchronously and the trace does not have the kernel launches (record CPU "
+                               "activity too)")  # fmt: skip
+    indices_by_step: list[list[int]] = [[] for _ in ordered_steps]
+    starts = [step.start_us for step in ordered_steps]
+    for index, host_time in enumerate(host_times):
+        assert host_time is not None
+        position = bisect_right(starts, host_time.time_us) - 1
+        if position >= 0 and host_time.time_us <= ordered_steps[position].end_us:
+            indices_by_step[position].append(index)
+    warnings = []
+    outside_count = len(keys) - sum(map(len, indices_by_step))
+    if outside_count:
+        warnings.append(f"{outside_count} collectives outside any step were not counted")
+    key_counts = [Counter(keys[index] for index in indices) for indices in indices_by_step]
+    counted_steps = indices_by_step
+    if not _are_equal(key_counts):
+        if len(key_counts) < 3 or not _are_equal(key_counts[1:-1]):
+            totals = ", ".join(str(len(indices)) for indices in indices_by_step[:20])
+            return use_whole_trace(f"its {len(ordered_steps)} steps are not equal ({totals} collectives)")
+        counted_steps = indices_by_step[1:-1]
+        warnings.append("the first or the last step differs from the others; neither of the two was counted")
+    if not counted_steps[0] and keys:
+        return use_whole_trace("its collectives lie outside the steps")
+    return StepWindow(is_per_step=True, step_count=len(counted_steps), steps=counted_steps, warnings=warnings)
+
+
+def _are_equal(key_counts: Sequence[Counter[Hashable]]) -> bool:
+    return all(counts == key_counts[0] for counts in key_counts)

@@ -1,0 +1,224 @@
+"""Reader of Nsight Systems sqlite exports: NCCL calls from NVTX ranges, checked against the kernels that ran.
+
+The reader was written from the published schema (``nsys export --type sqlite``, 2021 to 2025). It was not tested on an
+export of a real job. NCCL marks each API call with a range in the NVTX domain "NCCL". The range names the collective,
+while the name of the kernel does not. Sizes and communicators are in the payloads of the ranges, if the export contains
+the payloads as JSON. torch and NCCL build an all-to-all from sends and receives between ncclGroupStart and
+ncclGroupEnd. The reader combines these sends and receives into one all-to-all again.
+
+Libraries that do not call NCCL (DeepEP, hybrid-ep, symmetric memory) are counted by their kernels. If there are no NVTX
+ranges, an NCCL kernel is counted if its name allows only one collective.
+
+An export can cover many processes. The ledger contains only the process on the first device.
+"""
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from regbot.ledgers.overlap import Spans, overlap_devices, union
+from regbot.ledgers.readers.groups import UNKNOWN
+from regbot.ledgers.readers.nsys.export import UNKNOWN_PROCESS, Export, NsysKernel, get_process, open_database
+from regbot.ledgers.readers.nsys.ranges import NvtxCall, NvtxCalls, read_calls
+from regbot.ledgers.readers.source import Source
+from regbot.ledgers.readers.tally import MAX_SECONDS, STEPS_UNKNOWN, CallTally, EntryKey, Unclassified
+from regbot.records.ledger import Entry, Kind, Ledger
+from regbot.records.text.clip import clip
+from regbot.records.text.printable import printable
+
+NAME = "nsys"
+TITLE = "Nsight Systems sqlite export"
+
+MAGIC = b"SQLite format 3\x00"
+
+
+def recognises(head: bytes) -> bool:
+    return head.startswith(MAGIC)
+
+
+def read(source: Source) -> Ledger:
+    """Return the ledger of the export in ``source``. Raises ReadError."""
+    if not source.head.startswith(MAGIC):
+        raise source.error("is not an SQLite database; nsys export --type sqlite REPORT.nsys-rep writes one")
+    if source.is_gzip:
+        raise source.error("is compressed; decompress it first, because SQLite reads the file in place")
+    try:
+        with closing(open_database(source)) as database:
+            return _build_ledger(source, Export(source, database))
+    except sqlite3.Error as error:
+        raise source.error(f"cannot be read as SQLite: {clip(printable(str(error)), 200)}; export it again") from error
+    except (OverflowError, UnicodeDecodeError) as error:  # numbers out of range, or names in SQLite's own messages
+        raise source.error("contains numbers or names that are not valid in an export; export it again") from error
+
+
+def _spans_by_device() -> dict[int, Spans]:
+    return defaultdict(Spans)
+
+
+@dataclass
+class _ProcessKernels:
+    """Sums over the kernels of one process."""
+
+    first_device: int = 0
+    nccl: Counter[frozenset[Kind]] = field(default_factory=Counter)
+    """Number of NCCL kernels, by the kinds of collectives that a kernel with this name can run."""
+    nccl_in_graphs: int = 0
+    """Number of NCCL kernels that a CUDA graph launched."""
+    calls: list[NvtxCall] = field(default_factory=list)
+    """Calls of libraries other than NCCL. Each payload or control kernel counts as one call."""
+    unclassified: Unclassified = field(default_factory=Unclassified)
+    communication: dict[frozenset[Kind], dict[int, Spans]] = field(
+        default_factory=lambda: defaultdict(_spans_by_device)
+    )
+    """Times of communication kernels in nanoseconds, by possible kinds and device."""
+    compute: dict[int, Spans] = field(default_factory=_spans_by_device)
+    """Times of compute kernels, by device."""
+
+    def add(self, kernel: NsysKernel) -> None:
+        """Add one kernel. Barriers (category 'sync') are dropped."""
+        communication = kernel.communication
+        if communication is None:
+            self.compute[kernel.device].add(kernel.start, kernel.end)
+            return
+        kinds = communication.possible_kinds
+        if communication.category == "nccl":
+            self.nccl[kinds] += 1
+            self.nccl_in_graphs += kernel.in_graph
+        elif key := communication.make_key(UNKNOWN, 0):
+            self.calls.append(NvtxCall(key, None))
+            kinds = frozenset((key.kind,))
+        elif communication.category == "unknown":
+            self.unclassified.add(kernel.name, seconds=(kernel.end - kernel.start) / 1e9)
+        if kinds:
+            self.communication[kinds][kernel.device].add(kernel.start, kernel.end)
+
+    def count_nccl_kernels(self) -> None:
+        """Add NCCL kernels to ``calls`` if their name allows only one collective, else to ``unclassified``."""
+        for kinds, count in self.nccl.items():
+            kind = _find_only_kind(kinds)
+            if kind is not None:
+                key = EntryKey(kind, UNKNOWN, 0, UNKNOWN, "unknown", "payload", "nccl")
+                self.calls += [NvtxCall(key, None)] * count
+            else:
+                is_generic = len(kinds) >= 8  # a kernel with the name 'Generic' can run any collective
+                name = "NCCL kernels" if is_generic else "NCCL kernels that serve " + " or ".join(sorted(kinds))
+                self.unclassified.add(name, count)
+
+
+def _build_ledger(source: Source, export: Export) -> Ledger:
+    """Return the ledger of the process on the first device. Raises ReadError if it recorded no communication."""
+    ranges = export.ranges()
+    kernels_by_process: dict[int, _ProcessKernels] = {}
+    for kernel in export.kernels():
+        process_kernels = kernels_by_process.setdefault(kernel.process, _ProcessKernels(kernel.device))
+        process_kernels.first_device = min(process_kernels.first_device, kernel.device)
+        process_kernels.add(kernel)
+    processes = {get_process(nvtx_range.thread) for nvtx_range in ranges} or set(kernels_by_process)
+
+    def sort_key(process: int) -> tuple[bool, int, int]:  # processes without kernels come last
+        kernels = kernels_by_process.get(process)
+        return kernels is None, kernels.first_device if kernels else 0, process
+
+    process = min(processes, key=sort_key, default=UNKNOWN_PROCESS)
+    # Perhaps the export does not name the process of its kernels.
+    kernels = kernels_by_process.get(process) or kernels_by_process.get(UNKNOWN_PROCESS) or _ProcessKernels()
+    nvtx = read_calls([nvtx_range for nvtx_range in ranges if get_process(nvtx_range.thread) == process])
+    if not nvtx.calls:
+        kernels.count_nccl_kernels()
+    calls = [*(call for call in nvtx.calls if call.key.group_size != 1), *kernels.calls]
+    if not calls and not kernels.unclassified:
+        raise source.error(
+            "contains no NCCL call and no communication kernel, so no communication was recorded; profile with "
+            "--trace=cuda,nvtx --cuda-graph-trace=node"
+        )
+    tally = CallTally(source)
+    for key, size_bytes in calls:
+        tally.add(key, size_bytes)
+    return Ledger(
+        source="nsys:nvtx" if nvtx.calls else "nsys:kernels",
+        scope="whole",
+        steps=1,
+        world_size=None,
+        entries=_add_times(source, tally.entries(nvtx.largest_communicator), kernels),
+        unclassified=kernels.unclassified.records(),
+        guesses=[STEPS_UNKNOWN, *_list_guesses(calls, kernels)],
+        warnings=[*_list_warnings(nvtx, kernels, len(processes))],
+    )
+
+
+def _find_only_kind(kinds: frozenset[Kind]) -> Kind | None:
+    """Return the only collective that a kernel can run, or None if there are several.
+
+    Two uncommon uses of a kernel are ignored: barriers, which are all-reduces without data, and collectives on lists of
+    uneven tensors, which NCCL runs as broadcasts or reductions.
+    """
+    candidates = kinds - {"barrier"}
+    if candidates == {"all_gather", "broadcast"}:
+        return "broadcast"
+    if candidates == {"reduce_scatter", "reduce"}:
+        return "reduce"
+    return next(iter(candidates)) if len(candidates) == 1 else None
+
+
+def _add_times(source: Source, entries: list[Entry], kernels: _ProcessKernels) -> list[Entry]:
+    """Return the entries, with exposed and hidden seconds where kernels can be assigned.
+
+    A kernel name allows several kinds of collectives. So kernels are assigned to an entry only if no other entry has
+    one of these kinds.
+    """
+    compute = {device: union(spans.starts, spans.ends) for device, spans in kernels.compute.items()}
+    indices_by_kind: dict[Kind, list[int]] = defaultdict(list)
+    for index, entry in enumerate(entries):
+        indices_by_kind[entry.kind].append(index)
+    timed_entries = list(entries)
+    for kinds, spans_by_device in kernels.communication.items():
+        indices = [index for kind in kinds for index in indices_by_kind[kind][:2]]  # two are already too many
+        if len(indices) != 1:
+            continue
+        entry = timed_entries[indices[0]]
+        exposed, hidden = overlap_devices(spans_by_device, compute)
+        exposed_s, hidden_s = (entry.exposed_s or 0) + exposed / 1e9, (entry.hidden_s or 0) + hidden / 1e9
+        if max(exposed_s, hidden_s) > MAX_SECONDS:
+            raise source.error("has kernels that run for months; its times are wrong, export it again")
+        timed_entries[indices[0]] = entry.model_copy(update={"exposed_s": exposed_s, "hidden_s": hidden_s})
+    return timed_entries
+
+
+def _list_guesses(calls: list[NvtxCall], kernels: _ProcessKernels) -> Iterator[str]:
+    unsized = sum(call.bytes is None for call in calls)
+    if unsized:
+        yield f"the bytes of {unsized:,} calls are unknown and shown as 0: the export has no payload for them"
+    if any(not call.key.group_size for call in calls):
+        yield "the groups of some calls are unknown; they get the size of the largest known group, and at least 2"
+    if kernels.nccl_in_graphs:
+        yield (
+            f"{kernels.nccl_in_graphs:,} NCCL kernels ran from CUDA graphs. NCCL writes its ranges only at "
+            "capture, so replayed collectives are not counted"
+        )
+
+
+def _list_warnings(nvtx: NvtxCalls, kernels: _ProcessKernels, process_count: int) -> Iterator[str]:
+    yield (
+        "the reader follows the published schema and is not yet checked against a real export; element types are "
+        "unknown"
+    )
+    nccl_calls, nccl_kernels = len(nvtx.calls), kernels.nccl.total()
+    if not nccl_calls:
+        yield (
+            "no NVTX ranges of NCCL: collectives are counted by kernel names, which are often ambiguous; profile with "
+            "--trace=cuda,nvtx"
+        )
+    if nvtx.exchanges:
+        yield (
+            f"{nvtx.exchanges:,} groups of sends and receives with two peers or more are counted as one all-to-all each"
+        )
+    if nccl_calls and nccl_kernels and nccl_kernels != nccl_calls:
+        yield (
+            f"{nccl_calls:,} NCCL calls, but {nccl_kernels:,} NCCL kernels: grouped calls share a kernel, "
+            "and calls in graphs or on copy engines have no kernel of their own"
+        )
+    if process_count > 1:
+        yield f"the export covers {process_count} processes; this ledger is that of the process on the first device"
+    yield from kernels.unclassified.warnings()
