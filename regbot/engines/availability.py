@@ -10,15 +10,11 @@ from regbot.engines.sandbox import Sandbox, bubblewrap_version, sandbox_from_set
 from regbot.records.config import ConfigError, SandboxSettings
 
 TRY_S = 30.0
-"""Limit for the test program."""
 
 
 def sandbox_for(settings: SandboxSettings, untrusted: bool = False, disabled: bool = False) -> Sandbox | None:
-    """Return the sandbox in which the code must run; None if it may run without one.
-
-    Code needs a sandbox if ``untrusted`` is set, on the command line or in the settings. ``disabled`` overrides both.
-    Raises ConfigError if the code needs a sandbox and no sandbox works on this machine.
-    """
+    """Return the sandbox in which the code must run; None if it may run without one. ``disabled`` overrides the others.
+    Raises ConfigError if the code needs a sandbox and none works on this machine."""
     is_untrusted = untrusted or settings.untrusted
     if disabled or not is_untrusted:
         return None
@@ -32,10 +28,8 @@ def sandbox_for(settings: SandboxSettings, untrusted: bool = False, disabled: bo
 
 
 def unavailable_reason(sandbox: Sandbox | None = None) -> str:
-    """Return why no sandbox works here, with advice; '' if a short program worked in one.
-
-    The program runs in ``sandbox``, or in a sandbox with the default limits if it is None.
-    """
+    """Return why ``sandbox`` (by default one with the default limits) does not work here, with advice; '' if a short
+    program worked in it."""
     bubblewrap = bubblewrap_version()
     if not sys.platform.startswith("linux"):
         return "a sandbox needs Linux, and this is another system"
@@ -46,7 +40,7 @@ def unavailable_reason(sandbox: Sandbox | None = None) -> str:
 
 
 def _try_sandbox(sandbox: Sandbox) -> str:
-    """Run a program that writes one file in the sandbox. Return what went wrong; '' if the file was written."""
+    """Return what went wrong when a program in the sandbox wrote one file; '' if nothing."""
     with tempfile.TemporaryDirectory(prefix="regbot-") as name:
         folder = Path(name)
         launch = Launch(

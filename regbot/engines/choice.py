@@ -21,15 +21,9 @@ def open_engine(
     untrusted: bool = False,
     no_sandbox: bool = False,
 ) -> Iterator[Engine]:
-    """Yield the engine ``name``, configured by ``config``. On exit, release the reservations of the engine.
-
-    cache      A folder of this user. For an engine with several nodes, it must be on a file system that all nodes
-               share.
-    say        Shows a progress message, such as a wait in the scheduler's queue.
-    untrusted  Run the code in a sandbox. ``no_sandbox`` overrides it.
-
-    Raises ConfigError.
-    """
+    """Yield the engine ``name``. On exit, its reservations are released. ``cache`` is a folder of this user, on a file
+    system that all nodes share. ``say`` shows a progress message. ``untrusted`` runs the code in a sandbox;
+    ``no_sandbox`` overrides it. Raises ConfigError."""
     sandbox = sandbox_for(config.sandbox, untrusted, no_sandbox)
     if name == "local":
         yield LocalEngine(cache / "timing.lock", sandbox)

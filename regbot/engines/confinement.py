@@ -1,17 +1,8 @@
-"""Set up the sandbox of a guest on its node: memory file systems, devices and control groups.
-
-This module is a part of the supervisor. Like the supervisor it is loaded by path and uses only the standard library.
-``regbot.engines.sandbox`` computes bubblewrap's options and sends them with the launch. This module does two things
-that the options cannot do. It looks up and creates what exists only on the guest's node. It also mounts file systems
-with a limit on bytes and files, which bubblewrap does not support.
-
-The memory file systems are mounted below the record folder, in the supervisor's own mount namespace. They exist until
-the supervisor ends, so the supervisor can still read the record after the sandbox has ended:
-
-    record   the guest's record folder; copied to the real one at the end
-    tmp, shm the guest's /tmp and /dev/shm
-    files    small files that replace files of the system in the guest
-"""
+"""Set up the sandbox of a guest on its node: memory file systems, devices and control groups. A part of the supervisor:
+it is loaded by path and uses only the standard library. ``regbot.engines.sandbox`` computes bubblewrap's options. This
+module looks up and creates what exists only on the guest's node, and mounts file systems with a limit on bytes and
+files below the record folder, in the supervisor's own mount namespace: ``record``, which is copied to the real folder
+at the end, ``tmp`` and ``shm``, the guest's /tmp and /dev/shm, and ``files``, which replace files of the system."""
 
 import contextlib
 import ctypes
@@ -38,25 +29,23 @@ NETWORK_DEVICES = ("infiniband",)
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 MAX_DEPTH = 32
-"""Maximum depth of nested folders in a record. Deeper folders are not copied."""
 RESERVE_BYTES, RESERVE_FILES, RESERVE_SHARE = 2**30, 100_000, 0.1
 """Free bytes and free files that a guest must leave on a disk, so that regbot can write its own: at most this share of
 the disk. They are many, because the guest goes on writing until it is looked at and ended."""
 MAX_FILES_BEFORE = 1_000_000
 """Maximum number of files in a folder of a guest when it starts. Counting as many takes a few seconds."""
 FILES_PER_LOOK = 4096
-"""Number of files that are counted between two looks at the free space."""
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 """Error numbers of a folder that was removed or replaced after it was listed."""
 GROUP_PREFIX = "regbot-"
 GROUP_S = 2.0
-"""Seconds that the kernel may take to release a control group after its processes have ended."""
 
 # Constants of Linux: flags of unshare and mount, and the number of the system call keyctl by architecture.
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_SLAVE = 2, 4, 16384, 1 << 19
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280, "riscv64": 219}
 _JOIN_SESSION_KEYRING = 1
+FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TOO_LARGE = -1
 """Remaining bytes of a copy that was stopped, because the contents are too large or nested too deep."""
 
@@ -65,16 +54,14 @@ class MemoryFileSystems:
     """The memory file systems of one launch. They exist until the supervisor process ends."""
 
     def __init__(self, settings: Mapping[str, Any], folder: str) -> None:
-        """Mount the file systems over ``folder``, the record folder. Raises OSError if mounting is forbidden.
-
-        ``settings["file_systems"]`` has the limits of each file system: bytes and number of files.
-        ``settings["files"]`` has the texts of the files that replace files of the system, by name.
+        """Mount the file systems over ``folder``, the record folder. ``settings`` has the bytes and the number of files
+        of each, and the texts of the files that replace files of the system. Raises OSError if mounting is forbidden.
         """
         self.folder = folder
         record_bytes, _ = settings["file_systems"]["record"]
         self.limit: int = record_bytes  # of the copied record
         # Opened before the mount, which hides it.
-        self.real_folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.real_folder = os.open(folder, FOLDER & ~os.O_NOFOLLOW)
         self.record = str(Path(folder, "record"))
         libc = ctypes.CDLL(None, use_errno=True)
         _unshare_mounts(libc)
@@ -89,67 +76,48 @@ class MemoryFileSystems:
             _mount(libc, str(Path(folder, name)), max_bytes, max_files, mode)
 
     def is_full(self) -> bool:
-        """Whether the record's file system has no free space or no free file.
-
-        Deleted files that are still open take space too.
-        """
+        """Whether the record's file system is full. Deleted files that are still open take space too."""
         state = os.statvfs(self.record)
         return state.f_bfree == 0 or state.f_ffree == 0
 
     def copy_record(self) -> bool:
-        """Copy the record to the real folder. Return False if the record exceeds its limit and the copy is incomplete.
-
-        Only files, folders and links are copied. All processes that wrote to the record have ended. The modification
-        time of a copy is the change time of the original file, which the guest cannot set.
-        """
-        source = os.open(self.record, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        """Copy the record's files, folders and links to the real folder. Return False if it exceeds its limit. The
+        modification time of a copy is the change time of the original, which the guest cannot set."""
+        source = os.open(self.record, FOLDER & ~os.O_NOFOLLOW)
         try:
-            remaining_bytes = _copy(source, self.real_folder, self.limit, MAX_DEPTH)
-            return remaining_bytes >= 0
+            return _copy(source, self.real_folder, self.limit, MAX_DEPTH) >= 0
         finally:
             os.close(source)
 
 
 def _unshare_mounts(libc: ctypes.CDLL) -> None:
-    """Create a mount namespace for this process. A user other than root also needs a new user namespace for this.
-
-    The new user namespace maps the user and the group to themselves. Raises OSError if namespaces are forbidden.
-    """
-    if libc.unshare(_CLONE_NEWNS) == 0:
-        _require_success(
-            libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "cannot detach from the system's mounts"
-        )
-        return
-    user, group = os.getuid(), os.getgid()
-    _require_success(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "no user namespace is allowed here")
-    Path("/proc/self/setgroups").write_text("deny")
-    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
-    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
-    _require_success(libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "a user namespace may mount nothing here")
+    """Create a mount namespace for this process. A user other than root also needs a new user namespace, which maps the
+    user and the group to themselves. Raises OSError."""
+    if libc.unshare(_CLONE_NEWNS) != 0:
+        user, group = os.getuid(), os.getgid()
+        _require_success(libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "no user namespace is allowed here")
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+        Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+    _require_success(libc.mount(None, b"/", None, _MS_REC | _MS_SLAVE, None), "cannot detach from the system's mounts")
 
 
 def _mount(libc: ctypes.CDLL, folder: str, max_bytes: int, max_files: int, mode: int) -> None:
-    """Mount a memory file system over ``folder``. A limit of 0 would mean no limit, so small limits are raised."""
+    """Mount a memory file system. A limit of 0 would mean no limit, so small limits are raised."""
     options = f"size={max(max_bytes, 4096)},nr_inodes={max(max_files, 16)},mode={mode:o}".encode()
     result = libc.mount(b"regbot", os.fsencode(folder), b"tmpfs", _MS_NOSUID | _MS_NODEV, options)
     _require_success(result, f"{folder}: a file system in memory cannot be mounted")
 
 
 def _require_success(result: int, what: str) -> None:
-    """Raise OSError if a call of the C library failed. ``what`` says what the caller cannot do then."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
 
 
 def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
-    """Copy the contents of one folder to another. ``source`` and ``target`` are descriptors of the open folders.
-
-    A file in the target that has the name of a copied file is replaced.
-
-    Copy at most ``remaining_bytes``, and return how many of them are left. Return a negative number if the contents are
-    too large, or nested more than ``depth`` folders deep.
-    """
+    """Copy at most ``remaining_bytes`` from one open folder to another, and return how many are left; a negative number
+    if the contents are too large or nested too deep. A file with the name of a copied file is replaced."""
     with os.scandir(source) as listing:
         names = sorted(item.name for item in listing)
     for name in names:
@@ -158,11 +126,14 @@ def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
             if depth == 0:
                 return _TOO_LARGE
             os.chmod(name, 0o700, dir_fd=source)  # so that it can be opened
-            subfolder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)
+            with contextlib.suppress(FileExistsError):  # another node of this run has created the folder
+                os.mkdir(name, 0o755, dir_fd=target)
+            subfolder, copy = (os.open(name, FOLDER, dir_fd=parent) for parent in (source, target))
             try:
-                remaining_bytes = _copy_folder(subfolder, name, target, remaining_bytes, depth)
+                remaining_bytes = _copy(subfolder, copy, remaining_bytes, depth - 1)
             finally:
                 os.close(subfolder)
+                os.close(copy)
         elif stat.S_ISREG(status.st_mode):
             remaining_bytes = _copy_file(source, name, target, remaining_bytes, status)
         elif stat.S_ISLNK(status.st_mode):  # copied as a link; readers of records reject links
@@ -173,25 +144,7 @@ def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
     return remaining_bytes
 
 
-def _copy_folder(source: int, name: str, target: int, remaining_bytes: int, depth: int) -> int:
-    """Copy the open folder ``source`` to the folder ``name`` in the open folder ``target``.
-
-    The result is that of ``_copy``.
-    """
-    with contextlib.suppress(FileExistsError):  # another node of this run has created the folder
-        os.mkdir(name, 0o755, dir_fd=target)
-    copy = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=target)
-    try:
-        return _copy(source, copy, remaining_bytes, depth - 1)
-    finally:
-        os.close(copy)
-
-
 def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status: os.stat_result) -> int:
-    """Copy the file ``name`` of the open folder ``folder`` to the open folder ``target``.
-
-    ``status`` is the status of the file before the copy. The result is that of ``_copy``.
-    """
     if status.st_size > remaining_bytes:
         return _TOO_LARGE
     os.chmod(name, 0o600, dir_fd=folder)  # so that it can be opened
@@ -204,8 +157,7 @@ def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status
                 remaining_bytes -= len(data)
                 unwritten = memoryview(data)
                 while unwritten:
-                    written_bytes = file.write(unwritten)
-                    unwritten = unwritten[written_bytes:]
+                    unwritten = unwritten[file.write(unwritten) :]
             os.utime(file.fileno(), ns=(status.st_ctime_ns, status.st_ctime_ns))
     finally:
         os.close(source)
@@ -213,7 +165,6 @@ def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status
 
 
 def _clear(name: str, folder: int) -> None:
-    """Delete the file ``name`` in an open folder if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name, dir_fd=folder)
 
@@ -222,22 +173,16 @@ def _clear(name: str, folder: int) -> None:
 
 
 def with_devices(arguments: Sequence[str], visible: str | None, network: bool) -> list[str]:
-    """Return bubblewrap's ``arguments`` with the placeholder DEVICES replaced by the options for this node's devices.
-
-    ``visible`` is the guest's CUDA_VISIBLE_DEVICES, None if it is unset. ``network`` adds the RDMA devices.
-    """
+    """Return bubblewrap's ``arguments`` with the placeholder DEVICES replaced by options for this node's devices."""
     position = arguments.index(DEVICES)
     return [*arguments[:position], *device_options(Path("/dev"), visible, network), *arguments[position + 1 :]]
 
 
 def device_options(folder: Path, visible: str | None, network: bool) -> list[str]:
-    """Return bubblewrap's options for the devices in ``folder``.
-
-    ``visible`` is the guest's CUDA_VISIBLE_DEVICES, None if it is unset. If it lists GPUs by number, only these GPUs
-    are made visible. They get new numbers from 0 in the guest, because CUDA numbers the GPUs that it can open. For
-    example, "3,1" makes two GPUs visible, and the guest gets "1,0". If ``visible`` has other names (UUIDs), all GPUs
-    are made visible and CUDA selects among them.
-    """
+    """Return bubblewrap's options for the devices in ``folder``. If ``visible``, the guest's CUDA_VISIBLE_DEVICES,
+    lists GPUs by number, only these are made visible. They get new numbers from 0, because CUDA numbers the GPUs that
+    it can open: "3,1" becomes "1,0". With other names (UUIDs) or None, all GPUs are made visible. ``network`` adds the
+    RDMA devices."""
     names = [*PLAIN_DEVICES, *(NETWORK_DEVICES if network else ())]
     other_devices = [folder / name for name in names if (folder / name).exists()]
     gpu_devices = [path for path in folder.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
@@ -256,10 +201,7 @@ def device_options(folder: Path, visible: str | None, network: bool) -> list[str
 
 
 def _parse_gpu_numbers(visible: str | None, gpu_count: int) -> list[int] | None:
-    """Return the GPU numbers in CUDA_VISIBLE_DEVICES; None if it is unset or names anything but existing numbers.
-
-    ``visible`` is the value of the variable. The existing numbers are those below ``gpu_count``.
-    """
+    """Return the GPU numbers in CUDA_VISIBLE_DEVICES; None if it is unset or names anything but existing numbers."""
     if visible is None:
         return None
     words = [word.strip() for word in visible.split(",") if word.strip()]
@@ -269,8 +211,7 @@ def _parse_gpu_numbers(visible: str | None, gpu_count: int) -> list[int] | None:
 
 
 def _can_open(path: Path) -> bool:
-    """Whether this process can open the device. Only an attempt shows whether a scheduler's control group forbids
-    it."""
+    """Only an attempt shows whether a scheduler's control group forbids the device."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError:
@@ -281,27 +222,18 @@ def _can_open(path: Path) -> bool:
 # ---- control groups
 
 PIDS = "pids"
-"""Name of the controller that limits the number of processes."""
 LIMITS = {
     (1, PIDS): ("pids.max",),
     (1, "memory"): ("memory.limit_in_bytes",),
     (2, PIDS): ("pids.max",),
     (2, "memory"): ("memory.max", "memory.swap.max"),
 }
-"""Files of a control group that set its limit, by version of control groups and by controller.
-
-The limit is written to the first file, and 0 to the other files.
-"""
+"""Files of a control group, by version and controller. The limit is written to the first, and 0 to the others."""
 
 
 class ControlGroups:
-    """Control groups that limit the number of a guest's processes and, if requested, their memory."""
-
     def __init__(self, pids: int, memory_bytes: int | None) -> None:
-        """Create the groups. Controllers that cannot be used on this node are skipped; ``unbounded`` lists them.
-
-        ``pids`` is the maximum number of processes. ``memory_bytes`` is None for no limit of the memory.
-        """
+        """Create the groups. Controllers that cannot be used on this node are skipped; ``unbounded`` lists them."""
         self.groups: list[Path] = []
         limits = {PIDS: pids}
         if memory_bytes is not None:
@@ -326,12 +258,10 @@ class ControlGroups:
                 continue
 
     def join(self) -> None:
-        """Move this process into the groups. Programs and processes that it starts later belong to the groups too."""
         for group in self.groups:
             (group / "cgroup.procs").write_text(str(os.getpid()))
 
     def remove(self) -> None:
-        """Remove the groups. Wait up to GROUP_S until the kernel has released them."""
         deadline = time.monotonic() + GROUP_S
         for group in reversed(self.groups):
             while True:
@@ -353,10 +283,8 @@ def _remove_stale_groups(parent: Path) -> None:
 
 
 def unbounded(memory: bool) -> dict[str, str]:
-    """Return the limits that this node cannot enforce, by controller ("pids", "memory"), each with the reason.
-
-    ``memory`` says whether the memory needs a limit. The number of processes always needs one.
-    """
+    """Return the limits that this node cannot enforce, by controller ("pids", and "memory" if it needs a limit), each
+    with the reason."""
     reasons = {}
     for controller in (PIDS, "memory") if memory else (PIDS,):
         parent_or_reason = find_parent(controller)
@@ -366,12 +294,8 @@ def unbounded(memory: bool) -> dict[str, str]:
 
 
 def find_parent(controller: str) -> tuple[int, Path] | str:
-    """Return a group below which this user may create groups that use ``controller``.
-
-    The result is the version of control groups (1 or 2) and the folder of the group. If there is no such group, the
-    result is the reason as text. A user may create groups below a group that the user owns, below a group that is
-    delegated to the user, and below the topmost visible group.
-    """
+    """Return version and folder of a group below which this user may create groups that use ``controller``: one that is
+    delegated to the user, or the topmost visible one. If there is none, return the reason as text."""
     try:
         # Fields of a line: number of the hierarchy, its controllers (none in version 2), path of this process's group.
         lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
@@ -396,10 +320,8 @@ def find_parent(controller: str) -> tuple[int, Path] | str:
 
 
 def find_delegated_group(folders: Sequence[Path], path: str, version: int, controller: str) -> tuple[int, Path] | str:
-    """Return the first of ``folders`` below which this user may create groups, as ``find_parent`` does.
-
-    ``path`` is the path of this process's group. In version 2, ``controller`` is switched on for the groups below.
-    """
+    """Return the first of ``folders`` below which this user may create groups, as ``find_parent`` does. In version 2,
+    ``controller`` is switched on for the groups below."""
     why = f"the group {path} was not delegated to this user"
     for folder in folders:
         if not _is_delegated(folder, path) or not os.access(folder, os.W_OK):
@@ -420,10 +342,7 @@ def find_delegated_group(folders: Sequence[Path], path: str, version: int, contr
 
 
 def _is_delegated(folder: Path, path: str) -> bool:
-    """Whether this user may create groups below a group. systemd marks a delegated group by an extended attribute.
-
-    root owns every group, so ownership by root is no sign of delegation.
-    """
+    """systemd marks a delegated group by an extended attribute. root owns every group, so that is no sign for root."""
     if path == "/":  # the topmost visible group
         return True
     try:
@@ -439,19 +358,13 @@ def _is_delegated(folder: Path, path: str) -> bool:
 
 
 class DiskGrowth:
-    """Limits on what a guest adds to folders on disk: bytes and files.
-
-    Counting the folders is slow, and asking a file system for its use is fast. So the folders are counted only after
-    the use of a file system has grown by as much as the guest may write.
-    """
+    """Limits on the bytes and files that a guest adds to folders on disk. Counting is slow, so the folders are counted
+    only after the use of a file system has grown by as much as the guest may write."""
 
     def __init__(self, folders: Sequence[str], max_bytes: int, max_files: int) -> None:
-        """Count the folders before the guest starts.
-
-        ``max_bytes`` and ``max_files`` limit the growth of all folders together. What an earlier guest left in a folder
-        that persists must not prevent this one: unreadable folders do not count, and a folder with more than
-        MAX_FILES_BEFORE files is not counted again. Only ``find_shortage`` then bounds it.
-        """
+        """Count the folders before the guest starts. What an earlier guest left there must not prevent this one:
+        unreadable folders do not count, and a folder with more than MAX_FILES_BEFORE files is not counted again. Only
+        ``find_shortage`` then bounds it."""
         self.max_bytes, self.max_files = max_bytes, max_files
         self.folders: list[str] = []
         self.bytes_before = self.files_before = 0
@@ -468,11 +381,8 @@ class DiskGrowth:
         self.unreadable_before = len(unreadable)
 
     def find_excess(self, has_ended: bool = False) -> str:
-        """Return what the guest did too much, such as ``wrote more than 200,000 files``; '' if nothing.
-
-        The last call, with ``has_ended``, always counts: a guest that still runs can move files out of sight of the
-        count, and several names of one file use no space.
-        """
+        """Return what the guest did too much; '' if nothing. The last call, with ``has_ended``, always counts: a guest
+        that still runs can move files out of sight of the count, and several names of one file use no space."""
         if has_ended:
             return self._count_excess(lambda: "")
         states = self._query_disks()
@@ -486,10 +396,8 @@ class DiskGrowth:
         return ""
 
     def _count_excess(self, find_shortage: Callable[[], str]) -> str:
-        """Count the folders until they pass a limit, and return which limit; '' if they pass none.
-
-        The guest may write faster than this function counts, so ``find_shortage`` is called meanwhile.
-        """
+        """Count the folders until they pass a limit. The guest may write faster than this counts, so ``find_shortage``
+        is called meanwhile."""
         growth_bytes, growth_files = -self.bytes_before, -self.files_before
         unreadable = 0
 
@@ -517,7 +425,6 @@ class DiskGrowth:
         return [os.statvfs(disk) for disk in self.disks]
 
     def _has_grown(self, states: Sequence[os.statvfs_result]) -> bool:
-        """Whether the use of a file system has grown by as much as the guest may write."""
         return any(
             (before.f_bavail - now.f_bavail) * now.f_frsize >= self.max_bytes
             or (now.f_files - now.f_ffree) - (before.f_files - before.f_ffree) >= self.max_files
@@ -531,10 +438,8 @@ def _describe_shortage(states: Sequence[os.statvfs_result]) -> str:
 
 
 def find_shortage(state: os.statvfs_result, more_bytes: int = 0, more_files: int = 0) -> str:
-    """Return why a file system has no room for ``more_bytes`` and ``more_files``; '' if it has.
-
-    The room that regbot keeps for its own files (RESERVE_BYTES, RESERVE_FILES) does not count.
-    """
+    """Return why a file system has no room for ``more_bytes`` and ``more_files`` beside the room that regbot keeps for
+    its own files; '' if it has."""
     free_bytes, total_bytes = state.f_bavail * state.f_frsize, state.f_blocks * state.f_frsize
     needed_bytes = more_bytes + min(RESERVE_BYTES, int(RESERVE_SHARE * total_bytes))
     needed_files = more_files + min(RESERVE_FILES, int(RESERVE_SHARE * state.f_files))
@@ -547,10 +452,8 @@ def find_shortage(state: os.statvfs_result, more_bytes: int = 0, more_files: int
 
 def _sizes(folders: Sequence[str], handle: Callable[[OSError], None]) -> Iterator[int]:
     """Yield the size of every file, link and folder below ``folders``: its length or its space, whichever is larger.
-
-    What disappears meanwhile, and unreadable folders of other users, are skipped. ``handle`` gets the error of each
-    other folder that cannot be read: a guest may have made it unreadable.
-    """
+    What disappears, and unreadable folders of other users, are skipped. ``handle`` gets the error of each other folder:
+    a guest may have made it unreadable."""
     waiting = [("", folder) for folder in folders]  # parent and name; all subfolders of a folder share one parent
     while waiting:
         folder = os.path.join(*waiting.pop())  # noqa: PTH118 - a Path would be slower
@@ -570,7 +473,6 @@ def _sizes(folders: Sequence[str], handle: Callable[[OSError], None]) -> Iterato
 
 
 def _belongs_to_another(folder: str, error: OSError) -> bool:
-    """Whether ``folder`` cannot be read because it is another user's. The guest runs as this user."""
     return isinstance(error, PermissionError) and os.lstat(folder).st_uid != os.geteuid()
 
 

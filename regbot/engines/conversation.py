@@ -1,9 +1,6 @@
-"""The protocol between regbot and its supervisors, over the standard input and output of one process.
-
-The process is a supervisor on this machine, or ``srun``, which starts a supervisor on each node of a seat. regbot
-writes the launch request as the first line of standard input. If standard input closes, regbot is gone, and the
-supervisors kill every process that they started. When the launch has ended, they report on standard output.
-"""
+"""The protocol between regbot and its supervisors. The process is a supervisor on this machine, or ``srun``, which
+starts one on each node of a seat. regbot writes the request as the first line of standard input. If standard input
+closes, regbot is gone, and the supervisors kill every process that they started."""
 
 import contextlib
 import os
@@ -19,14 +16,11 @@ BACKSTOP_S = 60.0
 """Time that a supervisor gets in addition to the launch's limit, to kill stuck processes and to read a folder of many
 files."""
 TICK_S = 1.0
-"""Longest wait for output before ``on_tick`` is called."""
 MAX_BYTES = 2**24
 """Limit on the output that is read from supervisors. Valid reports are shorter."""
 
 
 class SupervisorOutput(NamedTuple):
-    """Output and exit code of the supervisor process."""
-
     text: bytes
     code: int
 
@@ -39,12 +33,9 @@ def run_supervisors(
     limit_s: float,
     on_tick: Callable[[], None] = lambda: None,
 ) -> SupervisorOutput:
-    """Start the supervisors with ``arguments``, send them ``request`` and wait for their report.
-
-    ``name`` stands in error messages. ``on_tick`` is called about once a second. If ``on_tick`` raises, the launch is
-    aborted. Raises EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds. The process has ended
-    when this function returns or raises.
-    """
+    """Start the supervisors, send them ``request`` and wait for their report. The process has ended when this function
+    returns or raises. ``on_tick`` is called about once a second. If it raises, the launch is aborted. Raises
+    EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds."""
     process = subprocess.Popen(
         arguments,
         cwd="/",
@@ -60,23 +51,28 @@ def run_supervisors(
         try:
             text = _exchange_messages(process, request, name, limit_s, on_tick)
         finally:
-            _end_process(process)
+            assert process.stdin is not None
+            process.stdin.close()  # the supervisors then kill all processes
+            try:
+                process.wait(timeout=BACKSTOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
     return SupervisorOutput(text, process.returncode)
 
 
 def _exchange_messages(
     process: "subprocess.Popen[bytes]", request: bytes, name: str, limit_s: float, on_tick: Callable[[], None]
 ) -> bytes:
-    """Send the request and read the output of the supervisors until they close it.
-
-    Standard input stays open meanwhile. If it closed, the supervisors would kill all processes of the launch. Raises
-    EngineError after the time limit.
-    """
+    """Read the output until it closes. Standard input stays open meanwhile: if it closed, the supervisors would kill
+    the launch."""
     assert process.stdin is not None
     assert process.stdout is not None
     output = b""
+    unwritten = memoryview(request + b"\n")
     with contextlib.suppress(BrokenPipeError):  # the supervisor died at once; its output is read below
-        _write_all(process.stdin.fileno(), request + b"\n")
+        while unwritten:  # one call may write only a part
+            unwritten = unwritten[os.write(process.stdin.fileno(), unwritten) :]
     deadline = time.monotonic() + limit_s + BACKSTOP_S
     poll = select.poll()
     poll.register(process.stdout, select.POLLIN)
@@ -96,22 +92,3 @@ def _exchange_messages(
             )
         else:
             on_tick()
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    """Write all of ``data``. One call of os.write may write only a part of it."""
-    unwritten = memoryview(data)
-    while unwritten:
-        written_bytes = os.write(descriptor, unwritten)
-        unwritten = unwritten[written_bytes:]
-
-
-def _end_process(process: "subprocess.Popen[bytes]") -> None:
-    """Close standard input, so that the supervisors kill all processes, and wait until the process has ended."""
-    assert process.stdin is not None
-    process.stdin.close()
-    try:
-        process.wait(timeout=BACKSTOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -1,12 +1,5 @@
-"""Interfaces of an engine, and of a seat: the nodes that an engine reserves for one session.
-
-An engine runs untrusted code and reports only what it observes from outside the process. The process under test (the
-guest) writes its own report into the record folder, which ``regbot.workloads`` reads.
-
-    engine   where launches run: this machine, or a cluster's scheduler
-    seat     the nodes reserved for one session, from its first run to its last
-    launch   one program, on one node or with one rank per GPU on all nodes of a seat
-"""
+"""Interfaces of an engine, where launches run, and of a seat, the nodes that it reserves for one session. An engine
+runs untrusted code and reports only what it observes from outside the process."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,21 +15,20 @@ class Needs:
     """What a session needs from its seat."""
 
     ranks: int
-    """Number of ranks in each run. 0 means a program of one process, which may use all nodes and GPUs of the seat."""
+    """0 means a program of one process, which may use all nodes and GPUs of the seat."""
     gpus: int = 0
-    """Number of GPUs for all ranks together; 0 for a shape that is timed on CPUs."""
+    """For all ranks together; 0 for a shape that is timed on CPUs."""
     minutes: float | None = None
-    """Expected duration of the session in minutes; None if it is unknown."""
+    """Expected duration of the session; None if unknown."""
     name: str = "regbot"
-    """Name of the reservation in the scheduler's queue, for operators."""
+    """Name of the reservation in the scheduler's queue."""
     shared: bool = False
-    """Whether other jobs may use the nodes at the same time. Set for seats on which nothing is timed."""
+    """Whether other jobs may use the nodes at the same time, because nothing is timed."""
     avoid: frozenset[str] = frozenset()
-    """Hosts that must not be in the seat, because the reference probe found them slow."""
+    """Hosts that the reference probe found slow."""
 
     @property
     def may_use_gpus(self) -> bool:
-        """Whether the session may use GPUs. A program of one process chooses its devices by itself."""
         return bool(self.gpus) or not self.ranks
 
 
@@ -50,17 +42,11 @@ class Seat(Protocol):
 
     @property
     def allocation(self) -> Allocation:
-        """Names of the nodes, and the time in the queue.
-
-        They are recorded because the same code runs at different speeds on different nodes.
-        """
+        """Names of the nodes, and the time in the queue."""
         ...
 
     def run(self, launch: Launch) -> LaunchResult:
-        """Run ``launch`` until it ends. Raises EngineError, or NoSeatError if the nodes are lost.
-
-        All processes of the launch have ended when this method returns or raises.
-        """
+        """Run ``launch`` until all its processes have ended. Raises EngineError, or NoSeatError if nodes are lost."""
         ...
 
 
@@ -87,18 +73,12 @@ class Engine(Protocol):
         ...
 
     def seat(self, needs: Needs) -> AbstractContextManager[Seat]:
-        """Wait for nodes, and reserve them until the context exits.
-
-        Raises NoSeatError with advice if the engine can never provide a seat for ``needs``.
-        """
+        """Wait for nodes, and reserve them until the context exits. Raises NoSeatError."""
         ...
 
     def describe(self, needs: Needs) -> Node | None:
-        """Return the node that a seat for ``needs`` would have.
-
-        Callers use the node's class to look up stored data. Return None if the engine cannot know the node without
-        reserving a seat. Raises NoSeatError if the engine can never provide a seat for ``needs``.
-        """
+        """Return the node that a seat would have; None if that cannot be known without reserving it. Raises NoSeatError
+        if there can never be such a seat."""
         ...
 
     def kind(self, needs: Needs) -> tuple[str, ...]:

@@ -1,9 +1,6 @@
-"""Program that tries to escape from a sandbox, and does no harm if it succeeds. ``regbot.engines.proof`` runs it.
-
-The program uses only the standard library. Its argument is a JSON object that names the targets of the attempts;
-``regbot.engines.proof`` explains them. For each attempt it prints one line of JSON. An attempt is a function that
-returns True if it has succeeded. It raises OSError or MemoryError, or returns False, if the sandbox stopped it.
-"""
+"""Program that tries to escape from a sandbox, and does no harm if it succeeds (``regbot.engines.proof``). It uses only
+the standard library. Its argument is a JSON object of targets. For each attempt it prints one line of JSON. An attempt
+returns True if it has succeeded. It raises OSError or MemoryError, or returns False, if it was stopped."""
 
 import contextlib
 import json
@@ -17,7 +14,6 @@ from typing import Any
 
 
 def main() -> None:
-    """Make every attempt. For each one print whether it succeeded, and the error if it failed."""
     targets: dict[str, Any] = json.loads(sys.argv[1])
     for attempt in ATTEMPTS:
         sys.stdout.write(json.dumps({"attempt": attempt, **_attempt(attempt, targets)}) + "\n")
@@ -25,7 +21,6 @@ def main() -> None:
 
 
 def _attempt(name: str, targets: dict[str, Any]) -> dict[str, Any]:
-    """Make one attempt. ``done`` says whether it succeeded, and ``why`` has the error that stopped it."""
     try:
         return {"done": ATTEMPTS[name](targets), "why": ""}
     except (OSError, MemoryError) as error:
@@ -66,7 +61,6 @@ def _reach_network(targets: dict[str, Any]) -> bool:
 
 
 def _write_too_much(targets: dict[str, Any]) -> bool:
-    """Write one MiB more than the limit of the record folder."""
     path = Path(targets["record"], "large")
     target_bytes, written_bytes = (targets["limit_mb"] + 1) * 2**20, 0
     with path.open("wb", buffering=0) as file:
@@ -77,7 +71,6 @@ def _write_too_much(targets: dict[str, Any]) -> bool:
 
 
 def _fork(targets: dict[str, Any]) -> bool:
-    """Start one process more than the sandbox allows, and end all of them."""
     children: list[int] = []
     try:
         while len(children) <= targets["pids"]:

@@ -14,33 +14,28 @@ GUEST_ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"}
 
 
 def guest_folder() -> Path:
-    """Return the folder with the guest's code. Guest processes are started from it, and regbot never imports it."""
+    """Return the folder with the guest's code, which regbot never imports."""
     return Path(str(resources.files("regbot"))) / "guest"
 
 
 def write_request(scratch: Path, document: Mapping[str, Any]) -> Path:
-    """Empty the folder ``scratch``, which removes files of an earlier run. Write the request file and return its
-    path."""
+    """Empty the folder ``scratch``, write the request file there and return its path."""
     make_empty_folder(scratch)
     return write_json(scratch / "request.json", document)
 
 
 def make_empty_folder(scratch: Path) -> None:
-    """Make ``scratch`` an empty folder. Everything in it is removed."""
     remove_folder(scratch)
     scratch.mkdir(parents=True)
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> Path:
-    """Write ``document`` as JSON to the file ``path``, and return ``path``."""
     path.write_text(json.dumps(document), encoding="utf-8")
     return path
 
 
 def describe_exit(code: int | None) -> str:
-    """Return for example ``exited with code 1`` or ``was killed by signal 9``. A negative code is a signal, and None
-    means that regbot killed the process.
-    """
+    """Return how a process ended. A negative code is a signal, and None means that regbot killed the process."""
     if code is None:
         return "was killed by regbot"
     return f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"

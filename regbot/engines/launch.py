@@ -8,7 +8,7 @@ from regbot.errors import UserError
 from regbot.records.health import Health
 
 NO_GPUS = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "ROCR_VISIBLE_DEVICES": ""}
-"""Variables of a launch that sees no GPU of its node, not even one that a scheduler has assigned to the job."""
+"""Variables of a launch that sees no GPU, not even one that a scheduler has assigned to the job."""
 
 
 class EngineError(UserError):
@@ -30,29 +30,23 @@ class Launch:
     command: tuple[str, ...]
     """Program and arguments. If ``ranks`` is set: the interpreter, and the arguments that it gets for each rank."""
     cwd: Path
-    """Working folder of the program."""
     env: Mapping[str, str]
     """The complete environment; nothing else is inherited."""
     log: Path
-    """File for standard output and standard error. It is outside of ``record_dir``, so the guest cannot change it."""
+    """For standard output and standard error, outside of ``record_dir``, so the guest cannot change it."""
     record_dir: Path
-    """Folder that the guest writes its record to. The engine creates it if it does not exist."""
+    """Folder that the guest writes its record to. The engine creates it."""
     timeout_s: float
-    """The engine kills the launch after this time."""
     max_output_bytes: int
-    """Size limit of the log. If the output is longer, the log keeps its beginning and its end."""
+    """Size limit of the log. A longer log keeps its beginning and its end."""
     max_dir_bytes: int
     """Size limit of the record folder. The engine kills the launch when the folder exceeds it."""
     ranks: int = 0
-    """Number of ranks of one torch world, which torch's own launcher starts; 0 for a program of one process."""
+    """Number of ranks, which torch's own launcher starts; 0 for a program of one process."""
     readable: tuple[Path, ...] = ()
-    """Additional paths that the sandbox makes readable, such as the checkout and the request file.
-
-    The launch's folders, the system and the interpreter are always readable.
-    """
+    """Additional paths that the sandbox shows, such as the checkout. System and interpreter are always readable."""
     writable: tuple[Path, ...] = ()
-    """Additional paths that the guest may write to, such as the checkout of a program that writes to its working
-    folder. ``record_dir`` is always writable."""
+    """Additional paths that the guest may write to, such as the checkout of a program that writes to its folder."""
     timed_between: tuple[str, str] | None = None
     """Names of two files that the guest creates in ``record_dir`` before and after the steps that count. GPU clocks,
     power and temperature are sampled only between them. None: during the whole launch."""
@@ -63,23 +57,18 @@ class LaunchResult:
     """How a launch ended, as observed from outside. All its processes have ended, or are counted in ``unkilled``."""
 
     exit_code: int | None
-    """Exit code of the main process; the negative signal number if a signal killed it; None if the engine killed it."""
+    """Negative if a signal killed the main process; None if the engine killed it."""
     timed_out: bool
     output_truncated: bool
-    """Whether the log lacks its middle, because the output was too long."""
     excess: str
-    """What the guest wrote too much, such as ``wrote more than 200,000 files``; '' if it stayed within its limits. It
-    had written too much into its record folder, or to disk (``Sandbox.disk_mb``, ``Sandbox.disk_files``)."""
+    """What the guest wrote too much into its record folder or to disk; '' if it stayed within its limits."""
     left_behind: int
-    """Number of processes that outlived the main process and had to be killed; 0 if the engine killed the main
-    process."""
+    """Number of processes that outlived the main process and had to be killed; 0 if the engine killed it."""
     unkilled: int
-    """Number of processes that SIGKILL has not ended yet, for example because they are stuck in a driver. An operator
-    must look at the node."""
+    """Number of processes that SIGKILL has not ended yet. An operator must look at the node."""
     wall_s: float
-    """Seconds from the start of the program to its end."""
     log_tail: str
-    """The end of the log: at most 40 lines and 4000 characters, without terminal escapes and control characters."""
+    """At most 40 lines and 4000 characters, without terminal escapes and control characters."""
     health: Health | None = None
-    """Health of the nodes during the launch. None for a launch outside of a seat, because only seats monitor health."""
+    """None for a launch outside of a seat."""
     warnings: tuple[str, ...] = ()

@@ -1,8 +1,5 @@
 """The local engine: runs a launch as a process of this machine, under a supervisor that kills all its processes.
-
-The engine limits the time, the output and the size of the record folder. Only a sandbox restricts which files a guest
-may read and whether it has a network. Without a sandbox, a guest may do whatever the user that runs regbot may do.
-"""
+Without a sandbox, a guest may do whatever the user that runs regbot may do."""
 
 import contextlib
 import json
@@ -15,14 +12,14 @@ import sys
 import time
 import unicodedata
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from regbot.engines.conversation import SupervisorOutput, run_supervisors
+from regbot.engines.conversation import run_supervisors
 from regbot.engines.engine import Needs, Seat
 from regbot.engines.health import Monitor, StepMarks, visible_devices
 from regbot.engines.health.machine import this_node, without_gpus
@@ -34,7 +31,6 @@ from regbot.records.text.printable import ESCAPE
 
 TAIL_LINES = 40
 TAIL_CHARACTERS = 4000
-"""Maximum length of the end of a log that a result quotes."""
 _TAIL_BYTES = 8 * TAIL_CHARACTERS
 SWEEP_S = 10.0
 """Seconds to keep trying to kill the processes that a killed supervisor left behind."""
@@ -61,33 +57,21 @@ class LocalEngine:
     """Runs launches on this machine, which is its only seat. Thread-safe."""
 
     name = "local"
-    sandbox: Sandbox | None = None
-    _sets_file_times = True
 
     def __init__(self, lock: Path | None = None, sandbox: Sandbox | None = None, sets_file_times: bool = True) -> None:
-        """Create the engine.
-
-        lock             Lock file that all sessions on this machine share, so that only one of them is timed at once.
-                         None if sessions need no lock.
-        sandbox          Confines every launch; None for trusted code.
-        sets_file_times  Whether this node sets the modification times of the record's files. If several nodes share
-                         the record folder, only one of them sets the times.
-        """
+        """``lock`` is a file that all sessions on this machine share, so that only one of them is timed at once. If
+        several nodes share the record folder, only one of them ``sets_file_times``."""
         self._lock, self.sandbox, self._sets_file_times = lock, sandbox, sets_file_times
 
     def run(self, launch: Launch) -> LaunchResult:
-        """Run ``launch`` until it ends. Raises EngineError if it cannot be started or its supervisor is killed.
-
-        If a guest kills its supervisor, the kernel kills only the guest's main process. On Linux, regbot finds the
-        guest's other processes by a nonce in their environment, and kills them. It does not find a process that has
-        overwritten its environment. In a sandbox no process can stay, because the kernel ends all processes of the
-        sandbox's process namespace.
-        """
+        """Run ``launch`` until it ends. Raises EngineError if it cannot be started or its supervisor is killed. If a
+        guest kills its supervisor, the kernel kills only the guest's main process. regbot finds the others by a nonce
+        in their environment, unless they overwrite it. In a sandbox none can stay."""
         nonce = secrets.token_hex(16)
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
         # "stamp" says whether the supervisor sets the modification times of the record's files.
-        request = supervisor_request(launch, nonce) | {"stamp": self._sets_file_times}
+        request = _supervisor_request(launch, nonce) | {"stamp": self._sets_file_times}
         if self.sandbox is not None:
             request = confine(request, launch, self.sandbox)
         is_supervisor_lost = True
@@ -103,22 +87,31 @@ class LocalEngine:
         finally:
             if is_supervisor_lost:  # it did not exit normally, so it may have left processes behind
                 _kill_leftovers(nonce)
-        report = _parse_report(output, launch.command[0])
+        try:
+            report: dict[str, Any] = json.loads(output.text)
+        except ValueError as error:
+            last_output = plain_tail(output.text.decode("utf-8", "replace"))
+            why = last_output or "it was killed from outside, by the guest or for lack of memory"
+            raise EngineError(
+                f"{launch.command[0]}: its supervisor ended without a report (exit code {output.code}): {why}; "
+                "the result of this run is unknown; run it again"
+            ) from error
         if "error" in report:
             raise EngineError(f"{launch.command[0]}: {report['error']}")
         return LaunchResult(**report, log_tail=log_tail(launch.log))
 
     @contextmanager
     def seat(self, needs: Needs) -> Iterator[Seat]:
-        """Yield this machine as a seat, locked against other timed sessions."""
-        if self._lock is not None:
-            self._lock.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._lock) if self._lock is not None else nullcontext():
-            yield _LocalSeat(self, self.describe(needs))
+        seat = _LocalSeat(self, self.describe(needs))
+        if self._lock is None:
+            yield seat
+            return
+        self._lock.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self._lock):
+            yield seat
 
     @property
     def unlocked_seat(self) -> Seat:
-        """This machine as a seat, without the lock."""
         return _LocalSeat(self, this_node())
 
     @property
@@ -126,18 +119,14 @@ class LocalEngine:
         return len(this_node().gpus)
 
     def describe(self, needs: Needs) -> Node:
-        """Return this machine's node, without its GPUs if ``needs`` has none."""
         return this_node() if needs.may_use_gpus else without_gpus(this_node())
 
     def kind(self, needs: Needs) -> tuple[str, ...]:
-        """Return node class, driver and container of this machine."""
         node = self.describe(needs)
         return node.node_class, str(node.driver), str(node.container)
 
 
 class _LocalSeat:
-    """The seat of the local engine: this machine. Launches run one after the other."""
-
     def __init__(self, engine: LocalEngine, node: Node) -> None:
         self._engine = engine
         self.node = node
@@ -148,11 +137,7 @@ class _LocalSeat:
         return Allocation(engine=self._engine.name, hosts=[self.node.name], sandbox=sandbox)
 
     def run(self, launch: Launch) -> LaunchResult:
-        """Run ``launch`` until it ends, and monitor the machine's health meanwhile. Raises EngineError."""
-        marks = None
-        if launch.timed_between is not None:
-            first_name, last_name = launch.timed_between
-            marks = StepMarks(launch.record_dir / first_name, launch.record_dir / last_name)
+        marks = launch.timed_between and StepMarks(*(launch.record_dir / name for name in launch.timed_between))
         monitor = Monitor(
             visible_devices(launch.env),
             first=launch.ranks or None,  # with ranks, only the first GPUs are monitored, one for each rank
@@ -164,8 +149,7 @@ class _LocalSeat:
         return replace(result, health=monitor.health, warnings=tuple(monitor.warnings))
 
 
-def supervisor_request(launch: Launch, nonce: str) -> dict[str, Any]:
-    """Return the supervisor's request for ``launch``. ``nonce`` marks the processes of the launch."""
+def _supervisor_request(launch: Launch, nonce: str) -> dict[str, Any]:
     return {
         "command": single_node_command(launch) if launch.ranks else launch.command,
         "cwd": str(launch.cwd),
@@ -176,23 +160,6 @@ def supervisor_request(launch: Launch, nonce: str) -> dict[str, Any]:
         "max_output_bytes": launch.max_output_bytes,
         "max_dir_bytes": launch.max_dir_bytes,
     }
-
-
-def _parse_report(output: SupervisorOutput, name: str) -> dict[str, Any]:
-    """Return the supervisor's report on the program ``name``: the fields of ``LaunchResult``, or the key ``error``.
-
-    Raises EngineError if there is no complete report.
-    """
-    try:
-        report: dict[str, Any] = json.loads(output.text)
-    except ValueError as error:
-        last_output = plain_tail(output.text.decode("utf-8", "replace"))
-        why = last_output or "it was killed from outside, by the guest or for lack of memory"
-        raise EngineError(
-            f"{name}: its supervisor ended without a report (exit code {output.code}): {why}; "
-            "the result of this run is unknown; run it again"
-        ) from error
-    return report
 
 
 def _kill_leftovers(nonce: str) -> None:
@@ -212,7 +179,6 @@ def _kill_leftovers(nonce: str) -> None:
 
 
 def _find_processes(variable: bytes) -> list[int]:
-    """Return the ids of processes that have ``variable`` (NAME=VALUE) in their environment. Skip unreadable ones."""
     pids = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # the process ended meanwhile or belongs to another user
@@ -222,17 +188,11 @@ def _find_processes(variable: bytes) -> list[int]:
 
 
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of this process's environment that a guest may see, plus ``extra`` unchanged.
-
-    The list of allowed variables has only those that training needs. So a secret with an unexpected name is left out.
-    """
-    allowed_variables = {name: value for name, value in os.environ.items() if _is_allowed(name)}
-    return {**allowed_variables, **extra}
-
-
-def _is_allowed(variable: str) -> bool:
-    looks_secret = _SECRET.search(variable) and not _TOKEN_COUNT.fullmatch(variable)
-    return bool(_ALLOWED.fullmatch(variable)) and not looks_secret
+    """Return the variables of this process's environment that a guest may see, plus ``extra`` unchanged. Only those
+    that training needs are allowed, so a secret with an unexpected name is left out."""
+    allowed = [name for name in os.environ if _ALLOWED.fullmatch(name)]
+    harmless = [name for name in allowed if not _SECRET.search(name) or _TOKEN_COUNT.fullmatch(name)]
+    return {**{name: os.environ[name] for name in harmless}, **extra}
 
 
 def log_tail(log: Path) -> str:
@@ -249,18 +209,11 @@ def log_tail(log: Path) -> str:
 
 
 def plain_tail(text: str) -> str:
-    """Return the last lines of ``text`` without terminal escapes and control characters.
-
-    A progress bar is reduced to its last state: the text after the last carriage return of its line.
-    """
+    """Return the last lines of ``text`` without terminal escapes. Of a progress bar only its last state is kept."""
     lines = []
     for line in ESCAPE.sub("", text).split("\n"):
         _, _, last_state = line.rstrip("\r").rpartition("\r")
-        lines.append("".join(filter(_is_printable, last_state)).rstrip())
+        printable = [char for char in last_state if char == "\t" or not unicodedata.category(char).startswith("C")]
+        lines.append("".join(printable).rstrip())
     kept_lines = "\n".join(lines).strip("\n").split("\n")[-TAIL_LINES:]
     return "\n".join(kept_lines)[-TAIL_CHARACTERS:]
-
-
-def _is_printable(character: str) -> bool:
-    """Return whether a character is a tab, or outside of Unicode's category C: control, format, and unassigned."""
-    return character == "\t" or not unicodedata.category(character).startswith("C")

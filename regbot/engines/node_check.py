@@ -1,11 +1,8 @@
-"""Check the nodes of a seat with the reference probe before a session is timed on them.
-
-A node is compared with its own stored probes only. A measurement is slow if its median and its fastest tenth are both
-more than 10% above the median of the stored probes. From MIN_PROBES stored probes on, both must also be more than 5
-robust standard deviations above it. One slow statistic is not enough: other work on the node slows the median more than
-the fastest repetitions. The exchange over several hosts cannot show which of them is slow, so it is compared with
-earlier exchanges over the same hosts, and only warns.
-"""
+"""Check the nodes of a seat with the reference probe before a session is timed on them. A node is compared with its own
+stored probes only. A measurement is slow if its median and its fastest tenth are both more than 10% above the median of
+the stored probes, and, from MIN_PROBES stored probes on, more than 5 robust standard deviations. Other work on the node
+slows the median more than the fastest repetitions, so one slow statistic is not enough. The exchange over several hosts
+cannot show which of them is slow: it is compared with earlier exchanges over the same hosts, and only warns."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -24,12 +21,11 @@ from regbot.records.text.clip import clip_message
 from regbot.records.text.words import count
 
 HISTORY_FILE = "nodes.json"
-"""File in the cache folder with the stored probes."""
 MIN_PROBES, MIN_DAYS = 8, 3
 """A node is refused only against at least this many stored probes, of at least this many days. Fewer probes may all
 come from one unusual hour."""
 WINDOW = 20
-"""Number of probes that are stored for each node, driver, software and number of ranks."""
+"""Number of stored probes of each node, driver, software and number of ranks."""
 SLOW_SHARE = 0.10
 SLOW_SDS = 5.0
 MAD_TO_SD = 1.4826
@@ -46,23 +42,17 @@ COMPARED_FIELDS = ("host", "driver", "container", "software", "device_name", "ra
 
 @dataclass(frozen=True)
 class NodeCheck:
-    """Result of a check of nodes."""
-
     probes: list[NodeProbe] = field(default_factory=list)
     refused_hosts: frozenset[str] = frozenset()
-    """Hosts that are too slow for a session."""
     refusal: str = ""
     """Why nothing may be timed on these nodes; '' if they are fit."""
     warnings: list[str] = field(default_factory=list)
 
 
 def check_nodes(seat: Seat, needs: Needs, python: str, scratch: Path, history_file: Path) -> NodeCheck:
-    """Probe the nodes of ``seat``, compare them with their stored probes, and store the probes of healthy nodes.
-
-    ``needs`` has the ranks and GPUs of a run. ``python`` is the workload's interpreter, and ``scratch`` a private
-    folder that all nodes share. This machine is not probed, because no other node could replace it. Programs of one
-    process are not probed either: the probe needs torch, and their interpreter may not have it. Nodes whose probe fails
-    count as fit, with a warning. Raises NoSeatError, OSError.
+    """Probe the nodes of ``seat``, compare them with their stored probes, and store the probes of healthy nodes. This
+    machine is not probed, because no other node could replace it, and for programs of one process neither, because
+    their interpreter may lack torch. Nodes whose probe fails count as fit, with a warning. Raises NoSeatError, OSError.
     """
     if needs.ranks == 0 or seat.allocation.engine == "local":
         return NodeCheck()
@@ -86,7 +76,6 @@ def check_nodes(seat: Seat, needs: Needs, python: str, scratch: Path, history_fi
 
 
 def judge_probes(probes: Sequence[NodeProbe], stored_probes: Sequence[NodeProbe], history_file: Path) -> NodeCheck:
-    """Compare fresh ``probes`` with the stored ones, which the file ``history_file`` has."""
     refused_hosts, refusals, warnings = set(), [], []
     for probe in probes:
         if probe.disturbance:
@@ -126,7 +115,6 @@ def judge_probes(probes: Sequence[NodeProbe], stored_probes: Sequence[NodeProbe]
 
 
 def _describe_slowness(probe: NodeProbe, measure: Measure, references: Sequence[NodeProbe]) -> str:
-    """Return how much slower a measurement is than those of ``references``; '' if it is not slow."""
     timing = probe.get_timing(measure)
     timings = [past for reference in references if (past := reference.get_timing(measure)) is not None]
     if timing is None or not timings:
@@ -151,7 +139,6 @@ def _is_comparable(first: NodeProbe, second: NodeProbe) -> bool:
 
 
 def _keep_latest(probes: Iterable[NodeProbe]) -> list[NodeProbe]:
-    """Return the last WINDOW probes of each group of comparable probes, in the same order."""
     kept: list[NodeProbe] = []
     for probe in reversed([*probes]):
         if sum(_is_comparable(later, probe) for later in kept) < WINDOW:

@@ -29,22 +29,16 @@ _PROGRAM = Path(__file__).with_name("escape.py")
 
 @dataclass(frozen=True)
 class SandboxProof:
-    """Result of the escape attempts, which are named as in ``escape.ATTEMPTS``."""
-
     stopped: list[str]
-    """Attempts that the sandbox stopped."""
     succeeded: list[str]
-    """Attempts that reached their target."""
     fault: str = ""
     """Why the attempts could not be run; '' if they were run."""
 
 
 def prove(sandbox: Sandbox | None) -> SandboxProof:
-    """Run the escape program in ``sandbox``, or without a sandbox if it is None. The program does no harm.
-
-    The result is mostly the program's own report. Only one attempt is checked by this function itself: the attempt to
-    write outside the sandbox. An attempt that is missing in the report counts as succeeded.
-    """
+    """Run the escape program in ``sandbox``, or without one if it is None. The result is mostly the program's own
+    report. Only the attempt to write outside is checked here. An attempt that is missing in the report counts as
+    succeeded."""
     engine = LocalEngine(sandbox=None if sandbox is None else replace(sandbox, pids=PIDS))
     secret = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="regbot-") as name, socket.create_server(("127.0.0.1", 0)) as server:
@@ -63,9 +57,19 @@ def prove(sandbox: Sandbox | None) -> SandboxProof:
             "limit_mb": RECORD_MB,  # limit of the record folder
             "pids": PIDS,  # limit of processes
         }
+        launch = Launch(
+            command=(sys.executable, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), json.dumps(targets)),
+            cwd=folder / "work",
+            env={"PATH": os.defpath},
+            log=folder / "output.log",
+            record_dir=folder / "record",
+            timeout_s=TIMEOUT_S,
+            max_output_bytes=MAX_OUTPUT_BYTES,
+            max_dir_bytes=RECORD_MB * 2**20,
+        )
         with _run_secret_process(secret):
             try:
-                result = engine.run(_launch(folder, json.dumps(targets)))
+                result = engine.run(launch)
             except EngineError as error:
                 return SandboxProof(stopped=[], succeeded=[], fault=str(error))
         output = (folder / "output.log").read_bytes()[:MAX_OUTPUT_BYTES]
@@ -81,23 +85,8 @@ def prove(sandbox: Sandbox | None) -> SandboxProof:
     return SandboxProof(stopped, succeeded)
 
 
-def _launch(folder: Path, targets: str) -> Launch:
-    """Return the launch of the escape program. ``targets`` is its argument: the targets of the attempts, as JSON."""
-    return Launch(
-        command=(sys.executable, "-I", "-S", "-c", _PROGRAM.read_text(encoding="utf-8"), targets),
-        cwd=folder / "work",
-        env={"PATH": os.defpath},
-        log=folder / "output.log",
-        record_dir=folder / "record",
-        timeout_s=TIMEOUT_S,
-        max_output_bytes=MAX_OUTPUT_BYTES,
-        max_dir_bytes=RECORD_MB * 2**20,
-    )
-
-
 @contextmanager
 def _run_secret_process(secret: str) -> Iterator[None]:
-    """Run a process with ``secret`` in its environment until the context exits."""
     command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
     with subprocess.Popen(command, env={"SECRET": secret}) as process:
         try:
@@ -107,7 +96,7 @@ def _run_secret_process(secret: str) -> Iterator[None]:
 
 
 def _parse_outcomes(output: bytes) -> dict[str, bool]:
-    """Return whether each attempt succeeded, by the attempt's name. A report without a clear failure is a success."""
+    """A report without a clear failure is a success of the attempt."""
     outcomes = {}
     for line in output.decode("utf-8", "replace").splitlines():
         try:

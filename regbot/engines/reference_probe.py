@@ -1,8 +1,5 @@
-"""The reference probe: for some seconds, all ranks of a seat run a fixed computation and a fixed exchange.
-
-This module is the trusted side of the probe, which starts the ranks and reads their records. No code under test runs,
-so the node is trusted. The records are still validated like those of a guest, because a broken node may write anything.
-"""
+"""The trusted side of the reference probe: for some seconds, all ranks of a seat run a fixed computation and a fixed
+exchange. The records are validated like those of a guest, because a broken node may write anything."""
 
 import secrets
 import shutil
@@ -20,7 +17,6 @@ from regbot.engines.guest import GUEST_ENVIRONMENT, MEGABYTE, describe_exit, gue
 from regbot.engines.launch import EngineError, Launch, LaunchResult
 from regbot.engines.local import clean_environment
 from regbot.records.files import RecordError, describe_validation_error, read_record
-from regbot.records.health import Health
 from regbot.records.node import Measure, NodeProbe, RawNodeProbe, RepeatedTiming, Sizes
 from regbot.records.text.printable import printable
 
@@ -28,11 +24,10 @@ GPU_SIZES = Sizes(gemm=8192, dtype="bfloat16", all_to_all_bytes=64 * MEGABYTE, c
 CPU_SIZES = Sizes(gemm=1024, dtype="float32", all_to_all_bytes=4 * MEGABYTE, copy_bytes=128 * MEGABYTE)
 # ``gemm`` is the number of rows and columns of the matrices.
 SECONDS = {"gemm": 2.0, "all_to_all": 1.0, "copy": 0.5}
-"""Duration of each measurement in seconds. The warm-up before a measurement takes another fifth of this time."""
+"""Duration of each measurement in seconds, without its warm-up of another fifth."""
 TIMEOUT_S = 180.0
-"""Time limit of the whole probe in seconds. Most of it is for importing torch from a slow file system."""
+"""Time limit of the whole probe, mostly for importing torch from a slow file system."""
 LAG_S = 10.0
-"""Seconds that a shared file system may take to show the records of ranks that have succeeded."""
 MAX_RECORD_BYTES = 65536
 CROWDED_SHARE = 0.1
 """A probe is not judged if other work took at least this share of the cores' time."""
@@ -54,19 +49,11 @@ def probe_nodes(
     seconds: Mapping[str, float] = SECONDS,
     slowed: Mapping[int, float] | None = None,
 ) -> list[NodeProbe]:
-    """Probe all hosts of ``seat`` at the same time, with ``ranks`` ranks in total.
-
-    Return one NodeProbe for each host, in the seat's order. Raises ProbeError, and the errors of ``Seat.run``.
-
-    scratch   Private folder that all hosts share. It is emptied first.
-    now       Time of the probe, for its record.
-    python    Interpreter that has torch. An interpreter of the checkout is code under test and must not run the probe:
-              if this is no absolute path, regbot's own interpreter is used.
-    gpus      Whether each rank uses a GPU.
-    sizes     Sizes of the measurements. None selects GPU_SIZES or CPU_SIZES.
-    seconds   Duration of each measurement, by name.
-    slowed    For tests of the judgement: rank -> percentage by which its matrix product is enlarged.
-    """
+    """Probe all hosts of ``seat`` at the same time. Return one NodeProbe for each, in the seat's order. ``scratch`` is
+    a private folder that all hosts share; it is emptied first. ``python`` has torch; one of the checkout is code under
+    test, so regbot's own is used if this is no absolute path. ``sizes`` and ``seconds`` of the measurements have
+    defaults. ``slowed``, for tests: rank -> percentage by which its matrix product is enlarged. Raises ProbeError, and
+    the errors of ``Seat.run``."""
     hosts = seat.allocation.hosts
     if ranks < 1 or ranks % len(hosts) or len(set(hosts)) != len(hosts):
         raise ProbeError(f"{ranks} ranks cannot be spread evenly over the hosts {', '.join(hosts[:8])}")
@@ -110,11 +97,7 @@ def probe_nodes(
 def _read_records(
     record: Path, ranks: int, nonce: str, result: LaunchResult, hosts: Sequence[str]
 ) -> list[RawNodeProbe]:
-    """Return the records of all ranks, in the order of the ranks. Raises ProbeError if one is missing or invalid.
-
-    ``record`` is the path of a record, with ``{rank}`` in place of the rank's number. ``nonce`` is the request's.
-    ``result`` is the end of the launch of all ranks, and ``hosts`` are the hosts of the ranks.
-    """
+    """Return the records of all ranks, in their order. Raises ProbeError if one is missing or invalid."""
     ranks_per_host = ranks // len(hosts)
     paths = [Path(str(record).replace("{rank}", str(rank))) for rank in range(ranks)]
     # A shared file system may show the records of successful ranks late.
@@ -144,24 +127,17 @@ def _read_records(
 
 
 def _find_fault(rank_probe: RawNodeProbe, rank: int, nonce: str, wall_s: float) -> str:
-    """Return why a well-formed record cannot be the result of this probe; '' if it can.
-
-    ``nonce`` identifies the request, and a record names the request that it answers (``rank_probe.request``).
-
-    ``wall_s`` is the duration of the whole probe. Of the ``n`` repetitions of a measurement, half take at least the
-    median time each. Together these repetitions cannot take longer than the whole probe. ``fast_s`` is the time of the
-    fastest tenth of the repetitions, which cannot be above the median.
-    """
+    """Return why a well-formed record cannot be the result of this probe, which took ``wall_s`` seconds; '' if it can.
+    Of the ``n`` repetitions of a measurement, half take at least the median time each, and the fastest tenth at most
+    the median."""
     if rank_probe.request != nonce or rank_probe.rank != rank:
         return "its record answers another request"
-    required = (rank_probe.gemm, rank_probe.copy_, rank_probe.device)
-    if any(value is None for value in required):
+    if None in (rank_probe.gemm, rank_probe.copy_, rank_probe.device):
         return "its record is incomplete"
     for timing in (rank_probe.gemm, rank_probe.local_all_to_all, rank_probe.all_to_all, rank_probe.copy_):
         if timing is None:
             continue
-        slower_half_s = timing.n / 2 * timing.median_s
-        if slower_half_s > wall_s or timing.fast_s > timing.median_s:
+        if timing.n / 2 * timing.median_s > wall_s or timing.fast_s > timing.median_s:
             return "its times are inconsistent"
     return ""
 
@@ -169,14 +145,15 @@ def _find_fault(rank_probe: RawNodeProbe, rank: int, nonce: str, wall_s: float) 
 def _combine_by_host(
     rank_probes: Sequence[RawNodeProbe], seat: Seat, sizes: Sizes, result: LaunchResult, now: datetime
 ) -> list[NodeProbe]:
-    """Return one probe for each host: for each measurement, its slowest rank. Raises ProbeError.
-
-    ``rank_probes`` has the records of all ranks. ``result`` is the end of their launch, with the health of the machine
-    during the probe. The health is known only if there is a single host.
-    """
+    """Return one probe for each host: for each measurement, its slowest rank. Raises ProbeError."""
     hosts = seat.allocation.hosts
     ranks_per_host = len(rank_probes) // len(hosts)
-    disturbance = _describe_disturbance(result.health) if result.health is not None and len(hosts) == 1 else ""
+    disturbance = ""
+    if result.health is not None and len(hosts) == 1:
+        disturbance = next((cause.text for cause in result.health.causes if cause.outside), "")
+        others_share = result.health.during.cpu.other_share
+        if others_share is not None and others_share >= CROWDED_SHARE:
+            disturbance = f"other work took {others_share:.0%} of its cores' time"
     probes = []
     for number, host in enumerate(hosts):
         # Ranks are numbered host by host.
@@ -206,16 +183,7 @@ def _combine_by_host(
     return probes
 
 
-def _describe_disturbance(health: Health) -> str:
-    """Return which other work or fault of the node makes the probe useless; '' if there was none."""
-    others_share = health.during.cpu.other_share
-    if others_share is not None and others_share >= CROWDED_SHARE:
-        return f"other work took {others_share:.0%} of its cores' time"
-    return next((cause.text for cause in health.causes if cause.outside), "")
-
-
 def _slowest(host_probes: Sequence[RawNodeProbe], measure: Measure) -> RepeatedTiming | None:
-    """Return the timing of the slowest rank of one host; None if a rank did not make this measurement."""
     # The measurement "copy" is the field ``copy_`` of the record.
     timings: list[RepeatedTiming | None] = [
         rank_probe.copy_ if measure == "copy" else getattr(rank_probe, measure) for rank_probe in host_probes

@@ -1,8 +1,4 @@
-"""Remove folders that code under test may have filled.
-
-``shutil.rmtree``, and so ``tempfile.TemporaryDirectory``, recurse in Python 3.11: a few thousand nested folders raise
-RecursionError. Paths of such folders are also longer than the system accepts.
-"""
+"""Remove folders that code under test may have filled."""
 
 import contextlib
 import os
@@ -16,10 +12,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def remove_folder(folder: Path) -> None:
     """Remove ``folder`` with everything in it, of any depth and with any modes. A link or a file is removed as well.
-
-    Each subfolder is moved directly into ``folder`` before it is opened. So no path has more than two names below
-    ``folder``, and nothing recurses. Raises OSError if something cannot be removed.
-    """
+    Each subfolder is moved directly into ``folder`` before it is opened, so nothing recurses and no path is long.
+    Raises OSError."""
     try:
         folder.unlink()
     except FileNotFoundError:
@@ -51,7 +45,6 @@ def temporary_folder(parent: Path | None = None) -> Iterator[Path]:
 
 
 def _remove_contents(root: int) -> None:
-    """Remove everything in the open folder ``root``."""
     subfolders = _remove_files(root)
     while subfolders:
         subfolder = subfolders.pop()

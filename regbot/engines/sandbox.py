@@ -1,14 +1,7 @@
-"""The sandbox for code under test: the options for bubblewrap and the limits for the supervisor.
-
-A guest sees only what this module lists. It can read the system's programs, its interpreter and the paths of its
-launch. It can write to its record folder and to a private /tmp and /dev/shm, which are file systems in memory with a
-size limit. It has a network only if ``Sandbox.network`` is set. It sees no process outside of the sandbox, no
-environment variables except those of its launch, and only the guest part of regbot's code. docs/operator.md says what
-is not confined.
-
-This module looks up paths on the machine that runs regbot, so all nodes must have the same paths. Devices and control
-groups differ between nodes. The supervisor on each node looks them up (``regbot.engines.confinement``).
-"""
+"""The sandbox for code under test: the options for bubblewrap and the limits for the supervisor. A guest sees only what
+this module lists; docs/operator.md says what is not confined. Paths are looked up on the machine that runs regbot, so
+all nodes must have the same ones. Devices and control groups differ between nodes, so the supervisor on each node looks
+them up (``regbot.engines.confinement``)."""
 
 import functools
 import os
@@ -27,17 +20,14 @@ from regbot.records.config import schema as config
 
 MEGABYTE = 2**20
 HOME = "/tmp/home"
-"""The guest's home folder."""
 HOST = "sandbox"
-"""The guest's host name."""
 USER = 1000
-"""The guest's user id inside the sandbox. Outside of the sandbox the guest has the id of the user that runs regbot."""
+"""The guest's user id inside. Outside, it is the user that runs regbot."""
 RECORD_FILES = 20_000
 FILES_PER_MB = 256
 MIN_FILES = 4096
-"""Limits on the number of files in file systems in memory: in the record, for each MB of /tmp, and at least in /tmp. A
-file takes about 1 kB of kernel memory in addition to its content.
-"""
+"""Limits on the number of files in the record, for each MB of /tmp, and at least in /tmp. A file takes about 1 kB of
+kernel memory in addition to its content."""
 
 # Folders of the system in /, files in /etc, and files in /etc for a sandbox with a network. A guest may read them.
 SYSTEM = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -51,19 +41,17 @@ CACHES = {
     "CUDA_CACHE_PATH": "cuda", "EP_JIT_CACHE_DIR": "deepep", "HYBRID_EP_CACHE_DIR": "hybridep",
     "MPLCONFIGDIR": "matplotlib", "HF_HOME": "huggingface",
 }  # fmt: skip
-"""Variables that name a cache folder, each with the name of a folder below HOME. If the guest may not write to the
-cache folder, the variable is set to the folder below HOME."""
+"""Variables that name a cache folder. If the guest may not write there, they get this folder below HOME."""
 READ_ONLY_PROC = (
     "sys", "sysrq-trigger", "irq", "bus", "acpi", "fs", "scsi", "tty", "driver", "mtrr", "dynamic_debug", "asound",
     "pressure", "sysvipc",
 )  # fmt: skip
-"""Files in /proc that concern the whole machine. They belong to root. If regbot runs as root, a guest could write to
-them even without capabilities, so they are mounted read-only."""
+"""Files in /proc of the whole machine. If regbot runs as root, a guest could write to them even without capabilities.
+"""
 HIDDEN_PROC = (
     "kcore", "keys", "kmsg", "key-users", "timer_list", "sched_debug", "latency_stats", "slabinfo", "vmallocinfo",
     "kpagecount", "kpageflags", "kpagecgroup", "iomem", "ioports",
 )  # fmt: skip
-"""Files in /proc that a guest must not read. They are replaced by /dev/null."""
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """Variables that name a network interface. Without a network, they name the loopback interface."""
 
@@ -73,61 +61,42 @@ class Sandbox:
     """What a guest may use in addition to the paths of its launch. Limits apply to each launch on each node."""
 
     read: tuple[Path, ...] = ()
-    """Folders and files of the operator that guests may read, such as data or a CUDA toolkit in /opt."""
     write: tuple[Path, ...] = ()
-    """Folders that guests may write to. Files in them persist, so that later guests see them."""
+    """Folders that guests may write to. Later guests see the files."""
     network: bool = False
-    """Whether the guest uses the host's network, as ranks on several nodes must. Without it, the guest has only its own
-    loopback interface."""
+    """Whether the guest uses the host's network, as ranks on several nodes must."""
     tmp_mb: int = 2048
-    """Size of /tmp, and also of /dev/shm, in MB."""
+    """Of /tmp, and also of /dev/shm."""
     disk_mb: int = 4096
-    """Limit on the growth of all folders on disk that a guest may write to, in MB."""
+    """Limit on the growth of all folders on disk that a guest may write to."""
     disk_files: int = 200_000
-    """Limit on the number of files by which these folders may grow. Folders count too."""
+    """The same for files and folders."""
     pids: int = 4096
-    """Limit on the number of processes and threads at the same time."""
+    """Processes and threads at the same time."""
     memory_gb: float | None = None
-    """Limit on the memory of all processes together; None for no limit."""
     build_network: bool = True
-    """Whether build commands use the host's network."""
     submodule_hosts: tuple[str, ...] = ()
-    """Hosts that submodules may be fetched from, in addition to the host of the repository. The fetch itself runs
-    outside of the sandbox.
+    """Hosts that submodules may be fetched from, besides the repository's own. The fetch runs outside of the sandbox.
     """
 
     @property
     def for_builds(self) -> "Sandbox":
-        """The sandbox for build commands."""
         return replace(self, network=self.build_network)
 
 
 def sandbox_from_settings(settings: config.SandboxSettings) -> Sandbox:
-    """Return the sandbox for runs, as configured by ``[sandbox]``."""
-    return Sandbox(
-        read=tuple(Path(folder) for folder in settings.read),
-        write=tuple(Path(folder) for folder in settings.write),
-        network=settings.network,
-        tmp_mb=settings.tmp_mb,
-        disk_mb=settings.disk_mb,
-        disk_files=settings.disk_files,
-        pids=settings.pids,
-        memory_gb=settings.memory_gb,
-        build_network=settings.build_network,
-        submodule_hosts=tuple(settings.submodule_hosts),
-    )
+    lists = {
+        "read": tuple(map(Path, settings.read)),
+        "write": tuple(map(Path, settings.write)),
+        "submodule_hosts": tuple(settings.submodule_hosts),
+    }
+    return Sandbox(**{**settings.model_dump(exclude={"untrusted"}), **lists})
 
 
 def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dict[str, Any]:
-    """Return the supervisor's request for ``launch`` with ``sandbox`` around its command.
-
-    Raises EngineError. It is a NoSeatError if the disk has no room for as much as the guest may write.
-
-    ``request`` is the supervisor's request without a sandbox. Its command starts with the same program as the command
-    of ``launch``, but may be torchrun's command, which starts the command of ``launch`` for each rank.
-
-    The entry ``confine`` of the result has what the supervisor needs to set the sandbox up on its node.
-    """
+    """Return the supervisor's request for ``launch`` with ``sandbox`` around its command, which may be torchrun's
+    command for each rank. The entry ``confine`` is for the supervisor on the node. Raises EngineError; a NoSeatError if
+    the disk has no room for as much as the guest may write."""
     record = launch.record_dir.absolute()
     for path in launch.writable:
         if path.is_symlink():
@@ -139,8 +108,7 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
             raise NoSeatError(f"{folder}: {shortage}", "free some, or lower sandbox.disk_mb and sandbox.disk_files")
     env = _environment(request["env"], sandbox, writable)
     program = _resolve_program(launch.command[0], launch.cwd, env)
-    _, *program_arguments = request["command"]
-    command = [str(program), *program_arguments]
+    command = [str(program), *request["command"][1:]]
     arguments = [_bwrap(), *_namespace_options(sandbox)]
     for name, value in env.items():
         arguments += ["--setenv", name, value]
@@ -149,16 +117,10 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
         arguments += bind.options
     # bubblewrap creates / and /dev as memory file systems without a size limit, so they are made read-only. The
     # supervisor replaces DEVICES by the options for the devices of its node.
-    arguments += [
-        confinement.DEVICES,
-        "--remount-ro",
-        "/dev",
-        "--remount-ro",
-        "/",
-        "--chdir",
-        str(launch.cwd.absolute()),
-    ]
+    remounts = ["--remount-ro", "/dev", "--remount-ro", "/"]
+    arguments += [confinement.DEVICES, *remounts, "--chdir", str(launch.cwd.absolute())]
     # If prlimit is installed, it limits the number of processes even where no control group can.
+    tmp_limits = (sandbox.tmp_mb * MEGABYTE, max(MIN_FILES, sandbox.tmp_mb * FILES_PER_MB))
     limiter = ["/usr/bin/prlimit", f"--nproc={sandbox.pids}", "--"] if Path("/usr/bin/prlimit").exists() else []
     return {
         **request,
@@ -168,8 +130,8 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
         "confine": {
             "file_systems": {  # maximum bytes and number of files; one page more than the limit shows an overflow
                 "record": (launch.max_dir_bytes + 4096, RECORD_FILES),
-                "tmp": _tmpfs_limits(sandbox.tmp_mb),
-                "shm": _tmpfs_limits(sandbox.tmp_mb),
+                "tmp": tmp_limits,
+                "shm": tmp_limits,
             },
             "files": _replacement_files(sandbox),
             "writable": folders_on_disk,
@@ -183,24 +145,18 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
     }
 
 
-def _tmpfs_limits(megabytes: int) -> tuple[int, int]:
-    """Return the maximum bytes and the maximum number of files of a file system in memory."""
-    return megabytes * MEGABYTE, max(MIN_FILES, megabytes * FILES_PER_MB)
-
-
 def _namespace_options(sandbox: Sandbox) -> list[str]:
-    """Return bubblewrap's options for the guest's namespaces, user and rights."""
     options = [
         "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
         "--uid", str(USER), "--gid", str(USER), "--cap-drop", "ALL", "--die-with-parent", "--new-session",
     ]  # fmt: skip
-    if _supports("--disable-userns"):
+    if "--disable-userns" in _bwrap_output(_bwrap(), "--help"):
         options += ["--disable-userns"]
     return options if sandbox.network else [*options, "--unshare-net", "--hostname", HOST]
 
 
 def _replacement_files(sandbox: Sandbox) -> dict[str, str]:
-    """Return the contents of the files that replace system files in /etc, by file name."""
+    """Return the contents of the files that replace system files in /etc, by name."""
     nobody = "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     files = {
         "passwd": f"guest:x:{USER}:{USER}:guest:{HOME}:/bin/sh\n{nobody}",
@@ -212,19 +168,11 @@ def _replacement_files(sandbox: Sandbox) -> dict[str, str]:
 
 
 def _environment(env: Mapping[str, str], sandbox: Sandbox, writable: Sequence[Path]) -> dict[str, str]:
-    """Return the guest's environment variables.
-
-    They are ``env``, the variables of the launch, with another user, home folder and temporary folder. A cache variable
-    that names a folder outside of ``writable`` gets a folder below HOME.
-    """
+    """Return the launch's variables with another user, home and temporary folder, and with writable cache folders."""
     new_values = {"HOME": HOME, "TMPDIR": "/tmp", "USER": "guest", "LOGNAME": "guest"}
-    for name, folder_name in CACHES.items():
-        value = env.get(name)
-        if value is None:
-            continue
-        is_writable = any(Path(value).is_relative_to(folder) for folder in writable)
-        if not is_writable:
-            new_values[name] = f"{HOME}/{folder_name}"
+    for name in CACHES.keys() & env.keys():
+        if not any(Path(env[name]).is_relative_to(folder) for folder in writable):
+            new_values[name] = f"{HOME}/{CACHES[name]}"
     if not sandbox.network:
         new_values |= dict.fromkeys(INTERFACES, "lo")
     return {**env, **new_values}
@@ -238,16 +186,11 @@ class _Bind:
     """One mount point in the guest's file tree."""
 
     target: str
-    """Path in the guest's file tree."""
     options: tuple[str, ...]
-    """bubblewrap's options that create the mount point."""
 
 
 def _bind(source: Path | str, target: Path | str | None = None, write: bool = False, optional: bool = False) -> _Bind:
-    """Return a mount point that shows ``source`` at ``target``; by default at its own path, and read-only.
-
-    An ``optional`` source need not exist.
-    """
+    """Return a mount point that shows ``source`` at ``target``, by default at its own path and read-only."""
     option = ("--bind" if write else "--ro-bind") + ("-try" if optional else "")
     target_path = str(source if target is None else target)
     return _Bind(target_path, (option, str(source), target_path))
@@ -256,12 +199,8 @@ def _bind(source: Path | str, target: Path | str | None = None, write: bool = Fa
 def _visible_binds(
     launch: Launch, sandbox: Sandbox, program: Path, env: Mapping[str, str], writable: Sequence[Path]
 ) -> list[_Bind]:
-    """Return the mount points of everything that the guest sees.
-
-    ``program`` is the path of the guest's program, ``env`` its environment variables, and ``writable`` the paths that
-    it may write to. The order of the additions matters: a later mount point replaces an earlier one with the same path.
-    For example, a folder of the checkout that is writable replaces the same folder as readable.
-    """
+    """Return the mount points of everything that the guest sees. The order matters: a later one replaces an earlier one
+    with the same path, such as a writable folder of the readable checkout."""
     record = launch.record_dir.absolute()
     launch_paths = _existing_paths((launch.cwd, *launch.readable))
     checkout = [*launch_paths, *writable]  # a pull request may have written files there
@@ -290,7 +229,6 @@ def _visible_binds(
 
 
 def _system_binds(sandbox: Sandbox) -> Iterator[_Bind]:
-    """Yield the mount points of the system: its programs and libraries, and parts of /etc, /sys, /proc and /dev."""
     yield _bind("/usr")
     for name in SYSTEM:
         path = Path("/", name)
@@ -318,7 +256,6 @@ def _with_resolved(path: Path) -> tuple[Path, ...]:
 
 
 def _existing_paths(paths: Iterable[Path]) -> list[Path]:
-    """Return the absolute paths of all ``paths`` that exist. Raises EngineError if one is the root folder."""
     existing_paths = [path.absolute() for path in paths if path.exists()]
     for path in existing_paths:
         if path.resolve() == Path("/"):
@@ -327,16 +264,11 @@ def _existing_paths(paths: Iterable[Path]) -> list[Path]:
 
 
 def _hide_harness(visible: Iterable[Path]) -> list[_Bind]:
-    """Return mount points that hide regbot's own code inside visible folders. The guest part stays visible."""
     package = Path(str(resources.files("regbot"))).absolute()
     guest = package / "guest"
-    visible_paths = [path for folder in visible if not _is_within(folder, guest) for path in _with_resolved(folder)]
-    hidden_paths = [
-        path
-        for path in _with_resolved(package)
-        if any(path.is_relative_to(visible_path) for visible_path in visible_paths)
-    ]
-    masks = [_Bind(str(path), ("--tmpfs", str(path))) for path in hidden_paths]  # an empty folder over regbot's code
+    folders = [path for folder in visible if not _is_within(folder, guest) for path in _with_resolved(folder)]
+    hidden = [path for path in _with_resolved(package) if any(path.is_relative_to(folder) for folder in folders)]
+    masks = [_Bind(str(path), ("--tmpfs", str(path))) for path in hidden]  # an empty folder over regbot's code
     return [*masks, *(_bind(path) for path in _with_resolved(guest))]
 
 
@@ -345,10 +277,8 @@ def _is_within(path: Path, folder: Path) -> bool:
 
 
 def leads_through(path: Path, folders: Iterable[Path]) -> bool:
-    """Return whether one of ``folders`` is on the way of the absolute ``path``, as written.
-
-    A link in such a folder may lead anywhere, also to itself, so it does not matter where the path ends.
-    """
+    """Return whether one of ``folders`` is on the way of the absolute ``path``, as written. A link in such a folder may
+    lead anywhere, so it does not matter where the path ends."""
     steps = [Path(os.path.realpath(step)) for step in (path, *path.parents)]
     return any(step.is_relative_to(folder.resolve()) for folder in folders for step in steps)
 
@@ -357,11 +287,8 @@ def leads_through(path: Path, folders: Iterable[Path]) -> bool:
 
 
 def _resolve_program(name: str, cwd: Path, env: Mapping[str, str]) -> Path:
-    """Return the path of the program ``name``, which the guest starts.
-
-    A name with a slash is a path, which may be relative to ``cwd``. Another name is looked up on the PATH of ``env``.
-    Raises EngineError if the program does not exist.
-    """
+    """Return the program that the guest starts: a path, which may be relative to ``cwd``, or a name on the PATH of
+    ``env``. Raises EngineError."""
     if "/" in name:
         path = Path(name) if Path(name).is_absolute() else cwd / name
         if path.exists():
@@ -378,22 +305,14 @@ def _interpreter_folders(
     program: Path, command: Sequence[str], env: Mapping[str, str], checkout: Sequence[Path], sandbox: Sandbox
 ) -> list[Path]:
     """Return the folders of all interpreters that the command may start: its program, its arguments, and those on PATH.
-
-    ``checkout`` are the paths of the launch, which may contain files of a pull request.
-
-    A virtual environment in the checkout, and a link in it, may point to any folder of the machine, so a pull request
-    could expose that folder. Such a folder is shown only if it belongs to regbot's own interpreter. Raises EngineError
-    if the program needs another such folder and the operator has not listed it.
-    """
+    A virtual environment in ``checkout``, or a link there, may point to any folder of the machine, so a pull request
+    could expose it. Such a folder is shown only if it belongs to regbot's own interpreter, or if the operator has
+    listed it. Raises EngineError if the program needs another one."""
     folders: list[Path] = []
     executable_arguments = [Path(word) for word in command[1:] if word.startswith("/") and os.access(word, os.X_OK)]
-    pythons_on_path = [shutil.which(name, path=env.get("PATH", os.defpath)) for name in ("python3", "python")]
-    executables = [
-        program,
-        *executable_arguments,
-        *(Path(path).absolute() for path in pythons_on_path if path is not None),
-    ]
-    for executable in executables:
+    on_path = (shutil.which(name, path=env.get("PATH", os.defpath)) for name in ("python3", "python"))
+    pythons = [Path(path).absolute() for path in on_path if path is not None]
+    for executable in (program, *executable_arguments, *pythons):
         if executable.is_dir():
             continue
         is_in_checkout = leads_through(executable, checkout)
@@ -414,7 +333,8 @@ def _interpreter_folders(
                     f"environment inside the checkout",
                     f"name it in regbot.toml: [sandbox] read = ['{prefix}']",
                 )
-    if not _is_visible(program, [Path("/usr"), *SYSTEM_FOLDERS, *folders, *checkout, *sandbox.read, *sandbox.write]):
+    visible = [Path("/usr"), *SYSTEM_FOLDERS, *folders, *checkout, *sandbox.read, *sandbox.write]
+    if not any(program.is_relative_to(folder) or _is_within(program, folder) for folder in visible):
         raise EngineError(
             f"{program} is in no folder that the sandbox shows",
             "name its folder in regbot.toml: [sandbox] read = [...]",
@@ -423,23 +343,14 @@ def _interpreter_folders(
 
 
 MAX_LINKS = 40
-"""Maximum number of links that are followed, as in Linux."""
 MAX_PYVENV_CHARACTERS = 65536
-"""Part of a pyvenv.cfg that is read. Code under test may have written the file."""
 SYSTEM_FOLDERS = tuple(Path("/", name) for name in SYSTEM)
 
 
-def _is_visible(program: Path, folders: Iterable[Path]) -> bool:
-    return any(program.is_relative_to(folder) or _is_within(program, folder) for folder in folders)
-
-
 def python_prefixes(program: Path) -> list[Path]:
-    """Return the Python prefixes that ``program`` needs. A prefix is the folder of an installation or environment.
-
-    ``program`` may be a link to a link. Each link on the way to the real program can have a prefix of its own. A
-    virtual environment also needs the prefix of its base interpreter. A prefix that contains the home folder is left
-    out, because code under test could then read all files there.
-    """
+    """Return the folders of all installations and virtual environments that ``program`` needs, on the way of its links
+    and of pyvenv.cfg. One that contains the home folder is left out, because code under test could then read all files
+    there."""
     prefixes: list[Path] = []
     path = program
     for _ in range(MAX_LINKS):
@@ -459,23 +370,19 @@ def python_prefixes(program: Path) -> list[Path]:
 
 
 def _prefix(folder: Path) -> Path:
-    """Return the folder that contains the ``bin`` folder ``folder``, which may be a link such as /bin to /usr/bin.
-
-    If the parent of the path as written is the right folder, that path is returned. Otherwise links are resolved.
-    """
+    """Return the folder that contains the ``bin`` folder ``folder``: as written, or with links resolved if that is
+    another one, such as for /bin to /usr/bin."""
     real_parent = folder.resolve().parent
     is_parent_as_written = ".." not in folder.parts and folder.parent.resolve() == real_parent
     return folder.parent if is_parent_as_written else real_parent
 
 
 def _is_prefix(folder: Path) -> bool:
-    """Return whether a folder contains Python's standard library."""
     library_files = [file for lib in ("lib", "lib64") for file in (folder / lib).glob("python3*/os.py")]
     return bool(library_files)
 
 
 def _read_home(file: Path) -> Path | None:
-    """Return the ``bin`` folder of the base interpreter, from the key ``home`` of a pyvenv.cfg; None if it is unset."""
     with file.open(encoding="utf-8", errors="replace") as text:
         lines = text.read(MAX_PYVENV_CHARACTERS).splitlines()
     for line in lines:
@@ -493,29 +400,22 @@ def _bwrap() -> str:
 
 
 @functools.cache
-def _supports(option: str) -> bool:
-    """Return whether the installed bubblewrap has an option."""
+def _bwrap_output(program: str, option: str) -> str:
     try:
-        result = subprocess.run([_bwrap(), "--help"], capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run([program, option], capture_output=True, text=True, timeout=30, check=False)
     except OSError:
-        return False
-    return option in result.stdout + result.stderr
+        return ""
+    return (result.stdout + result.stderr).strip()
 
 
 def bubblewrap_version() -> str:
     """Return for example ``bubblewrap 0.8.0``; '' if bubblewrap is not installed."""
-    try:
-        result = subprocess.run([_bwrap(), "--version"], capture_output=True, text=True, timeout=30, check=False)
-    except OSError:
-        return ""
-    return result.stdout.strip()
+    return _bwrap_output(_bwrap(), "--version")
 
 
 def unbounded(sandbox: Sandbox) -> dict[str, str]:
-    """Return the limits that this machine cannot enforce, by controller ("pids", "memory"), each with the reason.
-
-    For users other than root, RLIMIT_NPROC limits the number of processes too. So "pids" is returned for root only.
-    """
+    """Return the limits that this machine cannot enforce ("pids", "memory"), each with the reason. RLIMIT_NPROC limits
+    the processes of other users than root."""
     # /proc belongs to the real root. In a user namespace, st_uid is the id that this root has inside of it.
     is_root = Path("/proc").stat().st_uid == os.getuid()
     reasons = confinement.unbounded(memory=sandbox.memory_gb is not None)

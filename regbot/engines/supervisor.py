@@ -1,24 +1,10 @@
-"""The local engine's supervisor: a script that runs one guest, enforces its limits and kills all of its processes.
-
-The guest is the process under test. The supervisor is a process between regbot and the guest, so that it can rely on
-the kernel:
-
-    - If a process of the guest loses its parent, it becomes a child of the supervisor (child subreaper).
-    - If regbot dies, the supervisor's standard input closes.
-    - If the supervisor dies, the kernel kills the guest's main process.
-
-The script uses only the standard library. It is started by path, in Python's isolated mode.
-
-Each process of the guest is a descendant of the supervisor. To reap a process means to read its exit status after it
-has ended, which removes the process from the kernel's table.
-
-Protocol: the first line of standard input is the launch as JSON. End of file on standard input means that regbot is
-gone. When the launch has ended, the supervisor writes one JSON document to standard output. It writes nothing if
-regbot is gone or has sent a signal.
-
-The guest runs in a sandbox only if the launch contains one. The script ``confinement`` beside this one sets the sandbox
-up on this node. Without a sandbox the guest has the rights of the user that runs regbot.
-"""
+"""The local engine's supervisor: a script that runs one guest, enforces its limits and kills all of its processes. It
+is a process between regbot and the guest, so that it can rely on the kernel. A process of the guest that loses its
+parent becomes a child of the supervisor (child subreaper). If regbot dies, standard input closes. If the supervisor
+dies, the kernel kills the guest's main process. It uses only the standard library, and is started by path, in Python's
+isolated mode. The first line of standard input is the launch as JSON. When the launch has ended, it writes one JSON
+document to standard output, or nothing if regbot is gone or has sent a signal. The guest runs in a sandbox only if the
+launch contains one; the script ``confinement`` sets it up on this node."""
 
 import contextlib
 import ctypes
@@ -30,32 +16,26 @@ import selectors
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-LINUX = sys.platform == "linux"
 STDIN, STDOUT = 0, 1
 GRACE_S = 1.0
-"""Seconds that helper processes (resource trackers, pipe readers) get to exit by themselves after the main process."""
+"""Seconds that helper processes (resource trackers, pipe readers) get to exit after the main process."""
 KILL_S = 10.0
-"""Seconds that SIGKILL may take. A process that takes longer is stuck in the kernel, and waiting longer is useless."""
+"""Seconds that SIGKILL may take. A process that takes longer is stuck in the kernel."""
 POLL_S = 1.0
-"""Interval in seconds between checks of the size of the record folder."""
+"""Seconds between checks of the size of the record folder."""
 GROWTH_S = 0.1
-"""Interval in seconds between checks of the disk usage of a guest in a sandbox."""
+"""Seconds between checks of the disk usage of a guest in a sandbox."""
 LARGE_RECORD = "wrote more into its record folder than any record needs"
 TAIL_BYTES = 64 * 1024
-"""Maximum size of the end of the output that the log keeps."""
 MAX_ENTRIES = 100_000
-"""Maximum number of files and folders in a record."""
 NO_PROCESS = 0
-"""Stands for the id of a process or group that does not exist."""
 BLOCK_BYTES = 512
-"""Unit of ``st_blocks``."""
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
@@ -68,11 +48,9 @@ class NotStartedError(Exception):
 
 
 class Log:
-    """The log file. It keeps the beginning and the end of the output. The middle is dropped, and its bytes are
-    counted."""
+    """The log file. It keeps the beginning and the end of the output, and counts the bytes between them."""
 
     def __init__(self, path: str, limit: int) -> None:
-        """Create the file. ``limit`` is the maximum number of bytes of output that it keeps."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
         self.file = os.fdopen(os.open(path, flags, 0o644), "wb", buffering=0)
         self.tail_limit = min(TAIL_BYTES, limit // 2)
@@ -93,7 +71,7 @@ class Log:
             self.dropped += excess
 
     def close(self) -> None:
-        """Write the end of the output and close the file. Raises OSError if any part could not be written."""
+        """Raises OSError if any part could not be written."""
         if self.dropped:
             self._write_to_file(b"\n[%d bytes left out]\n" % self.dropped)
         self._write_to_file(bytes(self.tail))
@@ -102,7 +80,6 @@ class Log:
             raise self.fault
 
     def _write_to_file(self, data: bytes) -> None:
-        """Write ``data`` to the file. An error is stored in ``fault``, and ``close`` raises it."""
         try:
             self.file.write(data)
         except OSError as error:
@@ -110,7 +87,7 @@ class Log:
 
 
 class Confinement:
-    """The sandbox of one guest on this node. If the launch has no ``confine`` entry, there is no sandbox to set up."""
+    """The sandbox of one guest on this node. Without an entry ``confine`` in the launch there is none."""
 
     def __init__(self, launch: dict[str, Any]) -> None:
         """Set the sandbox up. Raises NotStartedError if this node cannot do it."""
@@ -143,17 +120,14 @@ class Confinement:
         self.command = [program, "--json-status-fd", str(self.status_writer), *words]
 
     def enter(self) -> None:
-        """Join the control groups and leave the keyring. The child process calls it just before it starts the guest."""
+        """Called by the child process just before it becomes the guest."""
         if self.groups is not None:
             self.groups.join()
             self.script.leave_keyring()
 
     def find_excess(self, check_record: bool, has_ended: bool = False) -> str:
-        """Return what the guest wrote too much; '' if it has passed no limit.
-
-        The growth on disk is always checked. The record folder is checked only with ``check_record``, because this
-        takes longer.
-        """
+        """Return what the guest wrote too much; '' if nothing. The record folder is checked only with ``check_record``,
+        because this takes longer."""
         if self.growth is not None and (excess := self.growth.find_excess(has_ended)):
             return str(excess)
         # The record is checked first: a record that cannot be read counts as too large.
@@ -163,11 +137,8 @@ class Confinement:
         return LARGE_RECORD if is_large else ""
 
     def save_record(self) -> str:
-        """Save the record after the guest has ended. Return what the guest wrote too much, as ``find_excess``.
-
-        In a sandbox, the record is copied from memory to the real folder. Otherwise only the times of its files are
-        set. If a limit is exceeded, the record is not saved.
-        """
+        """Save the record after the guest has ended: copy it from memory to the real folder, or without a sandbox set
+        its files' times. Return what the guest wrote too much; the record is then not saved."""
         if excess := self.find_excess(check_record=True, has_ended=True):
             return excess
         if self.file_systems is not None:
@@ -176,18 +147,9 @@ class Confinement:
             set_file_times(self.record)
         return ""
 
-    def close(self) -> None:
-        """Remove the control groups."""
-        if self.groups is not None:
-            self.groups.remove()
-
     def exit_code_of_guest(self, code: int | None) -> int | None:
-        """Return the guest's exit code; the negative signal number if a signal killed the guest.
-
-        ``code`` is the exit code of the process that the supervisor started. In a sandbox this is bubblewrap, which
-        reports a signal as 128 plus the signal's number. Raises NotStartedError if bubblewrap itself failed, so that
-        the guest never ran.
-        """
+        """Return the guest's exit code, negative for a signal. bubblewrap reports a signal as 128 plus its number.
+        Raises NotStartedError if bubblewrap itself failed, so that the guest never ran."""
         if self.settings is None or code is None:
             return code
         try:
@@ -201,7 +163,7 @@ class Confinement:
 
 
 def _load_confinement() -> ModuleType:
-    """Load the script ``confinement``. In isolated mode the folder of a script is not on the import path."""
+    """In isolated mode the folder of a script is not on the import path."""
     spec = importlib.util.spec_from_file_location("confinement", Path(__file__).with_name("confinement.py"))
     assert spec is not None
     assert spec.loader is not None
@@ -214,21 +176,17 @@ class Supervisor:
     """One guest and all its descendants, from start to end."""
 
     def __init__(self, launch: dict[str, Any]) -> None:
-        """Prepare the log, the sandbox and the events to wait for. Signals wake the selector through a pipe."""
         self.launch = launch
         self.log = Log(launch["log"], launch["max_output_bytes"])
-        self.libc = ctypes.CDLL(None) if LINUX else None
+        self.libc = ctypes.CDLL(None)
         self.sandbox = Confinement(launch)
-        if self.libc:
-            self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-            self.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the guest may not open our pipe to regbot through /proc
+        self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        self.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the guest may not open our pipe to regbot through /proc
         self.pid = os.getpid()
         self.status: int | None = None  # wait status of the guest's main process; None while it runs
         self.killed = 0  # number of processes killed after the main process had ended
         self.selector = selectors.DefaultSelector()
-        self.wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK) if LINUX else os.pipe()
-        os.set_blocking(self.wake, False)
-        os.set_blocking(wake_write, False)
+        self.wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: None)
@@ -236,22 +194,18 @@ class Supervisor:
         self.selector.register(STDIN, selectors.EVENT_READ)
 
     def run(self) -> dict[str, Any]:
-        """Run the guest until it ends or must be killed. Raises NotStartedError, StopError, and OSError for the log."""
-        started = time.monotonic()
-        try:
-            return self._supervise(started)
-        finally:
-            self.sandbox.close()
+        """Run the guest until it ends or passes a limit, kill what is left, and return the fields of ``LaunchResult``.
 
-    def _supervise(self, started: float) -> dict[str, Any]:
-        """Start the guest, wait until it ends or passes a limit, kill what is left, and return the report.
-
-        ``started`` is the time of the start by ``time.monotonic``.
-
-        ``self.status`` is None while the guest's main process runs. ``self.log.fault`` is set if the output cannot be
-        written. ``excess`` in the report says what the guest wrote too much. ``left_behind`` counts processes that
-        outlived the main process, and ``unkilled`` those that SIGKILL has not ended.
+        Raises NotStartedError, StopError, and OSError for the log.
         """
+        try:
+            return self._supervise()
+        finally:
+            if self.sandbox.groups is not None:
+                self.sandbox.groups.remove()
+
+    def _supervise(self) -> dict[str, Any]:
+        started = time.monotonic()
         guest = self._start()
         assert guest.stdout is not None
         self.guest, self.output = guest.pid, guest.stdout.fileno()  # process id, and descriptor of the pipe
@@ -299,7 +253,6 @@ class Supervisor:
         }
 
     def _start(self) -> "subprocess.Popen[bytes]":
-        """Start the guest's main process. Raises NotStartedError."""
         try:
             return subprocess.Popen(
                 self.sandbox.command,
@@ -319,12 +272,10 @@ class Supervisor:
             ) from error
 
     def _prepare_child(self) -> None:
-        """Prepare the new process before it becomes the guest: no core dumps, death with the supervisor, sandbox."""
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if self.libc:  # on Linux
-            self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != self.pid:  # the supervisor died before the call above
-                os._exit(127)
+        self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != self.pid:  # the supervisor died before the call above
+            os._exit(127)
         self.sandbox.enter()
 
     def _handle_events(self, seconds: float) -> None:
@@ -341,7 +292,7 @@ class Supervisor:
                 self._read()
 
     def _read(self) -> bool:
-        """Read one piece of the guest's output into the log. Return False if there is none now."""
+        """Return False if there is no output now."""
         try:
             data = os.read(self.output, 65536)
         except BlockingIOError:
@@ -359,10 +310,7 @@ class Supervisor:
                 return
 
     def _reap(self) -> None:
-        """Read the status of all children that have ended. Keep the status of the guest's main process.
-
-        Count the other processes that SIGKILL has ended.
-        """
+        """Read the status of all children that have ended, and count those that SIGKILL has ended."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 any_child = -1
@@ -375,44 +323,29 @@ class Supervisor:
                     self.killed += 1
 
     def _wait_for_helpers(self) -> None:
-        """Wait until helper processes have exited, at most GRACE_S. Then reset the count of killed processes, so that
-        it counts only processes that the supervisor kills.
-        """
+        """Wait at most GRACE_S. Then count only processes that the supervisor kills."""
         deadline = time.monotonic() + GRACE_S
         while self._has_descendants() and time.monotonic() < deadline:
             self._handle_events(min(0.02, deadline - time.monotonic()))
         self.killed = 0
 
     def _has_descendants(self) -> bool:
-        """Whether processes of the guest still exist. Without Linux, only the guest's process group is known."""
         self._reap()
-        if LINUX:
-            return bool(children())
-        try:
-            os.killpg(self.guest, 0)  # signal 0 only tests whether the group exists
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
+        return bool(children())
 
     def _kill_all(self) -> int:
-        """Kill the guest and all its descendants. Return the number of processes that could not be killed.
-
-        The function kills whole process groups, because the kernel kills a group atomically. A process that forks and
-        exits all the time would escape from a kill by process id, because its id is out of date after the listing.
-        Orphans become children of the supervisor, so the loop ends when the supervisor has no child. The supervisor's
-        own group is left out. It has no other process than the supervisor.
-        """
+        """Kill the guest and all its descendants. Return how many could not be killed. The kernel kills a process group
+        atomically. A process that forks and exits all the time would escape from a kill by process id. Orphans become
+        children of the supervisor, so the loop ends when it has none."""
         if self.status is None:  # the guest's main process still runs
             _kill_group(self.guest)
         deadline = time.monotonic() + KILL_S
         while self._has_descendants():
             if time.monotonic() > deadline:
-                return len(children()) if LINUX else 1
-            groups = {_process_group(child) for child in children()} if LINUX else {self.guest}
+                return len(children())
+            groups = {_process_group(child) for child in children()}
             for group in groups - {NO_PROCESS, os.getpgrp()}:
                 _kill_group(group)
-                if not LINUX:  # on Linux, _reap counts the killed processes
-                    self.killed += 1
             for child in children():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(child, signal.SIGKILL)
@@ -422,10 +355,7 @@ class Supervisor:
 
 
 def is_over_limit(folder: str, max_bytes: int) -> bool:
-    """Whether the record folder exceeds its limits or was made unreadable.
-
-    The limits are ``max_bytes`` for the size, and MAX_ENTRIES for the number of files and folders.
-    """
+    """Whether the record folder exceeds ``max_bytes`` or MAX_ENTRIES, or was made unreadable."""
     total = 0
     try:
         for entries, size in enumerate(_sizes(folder)):
@@ -438,12 +368,8 @@ def is_over_limit(folder: str, max_bytes: int) -> bool:
 
 
 def set_file_times(folder: str) -> None:
-    """Set the modification time of each file in a record to its change time.
-
-    A guest can set the modification time, but not the change time. A copy of a file keeps only the modification time.
-    So this function replaces it by the change time, after the guest has ended. This also changes the change time, so
-    the function must run only once for each folder. If several nodes share the folder, only the first node calls it.
-    """
+    """Set the modification time of each file in a record to its change time, which a guest cannot set. This changes the
+    change time, so if several nodes share the folder, only the first calls it."""
     with contextlib.suppress(OSError), os.scandir(folder) as listing:
         for entry in listing:
             with contextlib.suppress(OSError):
@@ -453,10 +379,8 @@ def set_file_times(folder: str) -> None:
 
 
 def _sizes(folder: str) -> Iterator[int]:
-    """Yield the bytes of every file below ``folder``, and 0 for every folder. What disappears meanwhile is skipped.
-
-    The size of a file is its length or its space on disk, whichever is larger.
-    """
+    """Yield the length or the space of every file, whichever is larger, and 0 for every folder. What disappears is
+    skipped."""
     folders = [folder]
     while folders:
         with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as listing:
@@ -475,19 +399,11 @@ def children() -> list[int]:
     try:
         return [int(pid) for pid in Path("/proc/thread-self/children").read_text().split()]
     except OSError:  # the kernel does not provide the list of children
-        return [pid for pid in _process_ids() if _parent(pid) == os.getpid()]
-
-
-def _process_ids() -> list[int]:
-    """Return the ids of all processes of the machine; [] if /proc is missing."""
-    try:
-        return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    except OSError:
-        return []
+        pids = [int(process.name) for process in Path("/proc").glob("[0-9]*")]
+        return [pid for pid in pids if _parent(pid) == os.getpid()]
 
 
 def _parent(pid: int) -> int:
-    """Return the id of a process's parent; NO_PROCESS if the process has ended."""
     try:
         # The fields are: id, name in parentheses, state, parent. A name may contain blanks and parentheses.
         _, _, fields_after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
@@ -497,7 +413,6 @@ def _parent(pid: int) -> int:
 
 
 def _process_group(pid: int) -> int:
-    """Return the process group of a process; NO_PROCESS if the process has ended."""
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
@@ -510,7 +425,6 @@ def _kill_group(group: int) -> None:
 
 
 def main() -> None:
-    """Read the launch from standard input, run it, and write its result to standard output."""
     line = bytearray()
     while not line.endswith(b"\n"):
         data = os.read(STDIN, 65536)

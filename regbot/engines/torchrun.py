@@ -11,16 +11,11 @@ LAUNCHER = ("-m", "torch.distributed.run")
 
 
 def single_node_command(launch: Launch) -> tuple[str, ...]:
-    """Return torchrun's command that starts all ranks of ``launch`` on one node."""
     return _launcher_command(launch, "--standalone", "--nproc-per-node", str(launch.ranks))
 
 
 def multi_node_command(launch: Launch, nodes: int, node: int, address: str, port: int) -> tuple[str, ...]:
-    """Return torchrun's command for the node with number ``node``, from 0. ``nodes`` is the number of nodes.
-
-    Every node gets the same number of ranks. ``address`` is the first node's address, as seen from the other nodes.
-    ``port`` is a free port on the first node.
-    """
+    """Return torchrun's command for one node. ``address`` and ``port`` are those of the first node."""
     ranks_per_node = str(launch.ranks // nodes)
     position = ("--nnodes", str(nodes), "--node-rank", str(node))
     rendezvous = ("--master-addr", address, "--master-port", str(port))
@@ -33,6 +28,5 @@ def launcher_logs(launch: Launch) -> Path:
 
 
 def _launcher_command(launch: Launch, *options: str) -> tuple[str, ...]:
-    """Return the command that starts torchrun with ``options``. Each rank gets the arguments of ``launch.command``."""
     python, *arguments = launch.command
     return (python, *LAUNCHER, *options, "--log-dir", str(launcher_logs(launch)), *arguments)

@@ -1,10 +1,6 @@
-"""Base class of all records: strict types, no unknown keys, no NaN, and a named and versioned schema.
-
-Records are frozen. A decision is computed from records, and is never written into the records that it used.
-
-Every text and integer of a record has a limit: that of its type, or a limit of this module. The lists and dictionaries
-of a record that is read have the limits of ``regbot.records.files.parse_json``.
-"""
+"""Base class of all records: strict types, no unknown keys, no NaN, and a named and versioned schema. Every text and
+integer has a limit: that of its type, or one of this module. Lists and dictionaries have the limits of
+``regbot.records.files.parse_json``."""
 
 from typing import Any
 

@@ -1,9 +1,6 @@
-"""Records of the reference store: the sessions measured for a workload, and the anchor commit of the workload.
-
-A stored session never changes, and its file is named after the hash of its content (``regbot.baselines.store``). In the
-file, the scalar fields come first, one per line. A reader can therefore decide from the beginning of the file whether
-it needs the rest.
-"""
+"""Records of the reference store. A stored session never changes, and its file is named after the hash of its content.
+In the file, the scalar fields come first, one per line, so that a reader can decide from the beginning whether it needs
+the rest."""
 
 import math
 import re
@@ -29,8 +26,7 @@ from regbot.records.text.clip import clip
 ENTRY_PATTERN = re.compile(
     r"(?:([A-Za-z0-9][A-Za-z0-9_.-]{0,63}):)?([a-z0-9][a-z0-9.-]*)@([0-9]{1,9})/([a-z][a-z0-9-]{0,63})"
 )
-"""Name of an entry of the verdict, ``[label:]shape@version/mesh``. The groups are label (or None), shape, version and
-mesh."""
+"""Name of an entry of the verdict, ``[label:]shape@version/mesh``, each part a group."""
 
 ABSENT = "none"
 """Value of an environment field for a component that is known to be absent, such as a GPU driver without GPUs."""
@@ -41,8 +37,7 @@ MAX_LOADED_FILES = 5000
 EntryName = Annotated[str, Field(pattern=f"^{ENTRY_PATTERN.pattern}$", max_length=200)]
 VariantName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 Series = Literal["rolling", "anchor", "held"]
-"""Which reference a session belongs to. rolling: the rolling reference. anchor: the anchor, because the session
-measured the anchor's commit again. held: no reference, because the session was held back."""
+"""Which reference a session belongs to. held: none, because the session was held back."""
 NonEmptyText = Annotated[str, Field(min_length=1, max_length=500)]
 Positive = Annotated[int, Field(ge=1)]
 
@@ -52,8 +47,7 @@ class InvalidTime(ValueError):
 
 
 def parse_time(text: str) -> datetime:
-    """Return the time in an ISO 8601 text, converted to UTC. Raises InvalidTime if the text has another form or no
-    offset from UTC."""
+    """Return the time in an ISO 8601 text with an offset, converted to UTC. Raises InvalidTime."""
     try:
         parsed = datetime.fromisoformat(text)
     except ValueError as error:
@@ -76,11 +70,8 @@ def require_canonical_time(text: str) -> str:
 
 
 class EnvironmentKey(Record):
-    """The software environment of a run, as far as it is known. Times are compared only where all fields are equal.
-
-    ``None`` means that a value is unknown. ``"none"`` means that the component is known to be absent. Two unknown
-    values count as equal, and the comparison reports that they are unknown.
-    """
+    """The software environment of a run. Times are compared only where all fields are equal. ``None`` means unknown,
+    and equals another unknown; ``"none"`` means known to be absent."""
 
     driver: Text | None = Field(None, description="of the GPUs")
     toolkit: Text | None = Field(None, description="CUDA or ROCm, with version")
@@ -98,8 +89,7 @@ class EnvironmentKey(Record):
 
     @property
     def unknown(self) -> list[str]:
-        """Return the names of the fields whose value is unknown. ``model`` is left out, because its None may also mean
-        that no model code of regbot ran."""
+        """Names of the unknown fields, without ``model``: its None may also mean that no model code of regbot ran."""
         return [name for name in type(self).model_fields if name != "model" and getattr(self, name) is None]
 
 
@@ -132,8 +122,7 @@ class Provenance(Record):
 
 
 class AnchorComparison(Record):
-    """Comparison of a nightly session's commit with the anchor. The session timed pairs of the anchor's commit and its
-    own commit."""
+    """Pairs of the anchor's commit and the session's own commit."""
 
     commit: Commit = Field(description="commit of the anchor")
     log_ratios: dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]] = Field(
@@ -143,10 +132,7 @@ class AnchorComparison(Record):
 
 
 class Baseline(Record):
-    """One file of the store: the runs, or the traced ledger, of one session of one workload at one commit.
-
-    The baseline of a workload consists of several of these files. ``tree`` is the git tree of ``commit``.
-    """
+    """One file of the store: the runs, or the traced ledger, of one session of one workload at one commit."""
 
     schema_id: Literal["regbot/baseline@1"] = Field("regbot/baseline@1", alias="schema")
     tier: Tier = Field(description="timed: runs on a node; static: a trace, which has a ledger and no runs")
@@ -193,12 +179,8 @@ class Baseline(Record):
 
     @property
     def level_s(self) -> dict[str, float]:
-        """Step time of the session in seconds, under the keys ``median`` (a typical step) and ``mean`` (per step).
-        Empty for a trace.
-
-        ``median`` is ``step_s``, the step time in the verdict. Where ``step_s`` is unknown, ``median`` is the median of
-        the medians of the runs. ``mean`` is the mean over runs of the mean step time, on the log scale.
-        """
+        """Step time in seconds: ``median``, a typical step as in the verdict or else the median of the runs' medians,
+        and ``mean``, the mean over runs of the mean step time, on the log scale. Empty for a trace."""
         if not self.runs:
             return {}
         median_of_medians = math.exp(median(run.log_median for run in self.runs))
@@ -210,10 +192,7 @@ class Baseline(Record):
 
 
 class MoveEvidence(Record):
-    """Evidence for a move of the anchor: how much slower the new anchor is than the old one, measured in pairs.
-
-    Positive percentages mean that the new anchor is slower.
-    """
+    """How much slower the new anchor is than the old one, in pairs. Positive means slower."""
 
     estimate_pct: float
     low_pct: float
@@ -236,11 +215,8 @@ class Acceptance(Record):
 
 
 class Anchor(Record):
-    """The commit that guards a workload on a node class against slow creep. ``tree`` is its git tree.
-
-    ``who`` made this commit the anchor, and ``why`` is the reason. An anchor is one file. If two branches move it, they
-    conflict in git, and a person has to decide.
-    """
+    """The commit that guards a workload on a node class against slow creep. It is one file: if two branches move it,
+    they conflict in git, and a person has to decide."""
 
     schema_id: Literal["regbot/anchor@1"] = Field("regbot/anchor@1", alias="schema")
     workload: EntryName
@@ -282,8 +258,7 @@ class BaselineListing(Record):
 
 
 class BaselineAddition(Record):
-    """Output of ``baseline add``: the paths of the session's files, relative to the store. A file is new, or was there
-    before."""
+    """Output of ``baseline add``: the session's files, new or there before, relative to the store."""
 
     schema_id: Literal["regbot/baseline-added@1"] = Field("regbot/baseline-added@1", alias="schema")
     files: list[Text]
@@ -291,8 +266,7 @@ class BaselineAddition(Record):
 
 
 class BaselineCheck(Record):
-    """Output of ``baseline verify``. A problem is one line: the file, the fault, and what to do. The
-    numbers are those of the stored records of each kind."""
+    """Output of ``baseline verify``: the numbers of stored records. A problem is one line."""
 
     schema_id: Literal["regbot/baseline-verify@1"] = Field("regbot/baseline-verify@1", alias="schema")
     sessions: Annotated[int, Field(ge=0)]

@@ -1,9 +1,6 @@
-"""Records of a bisection: the points to search, every observation, and the result.
-
-A *point* is a commit, or a version of a dependency at one commit. The points of a search are its *axis*. The log has a
-header line, then one line per observation, appended when the observation ends. The next step is computed from the log
-alone, so that a killed bisection can continue.
-"""
+"""Records of a bisection. A *point* is a commit, or a version of a dependency at one commit. The points of a search are
+its *axis*. The log has a header line, then one line per observation. The next step is computed from the log alone, so
+that a killed bisection can continue."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +18,7 @@ from regbot.records.verdict import Decision, Finding
 
 SearchMetric = Literal["ledger", "time", "command"]
 Purpose = Literal["search", "confirm", "reused"]
-"""Why something was measured. confirm: to compare a culprit with its parent. reused: for an earlier check, whose run
-the search uses."""
+"""confirm: to compare a culprit with its parent. reused: of an earlier check."""
 BisectionOutcome = Literal["culprit", "none", "undecided", "unmeasurable"]
 """none: no point of the range is the culprit. unmeasurable: the range could not be searched."""
 
@@ -33,10 +29,7 @@ Pct = Annotated[float, Field(gt=0, le=10_000)]
 
 
 class Point(Record):
-    """One point that a bisection can measure: a commit, or a version of a dependency at one commit.
-
-    ``tree`` is the git tree of ``commit``.
-    """
+    """A commit, or a version of a dependency at one commit."""
 
     commit: Commit
     tree: Commit
@@ -125,8 +118,7 @@ class Estimate(Record):
 
 
 class Change(Record):
-    """One change of the searched quantity, and the point that caused it. There are several candidates if measurements
-    cannot distinguish them."""
+    """One change of the searched quantity. Several candidates cannot be distinguished."""
 
     candidates: Annotated[list[Candidate], Field(min_length=1)] = Field(description="most probable first")
     parent: Text = Field(description="key of the point that it is compared with: the measured one before it")
@@ -175,10 +167,7 @@ class Bisection(Record):
 
 
 class BisectionPlan(Record):
-    """Expected cost of a bisection, computed before anything is measured.
-
-    ``commits`` and ``different`` have the same meaning as in ``Bisection``. An unknown number is null.
-    """
+    """Expected cost of a bisection. An unknown number is null."""
 
     schema_id: Literal["regbot/bisect-plan@1"] = Field("regbot/bisect-plan@1", alias="schema")
     on: SearchMetric
@@ -202,8 +191,7 @@ class BisectionLog:
 
 
 def read_bisection(path: Path) -> BisectionLog:
-    """Return the bisection log in ``path``. An incomplete last line is dropped. Raises RecordError for any other
-    fault."""
+    """Return the bisection log in ``path``, without an incomplete last line. Raises RecordError."""
     lines = list(read_lines(path))
     if not lines:
         raise RecordError(f"{path}: is empty: no bisection was recorded", "leave out --resume")

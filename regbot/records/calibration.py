@@ -1,10 +1,6 @@
-"""Records of the calibration of a node class. A calibration shows the noise of the node class, and how often the gate
-errs there.
-
-A placebo session compares a commit with itself, in the same way as a check compares a pull request with its base. An
-injected session also compares a commit with itself, but every step of head is slowed down by a known share. The
-log-ratios of the pairs and the decision of each session are stored. All rates are computed from these.
-"""
+"""Records of the calibration of a node class. A placebo session compares a commit with itself, in the same way as a
+check compares a pull request with its base. In an injected session, every step of head is also slowed down by a known
+share. All rates are computed from the stored log-ratios and decisions."""
 
 from typing import Annotated, Literal
 

@@ -35,8 +35,7 @@ class Correlation(Record):
 
 
 class ArmLuck(Record):
-    """Luck of an arm: the part of its speed that is drawn with its compiler caches, as a standard deviation in percent
-    of its step time."""
+    """The part of an arm's speed that is drawn with its compiler caches, as an sd in percent."""
 
     sd_pct: Annotated[float, Field(ge=0)]
     low_pct: NonNegativeFloat = Field(description="low end of the 95% interval of sd_pct")

@@ -1,8 +1,5 @@
-"""Records of a crash: which code raised the error, and through whose code the error passed.
-
-The guest reports these facts, so the code under test could forge them. The judge uses them only to answer INVALID in
-place of FAIL, and both block a pull request (``regbot/judge/crashes.py``).
-"""
+"""The traceback of a crash. The guest reports it, so the code under test could forge it. The judge uses it only to
+answer INVALID in place of FAIL, and both block a pull request (``regbot/judge/crashes.py``)."""
 
 from typing import Annotated, Literal
 
@@ -13,12 +10,8 @@ from regbot.records.hang import Frame
 from regbot.records.ledger import Text
 
 Owner = Literal["checkout", "regbot", "torch", "installed"]
-"""Whose code a frame runs.
-
-- checkout: the code under test.
-- regbot: regbot's code inside the process, such as a replacement of a framework's function.
-- torch: torch.
-- installed: other packages, and Python's own library."""
+"""Whose code a frame runs. checkout: the code under test. regbot: such as a replacement of a framework's function.
+installed: other packages, and Python's own library."""
 
 
 class CrashFrame(Frame):

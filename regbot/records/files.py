@@ -1,10 +1,6 @@
-"""Read and write record files. Reading is strict and limited in size, writing is atomic.
-
-All files that a pull request's code wrote are read by this module. ``parse_json`` decodes all JSON in them. It checks
-the size and the number of values before it parses anything. Duplicate keys, NaN and deep nesting are refused, although
-the standard library accepts duplicate keys and NaN. The model of the record then validates the content, and stops at
-the first error of a list. Nothing is ever unpickled.
-"""
+"""Read and write record files. All files that a pull request's code wrote are read here. ``parse_json`` checks size and
+number of values before it parses anything, and refuses duplicate keys, NaN and deep nesting. The model then validates
+the content, up to the first error of a list. Nothing is ever unpickled. Writing is atomic."""
 
 import io
 import json
@@ -31,7 +27,6 @@ MAX_LINES_BYTES = 64 * MAX_RECORD_BYTES
 MAX_RECORD_MEMORY = 256 * 1024 * 1024
 """Largest record in memory. A ledger of 100,000 entries has about 200 MiB."""
 MAX_ITEMS = 100_000
-"""Largest number of items of a list."""
 MAX_KEYS = 20_000
 """Largest number of keys of an object. A run may load thousands of source files, each of which is a key."""
 MAX_LISTED_ERRORS = 1000
@@ -57,17 +52,13 @@ class DeepNestingError(ValueError):
 
 
 def read_record(path: Path, model: type[R], max_bytes: int = MAX_RECORD_BYTES) -> R:
-    """Return the record in ``path``. Raises RecordError if the file is anything else than one valid record of
-    ``model``."""
+    """Return the record in ``path``. Raises RecordError if it is anything but one valid record of ``model``."""
     return parse_record(read_capped(path, max_bytes), model, str(path))
 
 
 def read_capped(path: Path, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
-    """Return the bytes of a regular file of at most ``max_bytes``. Links, pipes and devices are refused before they are
-    read.
-
-    Raises RecordError.
-    """
+    """Return the bytes of a regular file. Links, pipes and devices are refused before they are read. Raises
+    RecordError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
@@ -134,10 +125,8 @@ def parse_json(data: bytes, origin: str) -> Any:
 
 
 def check_depth(text: str) -> None:
-    """Raise DeepNestingError if JSON is nested more than ``MAX_DEPTH`` levels deep, whatever else is wrong with it.
-
-    Code that walks through a document, or that prints it, calls itself for each level.
-    """
+    """Raise DeepNestingError if JSON is nested more than ``MAX_DEPTH`` levels deep: code that walks through it
+    recurses."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:  # usual, and much faster
         return
     depth = 0
@@ -148,8 +137,7 @@ def check_depth(text: str) -> None:
 
 
 def describe_validation_error(error: ValidationError, limit: int = 3) -> str:
-    """Return the first ``limit`` faults of a validation error as one line, with the number of further faults. The line
-    may contain keys from untrusted data."""
+    """Return the first ``limit`` faults as one line, which may contain keys from untrusted data."""
     if error.error_count() > MAX_LISTED_ERRORS:  # such as unknown keys
         return f"{error.error_count():,} faults"
     faults = error.errors(include_url=False, include_input=False)
@@ -162,13 +150,11 @@ def describe_validation_error(error: ValidationError, limit: int = 3) -> str:
 
 
 def write_record(path: Path, record: Record) -> None:
-    """Write one record atomically."""
     write_text(path, record.to_json())
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file atomically: write a temporary file in the same folder, fsync it, rename it. A reader never sees a
-    part of the text."""
+    """Write a file atomically: a temporary file in the same folder, fsync, rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -184,11 +170,8 @@ def write_text(path: Path, text: str) -> None:
 
 
 def append_line(path: Path, record: Record) -> None:
-    """Append one record as a line and fsync the file. A crash then loses at most the record of the run in progress.
-
-    If the line cannot be written, for example on a full disk, the file is cut back to its earlier length and OSError is
-    raised.
-    """
+    """Append one record as a line and fsync the file. If the line cannot be written, for example on a full disk, the
+    file is cut back to its earlier length and OSError is raised."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
@@ -203,10 +186,8 @@ def append_line(path: Path, record: Record) -> None:
 
 
 def drop_torn_line(path: Path) -> bool:
-    """Cut off an incomplete last line, so that lines can be appended again. Return whether a line was cut off.
-
-    A crash during a write leaves an incomplete line. Such a line is not a record, so its run is repeated.
-    """
+    """Cut off an incomplete last line, which a crash has left, so that lines can be appended. Return whether there was
+    one."""
     with path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         complete_size = _find_end_of_last_line(file, size)
@@ -219,8 +200,7 @@ def drop_torn_line(path: Path) -> bool:
 
 
 def _find_end_of_last_line(file: BinaryIO, size: int) -> int:
-    """Return the position after the last newline in the first ``size`` bytes, 0 if there is none. The file is searched
-    backwards in chunks."""
+    """Return the position after the last newline in the first ``size`` bytes, 0 if there is none."""
     end = size
     while end > 0:
         start = max(0, end - 65536)
@@ -233,21 +213,17 @@ def _find_end_of_last_line(file: BinaryIO, size: int) -> int:
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a file (``split_lines``)."""
     yield from split_lines(read_capped(path, MAX_LINES_BYTES))
 
 
 def split_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the line number, from 1, and the bytes of every complete line of ``data``. Empty lines and an incomplete
-    last line are left out."""
+    """Yield line number, from 1, and bytes of every complete line of ``data`` that is not empty."""
     for number, line in enumerate(io.BytesIO(data), start=1):
         if line.endswith(b"\n") and line != b"\n":
             yield number, line.removesuffix(b"\n")
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the keys and values of one JSON object as a dictionary. Raises ValueError if a key appears twice, or if
-    there are more than ``MAX_KEYS``."""
     if len(pairs) > MAX_KEYS:
         raise ValueError(f"an object has {len(pairs):,} keys, more than the {MAX_KEYS:,} of any record")
     unique: dict[str, Any] = {}
@@ -263,7 +239,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _parse_finite(text: str) -> float:
-    """Return a number of JSON. Raises ValueError for one that is too large for a float, such as 1e999."""
+    """Raises ValueError for a number that is too large for a float, such as 1e999."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{clip(text, 80)} is not a number that a record may hold")

@@ -1,7 +1,4 @@
-"""Records of a hang: what every rank was doing when the run passed its time limit and was killed.
-
-The ranks wrote these reports themselves. The reports show where to look, but no verdict depends on them.
-"""
+"""What every rank was doing when the run passed its time limit, as the ranks report it. No verdict depends on it."""
 
 from typing import Annotated
 

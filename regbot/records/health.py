@@ -1,9 +1,5 @@
-"""Records of a node's health before, during and after one run. Their size does not depend on the length of the run.
-
-The trusted side reads these facts from the system and from NVML. None and [] mean unknown. ``Health.causes`` lists the
-faults of the run. A fault removes the run from a comparison only if the code under test did not cause it
-(``Cause.outside``).
-"""
+"""A node's health before, during and after one run, of bounded size. None and [] mean unknown. A fault removes the run
+from a comparison only if the code under test did not cause it (``Cause.outside``)."""
 
 from typing import Annotated, Literal
 

@@ -13,10 +13,7 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class HistoryPoint(Record):
-    """Neighbouring sessions of a trend, combined into one point.
-
-    A session's level is its step time: the mean of its runs' median step times, on the log scale.
-    """
+    """Neighbouring sessions in one point. Its level is the mean of their runs' median step times, on the log scale."""
 
     first: Text = Field(description="when the oldest of the sessions was measured, UTC")
     last: Text = Field(description="when the newest of the sessions was measured, UTC")
@@ -28,8 +25,7 @@ class HistoryPoint(Record):
 
 
 class HistoryChange(Record):
-    """A lasting change of the step time (a change of level), detected afterwards. It is an annotation and decides
-    nothing."""
+    """A lasting change of the step time, detected afterwards. It decides nothing."""
 
     at: Text = Field(description="when the first session of the new level was measured, UTC")
     before: Commit = Field(description="commit of the last session at the old level")
@@ -38,8 +34,7 @@ class HistoryChange(Record):
 
 
 class HistorySeries(Record):
-    """Comparable sessions of one node class. They have the same environment and were timed on the same terms, such as
-    the number of steps."""
+    """Sessions of one node class and environment that were timed on the same terms."""
 
     environment: EnvironmentKey
     changed: list[Text] = Field(description="fields that differ from the series before")
@@ -62,8 +57,7 @@ class HistorySeries(Record):
 
 
 class HistoryTrend(Record):
-    """Trend of a variant of the workload on one node class. Times of two node classes are never compared. ``anchor`` is
-    the commit of the anchor; null without an anchor."""
+    """Trend of a variant on one node class. ``anchor`` is the anchor's commit."""
 
     variant: VariantName
     node_class: NonEmptyText

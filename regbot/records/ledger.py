@@ -1,8 +1,5 @@
-"""The ledger: the exact collectives of one steady step, with kind, mesh axis, count and bytes.
-
-Bytes are the bytes of the tensor on rank 0. For all-to-all, reduce-scatter and all-reduce this is the input tensor, for
-all-gather the output tensor. Operations in groups of size 1 do not count as collectives and are never in a ledger.
-"""
+"""The ledger: the exact collectives of one steady step. Bytes are those of the tensor on rank 0: the input for all-to-
+all, reduce-scatter and all-reduce, the output for all-gather. Groups of size 1 have none."""
 
 from typing import Annotated, Literal
 
@@ -33,13 +30,8 @@ Message = Annotated[str, Field(max_length=MESSAGE_CHARACTERS)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 GuessKind = Literal["finite", "assertion", "value", "execution"]
-"""What a guess assumes.
-
-- finite: one float is finite.
-- assertion: an assertion on the device holds.
-- value: a value that can decide a size.
-- execution: a region of code runs in another way than on a real GPU.
-"""
+"""What a guess assumes. finite: one float is finite. assertion: an assertion on the device holds. value: a value that
+can decide a size. execution: a region of code runs in another way than on a real GPU."""
 Scalar = str | int | float | bool | None
 ExposedSeconds = Annotated[float, Field(ge=0, le=1e7)]
 
@@ -84,11 +76,8 @@ class UnclassifiedCommunication(Record):
 
 
 class Liveness(Record):
-    """Proof that the counter works: the counter saw all planted collectives. If a backend numbers its collectives,
-    these sequence numbers must agree with the counts too.
-
-    A single rank has no collectives. An operator is planted there instead.
-    """
+    """Proof that the counter works: it saw all planted collectives (of a single rank, an operator), and its count
+    agrees with the backend's sequence numbers, if any."""
 
     planted: Count
     seen: Count = Field(description="number of planted collectives that the counter saw")
@@ -99,7 +88,6 @@ class Liveness(Record):
 
     @property
     def proven(self) -> bool:
-        """Whether the counter saw every planted collective, and its count agrees with the sequence numbers, if any."""
         return self.planted > 0 and self.seen == self.planted and self.sequence_advance == self.sequence_counted
 
 

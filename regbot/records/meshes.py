@@ -11,10 +11,8 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Parallelism(Record):
-    """Sizes of the axes of the attention mesh and of the expert mesh.
-
-    The product of the sizes of each mesh is the world size. The pipeline axis ``pp`` belongs to both meshes.
-    """
+    """Sizes of the axes of the attention and expert meshes. The product of each is the world size; ``pp`` belongs to
+    both."""
 
     tp: Positive = 1
     cp: Positive = 1
@@ -27,7 +25,6 @@ class Parallelism(Record):
 
     @model_validator(mode="after")
     def _check_ranks(self) -> Self:
-        """Check that both meshes have the same number of ranks. ``pp`` is a factor of both."""
         if self.tp * self.cp * self.dp != self.etp * self.ep * self.edp:
             raise ValueError(
                 f"attention mesh {self.tp}x{self.cp}x{self.dp} and expert mesh {self.etp}x{self.ep}x{self.edp} "
@@ -52,12 +49,8 @@ class Parallelism(Record):
 
 
 class OwnMesh(Record):
-    """A mesh that a workload defines: the number of ranks, and the sizes of the axes. The data-parallel sizes DP and
-    EDP result from them.
-
-    Example: 8 ranks with EP 1 and TP 2 have DP 8 / 2 = 4. ETP is 1, so they have EDP 8 / (1 x 1) = 8. There is no
-    pipeline axis, because only the first stage would be traced.
-    """
+    """A mesh that a workload defines. DP and EDP result from the ranks: 8 ranks with EP 1 and TP 2 have DP 8 / 2 = 4
+    and EDP 8 / 1 = 8. There is no pipeline axis, because only the first stage would be traced."""
 
     world: Positive
     ep: Positive
@@ -67,7 +60,6 @@ class OwnMesh(Record):
 
     @model_validator(mode="after")
     def _check_division(self) -> Self:
-        """Check that the ranks divide evenly into the groups of each mesh, so that DP and EDP are whole numbers."""
         group_sizes = {"TP x CP": self.tp * self.cp, "ETP x EP": self.etp * self.ep}
         for axes, ranks in group_sizes.items():
             if self.world % ranks:
@@ -76,7 +68,6 @@ class OwnMesh(Record):
 
     @property
     def axis_sizes(self) -> dict[str, int]:
-        """Sizes of TP, CP and ETP by axis name. EP is left out, because ``name`` and ``parallelism`` treat it apart."""
         return {"tp": self.tp, "cp": self.cp, "etp": self.etp}
 
     @property

@@ -11,8 +11,7 @@ MAX_HOSTS = 10_000
 
 ProbeSeconds = Annotated[float, Field(gt=0, le=1e4)]
 Measure = Literal["gemm", "local_all_to_all", "all_to_all", "copy"]
-"""What a probe measures. gemm: a matrix product. local_all_to_all: an all-to-all among the ranks of one host.
-all_to_all: an all-to-all among the ranks of all hosts. copy: a memory copy."""
+"""gemm: a matrix product. local_all_to_all: among the ranks of one host. all_to_all: among those of all hosts."""
 
 
 class RepeatedTiming(Record):
@@ -34,8 +33,7 @@ class Sizes(Record):
 
 
 class RawNodeProbe(Record):
-    """Result of one rank of the probe, as the rank wrote it. ``refusal`` says why the rank could not measure; '' if it
-    could."""
+    """Result of one rank. ``refusal`` says why it could not measure; '' if it could."""
 
     schema_id: Literal["regbot/node-probe-raw@1"] = Field("regbot/node-probe-raw@1", alias="schema")
     request: Text = Field(description="the request's nonce")

@@ -21,10 +21,7 @@ class PreflightConflict(Record):
 
 
 class PreflightAdvice(Record):
-    """Dated advice, never a verdict. ``advice`` is its identifier.
-
-    ``command`` runs the comparison that tests the advice; '' if there is none.
-    """
+    """Dated advice, never a verdict. ``command`` runs the comparison that tests it; '' if there is none."""
 
     advice: Text
     text: Message

@@ -1,8 +1,5 @@
-"""A refresh proposal: the file that the measuring node passes to the job that has a token.
-
-A proposal contains only records. It contains no path, no file mode, and no text of a commit or pull request. The
-reading job computes the path of each record in the store from the record itself, and writes all texts.
-"""
+"""A refresh proposal: the file that the measuring node passes to the job that has a token. It contains only records, no
+path, file mode or text of a pull request. The reading job computes each path from the record, and writes all texts."""
 
 from typing import Annotated, Literal, Self
 

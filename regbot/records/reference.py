@@ -1,9 +1,5 @@
-"""Stored sessions and calibrations that a check compares its own runs with.
-
-The header of the check's session file contains them, so that the verdict can be computed again from that one file. The
-header has the stored sessions of all environments of the node class, because the environment of the pull request is
-known only after its first run.
-"""
+"""Stored sessions and calibrations that a check compares its own runs with. The header of its session file has those of
+all environments of the node class, because the environment is known only after the first run."""
 
 from typing import Annotated
 

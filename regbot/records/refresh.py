@@ -31,12 +31,8 @@ class Drift(Record):
 
 
 class WorkloadRefresh(Record):
-    """Result of one workload's session of the night: main compared with the anchor's commit, and how the session is
-    stored.
-
-    ``decision`` is what tonight's pairs decide. A session of the series ``held`` is stored as evidence and does not
-    join the rolling reference. ``accepted`` is the acceptance with which a slower session joins it.
-    """
+    """Result of one workload's session of the night: main compared with the anchor's commit. A session of the series
+    ``held`` is stored as evidence. ``accepted`` lets a slower session join the rolling reference."""
 
     name: Text
     variant: Text

@@ -1,9 +1,6 @@
-"""Records of a run. A run is one launch of a workload at one arm, and the unit of replication.
-
-The process under test writes a ``RawRun``, which is trusted only as far as it can be checked. The engine converts a
-``RawRun`` into a ``Run``. It adds the arm, the seconds by the engine's own clock, and the outcome as seen from outside
-the process.
-"""
+"""Records of a run, which is one launch of a workload at one arm, and the unit of replication. The process under test
+writes a ``RawRun``, which is trusted only as far as it can be checked. The engine converts it into a ``Run``, with the
+arm, its own clock, and the outcome as seen from outside the process."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -20,17 +17,9 @@ from regbot.records.node import NodeProbe
 Tier = Literal["static", "timed"]
 Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}([0-9a-f]{24})?$")]
 Outcome = Literal["ok", "crashed", "hung", "no_record", "bad_record", "refused", "skipped", "short", "diverged", "lost"]
-"""- ok: the run ended well.
-- crashed: the guest process died.
-- hung: the run passed its time limit.
-- no_record: it ended without a record.
-- bad_record: its record cannot be used.
-- refused: the guest reported that this cannot be measured (missing entry point, wrong shape, no torch, no framework,
-  untraceable code).
-- skipped: not started, because the same arm of the same workload had hung before.
-- short: it ended with fewer steps than requested.
-- diverged: a loss was not finite, or the optimizer skipped steps.
-- lost: the node, or its reservation, was lost during the run."""
+"""no_record, bad_record: it ended without a record, or with one that cannot be used. refused: the guest reported that
+this cannot be measured. skipped: the same arm had hung before. short: fewer steps than requested. diverged: a loss was
+not finite, or the optimizer skipped steps. lost: the node or its reservation was lost."""
 Seconds = Annotated[float, Field(ge=0, le=1e7)]
 Bytes = Annotated[int, Field(ge=0, le=2**53)]
 GuestClock = Literal["perf_counter", "cuda_events"]
@@ -118,8 +107,7 @@ RefusalKind = Literal[
 
 
 class Refusal(Record):
-    """Why the guest cannot measure a workload at an arm. ``where`` is the failing line of the code under test; '' if
-    there is none."""
+    """Why the guest cannot measure. ``where`` is the failing line of the code under test."""
 
     kind: RefusalKind
     message: Message
@@ -153,8 +141,7 @@ class CompiledProgram(Record):
 
 
 class Profile(Record):
-    """Profile of steps whose collectives could not be counted, because code of the step is compiled or captured in CUDA
-    graphs."""
+    """Profile of steps that could not be counted, because their code is compiled or captured in CUDA graphs."""
 
     reason: Message = Field(description="why no step was counted")
     problem: Message = Field("", description="why the profile gave no ledger; '' if it gave one")
@@ -175,10 +162,8 @@ class RawProfile(Profile):
 
 
 class RankSteps(Record):
-    """Measurements of one rank for every step of a run, warm-up included. The lists have equal lengths.
-
-    If only the step log of a run is known, ``step_s`` has values, the other lists are empty, and ``peak_bytes`` is 0.
-    """
+    """Measurements of one rank for every step, warm-up included, in lists of equal lengths. If only a step log is
+    known, all but ``step_s`` are empty."""
 
     step_s: list[Seconds]
     cpu_s: list[Seconds] = Field(description="CPU seconds of the process, all its threads")
@@ -237,8 +222,7 @@ class Timing(Record):
 
 
 class Position(Record):
-    """Place of a timed run in its session: a block, and a slot, which is a place in the block. Slots 0 and 1 of a block
-    are one pair, slots 2 and 3 are the other."""
+    """A block, and a slot in it. Slots 0 and 1 of a block are one pair, slots 2 and 3 are the other."""
 
     block: NonNegativeInt = Field(description="from 1; 0 for the discarded warm-up launches and for runs of head alone")
     slot: Annotated[int, Field(ge=0, le=3)] = Field(description="in the block; of head alone, 0 is the warm-up launch")
@@ -247,8 +231,7 @@ class Position(Record):
 
 
 class Node(Record):
-    """The machine that a run was timed on. Times of different node classes are never compared. Both runs of a pair are
-    on the same node."""
+    """The machine that a run was timed on. Both runs of a pair are on the same node."""
 
     name: Text
     node_class: Text = Field(description="hardware that determines speed, as text")

@@ -51,10 +51,7 @@ class StoredTrace(Record):
 
 
 class UnconcernedWorkload(Record):
-    """An entry that is not run, because no changed file matches the ``paths`` of its workload.
-
-    The trusted side decides this from git's list of changed files.
-    """
+    """An entry that is not run, because no file that git lists as changed matches the ``paths`` of its workload."""
 
     entry: Text
     proof: Commit | None = Field(description="stored trace by which a run of base loads no changed file")
@@ -99,8 +96,7 @@ class Session(Record):
     runs: list[Run]
 
     def timed_runs(self, entry: str) -> list[Run]:
-        """Return the timed runs of one entry in file order, including warm-up launches. A timed run without a position
-        in a block is left out."""
+        """Timed runs of one entry in file order, warm-up launches included."""
         return [run for run in self.runs if run.tier == "timed" and run.workload == entry and run.position is not None]
 
 
@@ -110,8 +106,7 @@ def read_session(path: Path) -> Session:
 
 
 def parse_session(lines: Iterable[tuple[int, bytes]], origin: str) -> Session:
-    """Return the session in ``lines``, which are pairs of line number and bytes. ``origin`` names the file in errors.
-    Raises RecordError."""
+    """Return the session in ``lines`` of ``origin``, with their numbers. Raises RecordError."""
     remaining_lines = iter(lines)
     first_line = next(remaining_lines, None)
     if first_line is None:

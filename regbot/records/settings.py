@@ -1,5 +1,4 @@
-"""Settings that a verdict depends on. Every session stores its settings, so that it can be judged again on any
-machine."""
+"""Settings that a verdict depends on. Every session stores them, so that it can be judged again anywhere."""
 
 from typing import Annotated, Literal, Self
 
@@ -23,8 +22,7 @@ class ShardingThresholds(Record):
 
 
 class WireBandwidths(Record):
-    """Bandwidths of the wire-time model in GB/s per GPU and direction, and the number of GPUs of a node. A group of
-    ranks within one node uses ``node_local_gb_s``, a group over several nodes ``inter_node_gb_s``."""
+    """Bandwidths of the wire-time model per GPU and direction: of a group of ranks within one node, or over several."""
 
     gpus_per_node: PositiveInt = 8
     node_local_gb_s: PositiveFloat = 450.0

@@ -1,5 +1,4 @@
-"""Records of the verdict. For each workload it answers: Did the sharding change? Did throughput change? Is the answer
-valid?"""
+"""Records of the verdict: sharding, throughput, and validity of each workload."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -83,10 +82,7 @@ class LedgerDiff(Sharding):
 
 
 class PrimaryTest(Record):
-    """One primary test: the median or the mean step time of runs, compared over pairs.
-
-    Positive percentages mean that head is slower.
-    """
+    """The median or the mean step time of runs, compared over pairs. Positive: head is slower."""
 
     summary: Literal["median", "mean"]
     decision: Decision
@@ -124,14 +120,12 @@ class Cost(Record):
 
 StepSeconds = Annotated[float, Field(ge=0)]
 RunRole = Literal["warm-up", "stored", "pair", "unused", "void"]
-"""Role of a timed run. warm-up: a discarded launch. stored: a run of head alone that is compared with stored sessions.
-pair: a run of a pair that the decision used. unused: a run of a valid pair that the
-decision did not use. void: a run that does not count."""
+"""warm-up: a discarded launch. stored: a run of head alone, for gate = "stored". pair: of a pair that decided. unused:
+of a valid pair that did not. void: it does not count."""
 
 
 class RankTimes(Record):
-    """Times of one rank per step, as medians over the steady steps of a run, or over the runs of an arm. A time is null
-    if it is unknown."""
+    """Medians over the steady steps of a run, or over the runs of an arm; null if unknown."""
 
     rank: Text
     step_s: StepSeconds | None
@@ -149,10 +143,7 @@ class RankComparison(Record):
 
 
 class RunVerdict(Record):
-    """Role of one timed run, and its times. All times leave out the steps before ``cut``.
-
-    The two runs of a valid pair have the same cut. Their times are those with which they were compared.
-    """
+    """Role of one timed run, and its times after ``cut``. The two runs of a valid pair have the same cut."""
 
     number: PositiveInt = Field(description="position among the timed runs of this workload, in session order")
     arm: Literal["base", "head"]
@@ -231,8 +222,7 @@ class StoredTest(Record):
 
 
 class StoredTimes(Record):
-    """Step times of this session, compared with the last stored sessions of main. If the session has pairs, the pairs
-    decide, and this comparison is only shown beside the verdict."""
+    """This session beside the last stored sessions of main. If the session has pairs, the pairs decide."""
 
     reason: Message = Field("", description="why no session can be compared; '' if there are tests")
     sessions: NonNegativeInt = Field(0, description="number of stored sessions")

@@ -89,10 +89,7 @@ def _find_errors(gpu: GpuUsage) -> Iterator[Cause]:
 
 
 def _find_other_work(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator[Cause]:
-    """Yield causes that the run cannot have brought: processes of others, and a slowdown before the run.
-
-    ``before`` is the state before the run; None if it is unknown.
-    """
+    """Yield causes that the run cannot have brought. ``before`` is the state before it; None if unknown."""
     text = ""
     if gpu.others:
         text = f"{_name_processes(gpu.others)} used it during the run"
@@ -111,11 +108,8 @@ def _find_other_work(gpu: GpuUsage, before: GpuSnapshot | None) -> Iterator[Caus
 
 
 def _find_low_clock(gpu: GpuUsage, all_gpus: list[GpuUsage]) -> Iterator[Cause]:
-    """Yield a cause if the clock was far below the GPU's highest clock during the whole run.
-
-    A slowdown reason, or a much faster GPU of the same model in the run, shows a fault. Otherwise a reported setting or
-    locked clocks may explain the low clock. A GPU that was idle for most of the run gives no cause.
-    """
+    """Yield a cause if the clock was far below the GPU's highest clock during the whole run: a fault if a slowdown or a
+    much faster GPU of the same model shows it, else perhaps a setting. An idle GPU gives none."""
     is_idle = gpu.reasons.get("idle", 0.0) >= WHOLE_RUN_SHARE
     if gpu.sm_mhz is None or not gpu.sm_max_mhz or is_idle:
         return

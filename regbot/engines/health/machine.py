@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -24,19 +25,13 @@ DIGEST = re.compile(r"sha256:[0-9a-f]{64}(?![0-9a-f])")
 
 @cache
 def this_node() -> Node:
-    """Return this machine as a node. The node class names its GPUs, such as '8 x NVIDIA H100'. A machine without GPUs
-    is named after its processor and its number of cores.
-    """
+    """Return this machine as a node, of a class such as '8 x NVIDIA H100', or of its processors without GPUs."""
     gpus, driver = _query_gpus()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if gpus:
-        counts = {name: gpus.count(name) for name in dict.fromkeys(gpus)}
-        node_class = " + ".join(f"{number} x {name}" for name, number in counts.items())
-    else:
-        node_class = _processor_class(cores)
+    cores = len(os.sched_getaffinity(0))
+    gpu_class = " + ".join(f"{number} x {name}" for name, number in Counter(gpus).items())
     return Node(
         name=clip_label(printable(socket.gethostname())),
-        node_class=clip_label(node_class),
+        node_class=clip_label(gpu_class) or _processor_class(cores),
         cores=cores,
         gpus=gpus,
         driver=driver,
@@ -45,29 +40,20 @@ def this_node() -> Node:
 
 
 def without_gpus(node: Node) -> Node:
-    """Return ``node`` without its GPUs, for runs that use only its processors. The times of such runs belong to the
-    class of the processors, not to that of the GPUs."""
+    """Return ``node`` as the class of its processors, for runs that use only these."""
     if not node.gpus:
         return node
-    return node.model_copy(
-        update={"gpus": [], "driver": NO_DRIVER, "node_class": clip_label(_processor_class(node.cores))}
-    )
+    return node.model_copy(update={"gpus": [], "driver": NO_DRIVER, "node_class": _processor_class(node.cores)})
 
 
 def image_digest(image: str) -> str | None:
-    """Return the digest in ``image``, the value of REGBOT_CONTAINER; None if the value has no digest.
-
-    A name or a tag does not identify an image, because it may denote another image later.
-    """
+    """Return the digest in ``image``; None without one. A name or a tag may denote another image later."""
     match = DIGEST.search(image)
     return match.group() if match else None
 
 
 def _query_gpus() -> tuple[list[str], str]:
-    """Return the names of the GPUs and the version of the driver from nvidia-smi.
-
-    Return [] and ``NO_DRIVER`` if there is no GPU or nvidia-smi does not answer.
-    """
+    """Return the names of the GPUs and the version of the driver; [] and NO_DRIVER if nvidia-smi does not answer."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return [], NO_DRIVER
@@ -92,13 +78,6 @@ def _query_gpus() -> tuple[list[str], str]:
 
 
 def _processor_class(cores: int) -> str:
-    return f"{_processor()}, {count(cores, 'core')}"
-
-
-def _processor() -> str:
-    """Return the model name of the processor."""
-    try:
-        match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
-    except OSError:
-        match = None
-    return printable(match.group(1)) if match else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(errors="replace"), re.MULTILINE)
+    name = printable(match.group(1)) if match else platform.processor() or platform.machine()
+    return clip_label(f"{name}, {count(cores, 'core')}")

@@ -79,11 +79,8 @@ class NvmlSession:
     """An open NVML session for the GPUs of one run. Not thread-safe. Raises NoNvmlError if it cannot be opened."""
 
     def __init__(self, nvml: Any, entries: Sequence[str] | None, first: int | None = None) -> None:
-        """``entries`` are the entries of CUDA_VISIBLE_DEVICES; None means that all GPUs are visible.
-
-        ``first`` is a count: the number of visible GPUs that the run uses, from the first one on; None for all. If
-        fewer are visible, the run uses the CPU, and no GPU is queried.
-        """
+        """``entries`` of CUDA_VISIBLE_DEVICES; None for all. ``first`` is the number of these GPUs that the run uses.
+        If fewer are visible, the run uses the CPU, and no GPU is queried."""
         self._nvml = nvml
         self.lost: set[int] = set()
         """Indices of the GPUs that stopped answering."""
@@ -104,9 +101,7 @@ class NvmlSession:
         self._query(None, self._nvml.nvmlShutdown)
 
     def snapshot(self, gpu: GpuDevice, with_processes: bool = True) -> GpuSnapshot:
-        """Return the current state of one GPU. Without ``with_processes``, its processes and its memory are not
-        queried.
-        """
+        """Without ``with_processes``, processes and memory are not queried."""
         query, nvml = self._query, self._nvml
         power_mw = query(gpu, nvml.nvmlDeviceGetPowerUsage, gpu.handle)
         return GpuSnapshot(

@@ -45,8 +45,6 @@ WAITING_STATES = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED",
 
 @dataclass(frozen=True)
 class Job:
-    """A job as reported by the controller."""
-
     state: str
     """State in squeue's long form: RUNNING, PENDING, PREEMPTED."""
     reason: str

@@ -22,12 +22,8 @@ from regbot.records.run import Node
 
 
 class SlurmEngine:
-    """Engine whose seats are jobs in one partition. It is a context manager that releases all reservations on exit.
-
-    A seat is a set of reserved nodes. Each timed session has a seat of its own. The traces of all sessions share one.
-
-    ``folder`` must be on a file system that all nodes share. Checkouts and results must be on such a file system too.
-    """
+    """Engine whose seats are jobs in one partition. On exit it releases all. Each timed session has a seat of its own.
+    The traces of all sessions share one. ``folder`` must be on a file system that all nodes share."""
 
     name = "slurm"
 
@@ -57,15 +53,11 @@ class SlurmEngine:
 
     @property
     def gpus(self) -> int:
-        """Largest number of GPUs in one seat: the GPUs of all nodes of the partition."""
         per_node = self._settings.gpus_per_node
         return (self._partition.gpus if per_node is None else per_node) * len(self._partition.nodes)
 
     def run(self, launch: Launch) -> LaunchResult:
-        """Run an untimed ``launch`` on the trace node, in parallel with other launches. Raises EngineError.
-
-        The first call reserves this node, without GPUs.
-        """
+        """Run an untimed ``launch`` on the trace node, which the first call reserves. Raises EngineError."""
         try:
             return self._trace_seat.run(launch)
         except SeatLostError:  # retry once on another node
@@ -73,7 +65,6 @@ class SlurmEngine:
 
     @contextmanager
     def seat(self, needs: Needs) -> Iterator[Seat]:
-        """Wait for nodes, and reserve them until the context exits. Raises NoSeatError."""
         layout = self._layout(needs)
         self._trace_seat.close(only_if_idle=True)  # the new seat may need the node of the trace seat
         with self._reserve_seat(needs, layout) as seat:
@@ -81,10 +72,7 @@ class SlurmEngine:
             yield seat
 
     def describe(self, needs: Needs) -> Node | None:
-        """Return the node of the last seat with the same layout; None if there was no such seat.
-
-        Raises NoSeatError if the layout is impossible.
-        """
+        """Return the node of the last seat with the same layout; None without one. Raises NoSeatError."""
         try:
             return Node.model_validate_json(self._node_file(self._layout(needs)).read_bytes())
         except (OSError, ValueError):
@@ -99,7 +87,6 @@ class SlurmEngine:
         return plan_layout(needs, self._settings, self._partition)
 
     def _node_file(self, layout: SeatLayout) -> Path:
-        """Return the file that stores the node of the last seat with this layout, constraint and reservation."""
         digest = hashlib.sha256(f"{self._settings.constraint}\n{self._settings.reservation}".encode()).hexdigest()[:12]
         return self._folder / "classes" / f"{self._partition.name}.{layout.nodes}x{layout.gpus}.{digest}.json"
 

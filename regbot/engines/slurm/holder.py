@@ -1,10 +1,7 @@
-"""The batch script of a reservation: it keeps the nodes reserved as long as regbot is alive.
-
-The script uses only the standard library. It is started by path, in Python's isolated mode. Every few seconds regbot
-writes a new number into the file ``heartbeat``. If the number stays the same for too long, regbot is gone. Then the
-script ends, which releases the nodes. The script compares numbers and not file times, because clocks of nodes may
-differ by minutes. It also ends when the file ``released`` exists.
-"""
+"""The batch script of a reservation: it keeps the nodes as long as regbot is alive. It uses only the standard library.
+Every few seconds regbot writes a new number into the file ``heartbeat``. If the number stays the same for too long, the
+script ends. It compares numbers and not file times, because clocks of nodes may differ by minutes. It also ends when
+the file ``released`` exists."""
 
 import sys
 import time
@@ -14,10 +11,6 @@ POLL_S = 2.0
 
 
 def main() -> None:
-    """Keep the nodes until regbot is gone or has released them.
-
-    Arguments of the script: the folder of the reservation, and the seconds without a heartbeat after which it ends.
-    """
     _, folder_argument, seconds_argument = sys.argv
     folder, silent_s = Path(folder_argument), float(seconds_argument)
     last_beat, last_beat_at = "", time.monotonic()

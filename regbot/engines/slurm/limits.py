@@ -11,31 +11,26 @@ from regbot.engines.slurm.commands import Slurm
 from regbot.records.config import SlurmSettings
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[(,]|$))[^:,(]+)?:(\d+)")
-"""Matches a GPU count in Slurm's Gres. The GPU type before the count is optional. A type may begin with a digit, such
-as ``1g.10gb`` for a part of a divided GPU."""
+"""A GPU count in Slurm's Gres, after an optional type, which may begin with a digit, such as ``1g.10gb``."""
 UNUSABLE_STATES = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "MAINT")
 """Words in the state of a node on which no job starts."""
 
 
 @dataclass(frozen=True)
 class SeatLayout:
-    """Layout of a seat, the nodes of one session."""
-
     nodes: int
     ranks: int
-    """Number of ranks on each node; 0 for a program of one process."""
+    """On each node; 0 for a program of one process."""
     gpus: int
-    """Number of GPUs on each node."""
+    """On each node."""
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Current state and limits of one partition."""
-
     name: str
     nodes: tuple[str, ...]
     gpus: int
-    """Number of GPUs of the node that has the most GPUs."""
+    """Of the node that has most."""
     minutes: float | None
     """Time limit of a job in minutes; None for no limit."""
     state: str
@@ -64,11 +59,8 @@ def find_partition(slurm: Slurm, name: str) -> Partition:
 
 
 def plan_layout(needs: Needs, settings: SlurmSettings, partition: Partition) -> SeatLayout:
-    """Return the layout of a seat for ``needs`` in ``partition``. Raises NoSeatError if no layout is possible.
-
-    There are three cases. A program of one process gets all GPUs of its nodes. Ranks on GPUs get one GPU each, and as
-    many ranks share a node as the node has GPUs. Ranks on CPUs are spread evenly over ``settings.nodes`` nodes.
-    """
+    """Return the layout of a seat for ``needs``. A program of one process gets all GPUs of its nodes. Ranks on GPUs get
+    one each. Ranks on CPUs are spread evenly over ``settings.nodes`` nodes. Raises NoSeatError."""
     node_gpus = settings.gpus_per_node if settings.gpus_per_node is not None else partition.gpus
     if needs.ranks == 0:
         layout = SeatLayout(settings.nodes or 1, ranks=0, gpus=node_gpus)

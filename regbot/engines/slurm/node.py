@@ -1,9 +1,6 @@
-"""The program that srun starts on every node of a seat.
-
-It runs in regbot's own interpreter, which all nodes can read. Standard input has one line with the request for all
-nodes. If standard input closes, regbot is gone. Each node runs its part of the request with the local engine, and
-prints its report on standard output.
-"""
+"""The program that srun starts on every node of a seat, in regbot's own interpreter. Standard input has one line with
+the request for all nodes. If it closes, regbot is gone. Each node runs its part with the local engine, and prints its
+report."""
 
 import contextlib
 import ctypes
@@ -24,9 +21,7 @@ from regbot.engines.sandbox import Sandbox, bubblewrap_version
 
 STDIN = 0
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
-"""Variables that name the GPUs which Slurm has assigned to a job."""
 NUM_PORTS = 16
-"""Number of free ports that a node reports."""
 LINE_CHARACTERS, END = 400, "=end"
 """Maximum length of a line of a message, and the line that ends a message."""
 BEGUN = "begun"

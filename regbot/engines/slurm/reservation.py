@@ -18,13 +18,11 @@ from regbot.records.config import SlurmSettings
 from regbot.records.text.clip import clip_label
 
 HOLDER = Path(__file__).with_name("holder.py")
-"""The batch script of the job. It keeps the nodes reserved while the heartbeat lasts."""
 HEARTBEAT_S = 5.0
 POLL_S, MAX_POLL_S = 0.2, 5.0
 """First and longest pause between two queries of the job's state."""
 CANCEL_S = 90.0
-"""Seconds that a cancelled job may take to leave the queue. If the controller does not answer, the cancellation is
-retried after a minute."""
+"""Seconds that a cancelled job may take to leave the queue."""
 COMPLETING_S = 10.0
 """Seconds to wait until Slurm has completed a job and reports why the job ended."""
 DURATION_FACTOR = 1.5
@@ -40,10 +38,7 @@ NEVER_STARTS = (
 
 
 class Reservation:
-    """A reservation of nodes, and the heartbeat that keeps it alive.
-
-    The heartbeat is a file with a number that this process increases every few seconds.
-    """
+    """A job that reserves nodes, and the heartbeat that keeps it alive: a file with a number that increases."""
 
     def __init__(
         self,
@@ -54,21 +49,17 @@ class Reservation:
         needs: Needs,
         folder: Path,
     ) -> None:
-        """Store the request without submitting it. ``folder`` is on the file system that all nodes share, and is used
-        only by this reservation."""
         self._slurm, self._settings, self._partition, self._needs = slurm, settings, partition, needs
         self.layout, self.folder = layout, folder
         self._created_at = time.monotonic()
         self._stop = threading.Event()
         self.number = ""
-        """Number of the job; '' before it was submitted."""
         # Set when the job runs: its nodes, the processors of each, and the seconds in the queue.
         self.hosts: tuple[str, ...] = ()
         self.cpus = 1
         self.queued_s = 0.0
 
     def submit(self) -> None:
-        """Submit the job to the queue. Raises NoSeatError with Slurm's error message."""
         self.folder.mkdir(parents=True)
         self._write_heartbeat(number=0)
         threading.Thread(target=self._write_heartbeats, name=self.folder.name, daemon=True).start()
@@ -76,10 +67,7 @@ class Reservation:
         self.number = self._slurm.submit(options, _holder_script(self._settings, self.folder))
 
     def wait(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Wait until the job runs. Raises NoSeatError with the reason and advice if it does not start.
-
-        ``say`` shows each new reason why the job waits.
-        """
+        """Wait until the job runs. Raises NoSeatError with the reason if it does not start."""
         pause, last_reason = POLL_S, ""
         while True:
             job = self._slurm.job(self.number)
@@ -119,10 +107,8 @@ class Reservation:
         return f"job {self.number} on {', '.join(self.hosts)}: {_describe_end(job)}"
 
     def release(self) -> None:
-        """Release the nodes and wait until they are free. Raises NoSeatError if Slurm does not end the job.
-
-        A job whose number is not known, after an interrupted submission, ends itself when it starts.
-        """
+        """Release the nodes and wait until they are free. Raises NoSeatError. A job of an interrupted submission, whose
+        number is not known, ends itself when it starts."""
         self._stop.set()
         with contextlib.suppress(OSError):  # if the disk is full or unavailable, cancelling the job is enough
             (self.folder / "released").touch()

@@ -39,8 +39,6 @@ because the guest used too much memory, and not because the node is lost."""
 
 
 class SlurmSeat:
-    """A seat that consists of the nodes of one reservation."""
-
     def __init__(
         self, slurm: Slurm, settings: SlurmSettings, reservation: Reservation, sandbox: Sandbox | None = None
     ) -> None:

@@ -9,10 +9,8 @@ from regbot.engines.launch import Launch, LaunchResult, SeatLostError
 
 
 class SharedSeat:
-    """A seat that ``reserve`` reserves when it is first needed. Any number of threads may run launches in it.
-
-    While one thread waits for the reservation, other threads that call ``run`` wait too. ``close`` does not wait.
-    """
+    """A seat that is reserved when it is first needed. Any number of threads may run launches in it. While one waits
+    for the reservation, the others wait too, but ``close`` does not."""
 
     def __init__(self, reserve: Callable[[], AbstractContextManager[Seat]]) -> None:
         self._reserve = reserve
@@ -22,10 +20,7 @@ class SharedSeat:
         self._users = 0  # number of launches in the seat
 
     def run(self, launch: Launch) -> LaunchResult:
-        """Run ``launch`` in the shared seat. Raises the exceptions of ``Seat.run``.
-
-        If the nodes are lost, the seat is released. The next launch reserves a new one.
-        """
+        """Raises the exceptions of ``Seat.run``. If the nodes are lost, the next launch reserves new ones."""
         with self._reserve_lock:
             with self._lock:
                 current = self._current

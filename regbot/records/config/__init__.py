@@ -1,7 +1,5 @@
-"""The configuration file ``regbot.toml``, from a file or a commit. Errors name the key and say how to fix it.
-
-This module does not call git. A caller that has a repository passes a function ``TextAt``.
-"""
+"""The configuration file ``regbot.toml``, from a file or a commit. Errors name the key and say how to fix it. A caller
+that has a repository passes a function ``TextAt``."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -177,11 +175,8 @@ def load_commit(text_at: TextAt, commit: str) -> LoadedConfig:
 
 
 def load_first(text_at: TextAt, sources: Iterable[ConfigSource]) -> LoadedConfig | None:
-    """Load the configuration of the first source that has a ``regbot.toml``. Return None if no source has one.
-
-    The result has a warning if its source is not the base commit. ``sources`` may be a lazy iterator, because sources
-    after the first match are not used. Raises ConfigError.
-    """
+    """Load the first of ``sources``, a lazy iterator, that has a ``regbot.toml``; None if none has. The result has a
+    warning if this is not the base commit. Raises ConfigError."""
     for source in sources:
         if (text := text_at(source.name)) is not None:
             warnings = () if source.kind is SourceKind.BASE else (ConfigWarning.BASE_HAS_NONE,)
@@ -190,11 +185,8 @@ def load_first(text_at: TextAt, sources: Iterable[ConfigSource]) -> LoadedConfig
 
 
 def with_machine_tables(loaded: LoadedConfig, file: Path | None) -> LoadedConfig:
-    """Return ``loaded`` with the machine tables ``[sandbox]``, ``[slurm]`` and ``[local]`` taken from ``file``.
-
-    If ``file`` is None, return ``loaded`` unchanged. The machine tables say how the head is confined. They should not
-    come from the base commit, because the author of a pull request chooses the base commit. Raises ConfigError.
-    """
+    """Return ``loaded`` with the machine tables of ``file``, if any. They say how the head is confined, so they should
+    not come from the base commit, which the author of a pull request chooses. Raises ConfigError."""
     if file is None:
         return loaded
     machine = load_file(file)
@@ -215,9 +207,7 @@ def parse_toml(text: str, origin: str) -> dict[str, Any]:
 
 
 def parse_config(text: str, origin: str) -> Config:
-    """Parse ``text`` as a configuration. Raises a ConfigError that lists all faults.
-
-    ``origin`` names the source of the text in errors."""
+    """Parse a configuration. Raises a ConfigError that names ``origin`` and lists all faults."""
     document = parse_toml(text, origin)
     try:
         return Config.model_validate(document)
@@ -226,9 +216,8 @@ def parse_config(text: str, origin: str) -> Config:
 
 
 def parse_override(text: str, option: str) -> tuple[str, Scalar]:
-    """Parse ``KEY=VALUE`` of the options --base-set and --head-set. ``option`` names the option in errors.
-
-    A value that is not TOML is taken as text. Keys that the shape fixes are refused. Raises ConfigError."""
+    """Parse ``KEY=VALUE`` of ``option``. A value that is not TOML is text. Raises ConfigError, also for keys of the
+    shape."""
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
         raise ConfigError(f"{option} {text!r}: write KEY=VALUE, for example dispatcher=allgather")
@@ -246,11 +235,7 @@ def parse_override(text: str, option: str) -> tuple[str, Scalar]:
 
 
 def override(workload: Workload, overrides: Mapping[str, Scalar]) -> Workload:
-    """Return ``workload`` with the overrides of an arm. Raises ConfigError.
-
-    The keys dispatcher, routing, python and timeout_min override fields of the workload. The keys device and gpu are
-    refused. All other keys are set in the workload's ``config``.
-    """
+    """Return ``workload`` with the overrides of an arm: fields, or else keys of its ``config``. Raises ConfigError."""
     workload_fields: dict[str, Any] = {}
     extra_config = dict(workload.config)
     if "device" in overrides:
@@ -298,9 +283,7 @@ def _describe_faults(error: ValidationError, origin: str) -> list[str]:
 
 
 def _suggest_literal(fault: ErrorDetails) -> str:
-    """Return advice that names the permitted value most similar to the given one; '' if none is similar.
-
-    For example, "alltoal" gives "did you mean 'alltoall'?"."""
+    """Return for example "did you mean 'alltoall'?"; '' if no permitted value is similar."""
     if fault["type"] != "literal_error":
         return ""
     expected = str(fault.get("ctx", {}).get("expected", ""))  # such as "'ep' or 'ep-dp'"

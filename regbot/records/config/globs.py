@@ -5,14 +5,10 @@ from functools import cache
 
 
 def matches_glob(pattern: str, path: str) -> bool:
-    """Return whether a glob matches a path from the repository's root.
-
-    ``*`` matches within one folder, ``**`` across folders, and ``?`` one character of a name. ``folder/**`` also
-    matches the path ``folder``, because a pull request could replace the folder by a link.
-
-    A pull request chooses the path. So no part of it is tried again, as a regular expression would: the time is
-    proportional to the length of the path and to the number of wildcards.
-    """
+    """Return whether a glob matches a path from the repository's root: ``*`` within one folder, ``**`` across folders,
+    ``?`` one character. ``folder/**`` also matches ``folder``, because a pull request could replace it by a link. A
+    pull request chooses the path, so no part of it is tried again, as a regular expression would: the time is
+    proportional to its length and to the number of wildcards."""
     positions = {0}  # where the part of the path may end that the parts of the glob so far match
     for part in _split_glob(pattern.removesuffix("/**")):
         positions = _match_part(part, path, positions)

@@ -1,9 +1,5 @@
-"""Check the form of the git pathspecs in a workload's ``paths``.
-
-This module does not call git. A pathspec is relative to the root of the repository. Git's magic words are allowed,
-except ``attr``. For this word git needs the ``.gitattributes`` files of a checkout, and regbot lists changes between
-commits without a checkout.
-"""
+"""Check git pathspecs, without git. The magic word ``attr`` is refused: for it git
+needs the ``.gitattributes`` of a checkout, and regbot lists changes between commits without one."""
 
 import re
 from pathlib import PurePosixPath
@@ -16,10 +12,8 @@ _SHORT_MAGIC = re.compile(r":(?P<signs>[/!^]*):?(?P<pattern>.*)", re.DOTALL)
 
 
 def find_pathspec_fault(pathspec: str) -> str:
-    """Return what is wrong with a pathspec and how to fix it; '' if regbot can use it.
-
-    Magic is what git reads after a colon at the beginning: words in parentheses, or signs. The rest is the pattern.
-    """
+    """Return what is wrong with a pathspec and how to fix it; '' if nothing is. Magic is what git reads after a colon
+    at the beginning: words in parentheses, or signs."""
     long_magic = _LONG_MAGIC.fullmatch(pathspec)
     words = [word.strip() for word in long_magic["words"].split(",")] if long_magic else []
     if unknown := [word for word in words if word not in MAGIC_WORDS]:

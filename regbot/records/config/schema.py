@@ -49,8 +49,7 @@ FRAMEWORKS = ("torchtitan", "megatron", "maxtext")
 MEGATRON_PROGRAM, BRIDGE_PROGRAM = "pretrain_gpt.py", "scripts/training/run_recipe.py"
 """Training scripts of Megatron-LM and of Megatron Bridge, relative to the root of their repositories."""
 FLAG_FILE_SUFFIXES = (".yaml", ".yml")
-"""Suffixes by which a recipe of Megatron-LM is recognised. It is a file of flags for the training script. A recipe of
-Megatron Bridge is the name of a function."""
+"""A recipe of Megatron-LM is a file of flags. One of Megatron Bridge is the name of a function."""
 AXIS_KEYS: dict[str, dict[str, str]] = {
     "smoke": {},
     "module": {},
@@ -68,9 +67,8 @@ AXIS_KEYS: dict[str, dict[str, str]] = {
         "cp": "ici_context_parallelism",
     },
 }
-"""Adapters whose workloads can define meshes, with the axes that such a mesh can have. The value is the key of the
-framework's configuration that sets the size of the axis. The number of ranks and EP are missing here, because they are
-part of every request to a training process."""
+"""Axes of a workload's own mesh by adapter, with the framework's key for their size. Ranks and EP are part of every
+request."""
 
 
 WorkloadMesh = Annotated[
@@ -170,7 +168,6 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_gpu(self) -> "Workload":
-        """Refuse a device and a GPU that the adapter does not use."""
         if self.device == "cpu" and self.adapter in ("torchtitan", "megatron"):
             raise ValueError(f"device: the adapter {self.adapter} has no CPU program; leave device out")
         has_paper_gpu = self.device != "cpu" and self.adapter not in ("maxtext", "command")
@@ -199,11 +196,8 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_own_meshes(self) -> "Workload":
-        """Check the meshes that the workload defines.
-
-        The adapter must be able to set all axes of such a mesh, and ``config`` must not set the same keys. A workload
-        is never timed on a mesh of its own. So if ``timed`` lists shapes, the workload also needs a mesh of the shape.
-        """
+        """The adapter must be able to set all axes of such a mesh, and ``config`` must not set the same keys. A
+        workload is never timed on a mesh of its own."""
         for mesh in self.meshes:
             if not isinstance(mesh, OwnMesh):
                 continue
@@ -224,7 +218,6 @@ class Workload(Record):
 
     @model_validator(mode="after")
     def _check_adapter(self) -> "Workload":
-        """Refuse keys that the adapter does not take, and a workload that lacks a key that the adapter needs."""
         if self.adapter == "module" and self.entry is None:
             raise ValueError("adapter 'module' needs entry = 'package.module:function' (see docs/module.md)")
         if self.adapter == "smoke" and self.dispatcher not in ("", *SMOKE_DISPATCHERS):
@@ -281,8 +274,7 @@ class LocalSettings(Record):
 
 
 class SlurmSettings(Record):
-    """How regbot requests node reservations (seats) from a Slurm cluster. If a key is not set, the cluster's default
-    applies."""
+    """How nodes are requested from a Slurm cluster. An unset key means the cluster's default."""
 
     partition: str = ""
     account: str = ""
@@ -361,11 +353,8 @@ Label = Annotated[str, Field(min_length=1, max_length=50)]
 
 
 class GitHub(Record):
-    """What regbot posts to GitHub, and which changed paths need an explicit approval (docs/github.md).
-
-    This table is read from the default branch, because it says how the repository is run today. All other tables are
-    read from the base commit of a pull request.
-    """
+    """What regbot posts to GitHub, and which changed paths need an explicit approval (docs/github.md). Read from the
+    default branch, because it says how the repository is run today; other tables are the base commit's."""
 
     shadow: bool = Field(False, description="check everything, block nothing: conclusions are neutral")
     conclusions: dict[Status, Literal["success", "failure", "neutral", "action_required"]] = Field(

@@ -24,10 +24,8 @@ def clip_message(text: str) -> str:
 
 
 def clip_line(text: str, characters: int) -> str:
-    """Return ``text`` on one line of at most ``characters`` characters. Each run of white space becomes one space.
-
-    Only the beginning of ``text`` is split into words, because a text from a pull request may be very long.
-    """
+    """Return ``text`` on one line of at most ``characters``, with single spaces. Only its beginning is split into
+    words, because a text from a pull request may be very long."""
     beginning = text[: 4 * characters]
     return clip(" ".join(beginning.split()), characters)
 

@@ -8,13 +8,11 @@ ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|
 """Terminal escape sequences: ECMA-48 control sequences, operating system commands, two-byte escapes."""
 
 UNPRINTABLE_CATEGORIES = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-"""Unicode categories of characters that are removed: control (Cc), format, which includes changes of the writing
-direction (Cf), surrogate (Cs), private use (Co), unassigned (Cn), line separator (Zl), paragraph separator (Zp)."""
+"""Control (Cc), format with changes of the writing direction (Cf), surrogate, private, unassigned, separators."""
 
 
 def printable(text: str) -> str:
-    """Return ``text`` on one line, safe for a terminal: without escape sequences, control characters and changes of the
-    writing direction."""
+    """Return ``text`` on one line, without escape sequences, control characters and changes of direction."""
     if text.isprintable():
         return text
     one_line = ESCAPE.sub("", text).replace("\t", " ").replace("\n", " ")
@@ -23,7 +21,6 @@ def printable(text: str) -> str:
 
 
 def typed_path(path: Path) -> Path:
-    """Return ``path`` as a user would type it: relative to the working directory if ``path`` is inside it. Any
-    other path is returned unchanged."""
+    """Return ``path`` as a user would type it: relative to the working directory if it is inside."""
     working_directory = Path.cwd()
     return path.relative_to(working_directory) if path.is_relative_to(working_directory) else path

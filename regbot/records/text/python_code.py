@@ -6,19 +6,14 @@ _NODES_WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFun
 
 
 def dump_code(source: bytes | str) -> str:
-    """Return the syntax tree of a Python file as text, without comments, layout and docstrings.
-
-    Every version of Python that can parse the file gives the same text. Raises SyntaxError, ValueError, RecursionError
-    or MemoryError for a file that cannot be parsed.
-    """
+    """Return the syntax tree of a Python file as text, without comments, layout and docstrings, the same in every
+    version of Python. Raises SyntaxError, ValueError, RecursionError or MemoryError."""
     return _dump(ast.parse(source))
 
 
 def _dump(node: object) -> str:
-    """Return a syntax node, a list of nodes or a constant as text.
-
-    Fields that are None or [] are left out, because newer versions of Python add fields, which are empty for old code.
-    """
+    """Fields that are None or [] are left out, because newer versions of Python add fields, which are empty for old
+    code."""
     if isinstance(node, list):
         return f"[{', '.join(map(_dump, node))}]"
     if not isinstance(node, ast.AST):

@@ -4,10 +4,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 
 def columns(rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: str = "") -> list[str]:
-    """Return one line of text for each of ``rows``. A column is as wide as its widest cell.
-
-    ``right``: numbers of the right-aligned columns, from 0. ``indent`` is put before each line.
-    """
+    """Return one line for each of ``rows``. ``right`` has the numbers of the right-aligned columns."""
     widths = _column_widths(rows)
     lines = []
     for row in rows:
@@ -20,13 +17,11 @@ def columns(rows: Sequence[Sequence[str]], right: Collection[int] = (), indent: 
 
 
 def _column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    """Return the length of the longest cell of each column."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def format_table(rows: Sequence[Sequence[str]]) -> str:
-    """Return ``rows`` as a table. The first row is the header and has a rule below it. Columns of numbers are
-    right-aligned."""
+    """Return ``rows`` as a table with a rule below the first row. Columns of numbers are right-aligned."""
     body_columns = zip(*rows[1:], strict=True)
     numeric = {number for number, cells in enumerate(body_columns) if all(map(_is_number_or_empty, cells))}
     header, *body = columns(rows, right=numeric)

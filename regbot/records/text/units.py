@@ -2,11 +2,7 @@
 
 
 def binary_bytes(size: int) -> str:
-    """Return ``size`` bytes as text, for example ``134217728`` as ``128 MiB``.
-
-    Units are powers of 1024. A number below 1 KiB is exact. A larger number has three significant digits, or as many
-    as its whole part.
-    """
+    """Return ``134217728`` as ``128 MiB``: three significant digits, or as many as the whole part."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if value < 1024 or unit == "TiB":

@@ -11,11 +11,9 @@ PIPED_COLUMNS = 110
 
 
 def wrapped(text: str, first: str = "  ", rest: str | None = None, piped: int = PIPED_COLUMNS) -> str:
-    """Return ``text`` wrapped to the width of the terminal, or to ``piped`` if standard output is not a terminal.
-
-    ``first`` is put before the first line, and ``rest`` before all other lines. ``rest`` is by default ``first``. The
-    text is made safe for a terminal. Words are not broken, so that paths can be copied.
-    """
+    """Return ``text`` wrapped to the width of the terminal, or to ``piped``, and safe for it. ``first`` is put before
+    the first line, and ``rest`` (by default the same) before the others. Words are not broken, so that paths can be
+    copied."""
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else piped
     return textwrap.fill(
         printable(text),
