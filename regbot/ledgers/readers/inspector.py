@@ -124,7 +124,7 @@ class _LogContents:
         self._repeated = 0
         """Number of lines whose sequence number occurred before."""
         self._smallest_bytes = MAX_VOLUME
-        self._has_cpu_times = self._has_transfers = False
+        self._has_transfers = False
 
     @property
     def membership(self) -> _Membership:
@@ -190,7 +190,6 @@ class _LogContents:
         if prefix == "coll" and not self._sequences[communicator, operation].add(sequence):
             self._repeated += 1
             return
-        self._has_cpu_times |= str(call.get(f"{prefix}_timing_source", "")).endswith("_cpu")
         self._smallest_bytes = min(self._smallest_bytes, message_bytes)
         if size == 1:  # one rank exchanges nothing
             return
@@ -240,6 +239,4 @@ class _LogContents:
             yield "NCCL logs all-to-alls as sends and receives; regbot cannot recognise them and counts send_recv"
         if self._repeated:
             yield f"{self._repeated:,} lines repeat a collective that was logged before; each is counted once"
-        if self._has_cpu_times:
-            yield "the CPU timed some calls; the log has no comparable times"
         yield from self.unclassified.warnings()

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping
 from regbot.ledgers.readers.groups import format_ranks
 from regbot.ledgers.readers.hlo.collectives import HloCollective, UnknownInstruction, find_module, find_phase
 from regbot.ledgers.readers.hlo.fingerprint import ProgramFingerprint
-from regbot.ledgers.readers.hlo.groups import BadGroup, Devices, ReplicaGroup, ReplicaGroups
-from regbot.ledgers.readers.hlo.program import BrokenProgram, ExecutionCounts, Program
-from regbot.ledgers.readers.hlo.text import BadShape, Header, read_module
+from regbot.ledgers.readers.hlo.groups import Devices, ReplicaGroup, ReplicaGroups
+from regbot.ledgers.readers.hlo.program import ExecutionCounts, Program
+from regbot.ledgers.readers.hlo.text import BrokenProgram, Header, read_module
 from regbot.ledgers.readers.source import Source
 from regbot.ledgers.readers.tally import CallTally, EntryKey, Unclassified
 from regbot.records.ledger import Axis, Ledger
@@ -65,7 +65,7 @@ def read(source: Source) -> Ledger:
     for body in bodies:
         try:
             program.add(body)
-        except (BadShape, BadGroup, BrokenProgram) as error:
+        except BrokenProgram as error:
             raise source.error(f"{clip(body.name, 100)}: {error}; no count was made, please report it") from error
         if not header.is_scheduled and _BEFORE_PARTITIONING.search(body.text):
             raise source.error(f"is HLO from {_BEFORE_PASSES}")

@@ -106,7 +106,7 @@ def parse_communication(
     Return UnknownInstruction if the instruction seems to communicate but is not in the table. ``groups`` parses the
     groups of the instruction, and ``find_tensors`` gives the tensors of an operand by its name. ``is_scatter`` says
     whether the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. An all-reduce there
-    counts as a reduce-scatter. Raises BadShape or BadGroup.
+    counts as a reduce-scatter. Raises BrokenProgram.
     """
     opcode, is_start = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
     if opcode == "custom-call":
@@ -120,49 +120,26 @@ def parse_communication(
     if kind is None:
         return UnknownInstruction(opcode)
     if kind in ("permute", "send_recv"):
-        pairs = _find_pairs(attributes)
+        pairs_match = _SEND_PAIRS.search(attributes.get("frontend_attributes", ""))
+        pairs = attributes.get("source_target_pairs") or (pairs_match[1] if pairs_match else None)
         if pairs is None:
             return UnknownInstruction(f"{opcode} without source_target_pairs")
         group = groups.find_permute_group(pairs, has_channel="channel_id" in attributes)
     else:
-        group = groups.find_group(
-            _join_group_attributes(attributes),
-            reduces_or_gathers=kind in ("all_gather", "all_reduce", "reduce_scatter"),
-        )
+        is_reduction_or_gather = kind in ("all_gather", "all_reduce", "reduce_scatter")
+        group = groups.find_group(_join_group_attributes(attributes), is_reduction_or_gather)
     is_ragged = opcode == "ragged-all-to-all"
+    counted_tensors = _select_counted(instruction, kind, is_start)
     if is_ragged:
-        counted_tensors = _select_ragged_input(instruction, find_tensors, is_start)
-    elif is_start:
-        counted_tensors = _select_start_result(kind, instruction.shape)
-    elif kind == "send_recv":
-        counted_tensors = _take_first(parse_elements(instruction.shape))
-    else:
-        counted_tensors = parse_tensors(instruction.shape)
+        if not is_start:
+            counted_tensors = _find_operand_tensors(instruction, find_tensors) or counted_tensors
+        counted_tensors = counted_tensors[:SENT_OPERANDS]
     # The result of a reduce-scatter is the share of one device, and the ledger counts the input. The result of a
     # ``-start`` operation contains the input itself.
     rank_factor = len(group.ranks) if kind == "reduce_scatter" and not is_start else 1
     if is_scatter and kind == "all_reduce":
         kind = "reduce_scatter"
     return _make_collective(kind, counted_tensors, rank_factor, group, instruction.op_name, is_ragged=is_ragged)
-
-
-def _find_pairs(attributes: Mapping[str, str]) -> str | None:
-    """Return the pairs of source and target of a permute or send, or None if the instruction has none."""
-    if "source_target_pairs" in attributes:
-        return attributes["source_target_pairs"]
-    pairs_match = _SEND_PAIRS.search(attributes.get("frontend_attributes", ""))
-    return pairs_match[1] if pairs_match else None
-
-
-def _select_ragged_input(instruction: Instruction, find_tensors: TensorLookup, is_start: bool) -> list[Tensor]:
-    """Return the input buffer of a ragged all-to-all: the first input in the result of a ``-start`` operation, or else
-    the first operand.
-    """
-    if is_start:
-        tensors = _take_first(parse_elements(instruction.shape))
-    else:
-        tensors = _find_operand_tensors(instruction, find_tensors) or parse_tensors(instruction.shape)
-    return tensors[:SENT_OPERANDS]
 
 
 def _join_group_attributes(attributes: Mapping[str, str]) -> str:
@@ -173,25 +150,18 @@ def _join_group_attributes(attributes: Mapping[str, str]) -> str:
     return ", ".join(parts)
 
 
-def _select_start_result(kind: Kind, shape: str) -> list[Tensor]:
-    """Return the tensors of a ``-start`` result that the ledger counts: the inputs, or the outputs for all-gather.
+def _select_counted(instruction: Instruction, kind: Kind, is_start: bool) -> list[Tensor]:
+    """Return the tensors in the result that the ledger counts. A ``-start`` operation returns inputs and outputs.
 
     A plain ``all-reduce-start`` returns only its output, so all its tensors are counted. A wrapped one returns
     ``((inputs), outputs, ...)``.
     """
-    elements = parse_elements(shape)
-    is_wrapped = shape.lstrip().startswith("((")
-    if kind == "all_reduce" and not is_wrapped:
+    elements = parse_elements(instruction.shape)
+    is_plain_reduce = kind == "all_reduce" and not instruction.shape.lstrip().startswith("((")
+    if kind != "send_recv" and (not is_start or is_plain_reduce):
         return [tensor for element in elements for tensor in element]
-    if kind == "all_gather" and len(elements) > 1:
-        _inputs, outputs, *_others = elements
-        return outputs
-    return _take_first(elements)
-
-
-def _take_first(elements: list[list[Tensor]]) -> list[Tensor]:
-    """Return the tensors of the first element of a tuple, or [] if the tuple is empty."""
-    return elements[0] if elements else []
+    position = 1 if kind == "all_gather" and len(elements) > 1 else 0
+    return elements[position] if elements else []
 
 
 def _find_operand_tensors(instruction: Instruction, find_tensors: TensorLookup) -> list[Tensor]:
@@ -218,9 +188,7 @@ def _parse_custom_call(
         counted_tensors = _find_operand_tensors(instruction, find_tensors)[:SENT_OPERANDS]
         if counted_tensors and group_text:
             group = groups.find_group(group_text, reduces_or_gathers=False)
-            return _make_collective(
-                "all_to_all", counted_tensors, rank_factor=1, group=group, op_name=instruction.op_name, is_ragged=True
-            )
+            return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, is_ragged=True)
     if _LIKELY_CALL_TARGET.search(target):
         return UnknownInstruction(f"custom-call {target}")
     if _REMOTE_COPIES.search(config):

@@ -130,7 +130,7 @@ class Evaluator:
         comparison, body_scalars = self._find_comparison(condition), self._scalars.get(body, Scalars())
         if comparison is None:
             return unknown
-        direction, counter, limit = comparison.direction, comparison.left, comparison.right
+        direction, counter, limit = comparison
         # The counter is on the left side if that side can change from trip to trip.
         left_never_changes = counter.position is None or (
             limit.position is not None and _find_step(body_scalars, counter.position) == 0
@@ -149,8 +149,8 @@ class Evaluator:
         number = _count_iterations(direction, first_value, 1 if step is None else step, limit_value)
         return TripCount(number, is_assumed=step is None or start is None)
 
-    def _find_comparison(self, name: str) -> "_Comparison | None":
-        """Return the comparison that the condition ``name`` returns, or None if it returns none or one side is unknown.
+    def _find_comparison(self, name: str) -> tuple[str, Value, Value] | None:
+        """Return direction and sides of the comparison that ``name`` returns, or None if it has none or one is unknown.
 
         The comparison may be inside a fusion.
         """
@@ -160,7 +160,7 @@ class Evaluator:
         if root is not None and root.opcode == "fusion":
             callee = self._resolve_callee(scope, root, depth=0)
             if callee is not None:
-                scope, root = callee.scope, callee.scope.instructions.get(callee.root)
+                scope, root = callee[0], callee[0].instructions.get(callee[1])
         if root is None or root.opcode != "compare":
             return None
         direction = root.attributes.get("direction", "")
@@ -169,7 +169,7 @@ class Evaluator:
         # A third operand is read too, so that a broken line with more than two operands does not match.
         match [self._value(scope, name) for name in root.operands[:3]]:
             case [Value() as left, Value() as right]:
-                return _Comparison(direction, left, right)
+                return direction, left, right
         return None
 
     def _value(self, scope: "_Scope", name: str, depth: int = 0) -> Value | None:
@@ -190,8 +190,8 @@ class Evaluator:
             self._values[key] = result
         return self._values[key]
 
-    def _resolve_callee(self, scope: "_Scope", instruction: Instruction, depth: int) -> "_Callee | None":
-        """Return the computation that a fusion or call runs, with its parameter values.
+    def _resolve_callee(self, scope: "_Scope", instruction: Instruction, depth: int) -> "tuple[_Scope, str] | None":
+        """Return the computation that a fusion or call runs, with its parameter values, and the name of its root.
 
         Return None if the computation is unknown or too large, or does not return one integer. ``depth`` is as in
         ``_value``.
@@ -202,7 +202,7 @@ class Evaluator:
         if computation is None or not computation.root or len(operands) > MAX_INSTRUCTIONS:
             return None
         parameters = tuple(self._value(scope, operand, depth) for operand in operands)
-        return _Callee(_Scope(name, computation.instructions, parameters), computation.root)
+        return _Scope(name, computation.instructions, parameters), computation.root
 
     def _evaluate(self, scope: "_Scope", instruction: Instruction, depth: int) -> Value | None:
         """Return the value of an instruction, or None if it is unknown or the opcode is not evaluated."""
@@ -222,7 +222,7 @@ class Evaluator:
                 return Value(int(index), 0) if is_loop_tuple and _INDEX.fullmatch(index) else None
             case "fusion" | "call":
                 callee = self._resolve_callee(scope, instruction, depth)
-                return self._value(callee.scope, callee.root, depth) if callee is not None else None
+                return self._value(*callee, depth) if callee is not None else None
             case "copy" | "bitcast" | "convert" | "add" | "subtract":
                 return _combine(
                     instruction.opcode, [self._value(scope, operand, depth) for operand in instruction.operands[:3]]
@@ -236,24 +236,15 @@ def _count_iterations(direction: str, start: int, step: int, limit: int) -> int 
     Return None if the counter moves away from the limit, passes over a limit that it must hit (NE), or if the direction
     is EQ. For 'counter < 10' with start 0 and step 3, the result is 4, for the counters 0, 3, 6 and 9.
     """
-    distance = limit - start
-    match direction:
-        case "LT" if step > 0:
-            return max(0, _divide_up(distance, step))
-        case "LE" if step > 0:
-            return max(0, _divide_up(distance + 1, step))
-        case "GT" if step < 0:
-            return max(0, _divide_up(-distance, -step))
-        case "GE" if step < 0:
-            return max(0, _divide_up(-distance + 1, -step))
-        case "NE" if step and distance % step == 0 and distance // step >= 0:
-            return distance // step
-    return None
-
-
-def _divide_up(dividend: int, divisor: int) -> int:
-    """Return the quotient, rounded up. ``divisor`` is positive."""
-    return -(-dividend // divisor)
+    if direction == "NE":
+        trips, rest = divmod(limit - start, step) if step else (-1, 0)
+        return trips if trips >= 0 and not rest else None
+    if direction in ("GT", "GE"):
+        direction, start, step, limit = _FLIPPED[direction], -start, -step, -limit
+    if direction == "EQ" or step <= 0:
+        return None
+    distance = limit - start + (direction == "LE")
+    return max(0, -(-distance // step))  # rounded up
 
 
 def _find_step(body: Scalars, position: int) -> int | None:
@@ -262,14 +253,6 @@ def _find_step(body: Scalars, position: int) -> int | None:
     """
     value = body.results.get(position)
     return value.offset if value is not None and value.position == position else None
-
-
-class _Comparison(NamedTuple):
-    """A comparison of two integers. ``direction`` is a key of ``_FLIPPED``, such as 'LT' for left < right."""
-
-    direction: str
-    left: Value
-    right: Value
 
 
 class _Scope(NamedTuple):
@@ -281,13 +264,6 @@ class _Scope(NamedTuple):
     """Values of the parameters, if a fusion or call runs the computation; None for an unknown value. None for the
     condition and the body of a loop, whose only parameter is the loop's tuple.
     """
-
-
-class _Callee(NamedTuple):
-    """A computation that a fusion or call runs. ``root`` is the name of the instruction that it returns."""
-
-    scope: _Scope
-    root: str
 
 
 def _combine(opcode: str, values: Sequence[Value | None]) -> Value | None:

@@ -23,6 +23,7 @@ from regbot.ledgers.readers.hlo.groups import ReplicaGroups
 from regbot.ledgers.readers.hlo.loops import Evaluator
 from regbot.ledgers.readers.hlo.text import (
     MAX_BYTES,
+    BrokenProgram,
     ComputationText,
     Instruction,
     Tensor,
@@ -55,10 +56,6 @@ _BRANCH_ATTRIBUTES = ("branch_computations", "true_computation", "false_computat
 _KNOWN_TRIPS = re.compile(r'known_trip_count\\*"?:\s*\{\s*\\*"?n\\*"?:\s*\\*"?([0-9]{1,18})(?![0-9])')
 
 
-class BrokenProgram(Exception):
-    """The computations contradict each other. The message describes the contradiction."""
-
-
 class ComputationCall(NamedTuple):
     """A computation that another one calls, and how many times one execution of the caller runs it."""
 
@@ -82,7 +79,7 @@ class Conditional(NamedTuple):
     """A conditional. ``branches`` are names of computations, one of which runs."""
 
     name: str
-    branches: tuple[str, ...]
+    branches: list[str]
 
 
 @dataclass(slots=True)
@@ -121,7 +118,7 @@ class Program:
         self.computations: dict[str, Computation] = {}
 
     def add(self, body: ComputationText) -> None:
-        """Parse and add one computation. Raises BadShape, BadGroup or BrokenProgram."""
+        """Parse and add one computation. Raises BrokenProgram."""
         if body.name in self.computations:
             raise BrokenProgram(f"two computations are called {clip(body.name, 80)}")
         self._evaluator.allow_steps(len(body.text))
@@ -136,9 +133,14 @@ class Program:
             if instruction.opcode == "while":
                 self._add_loop(computation, instruction, index)
             elif instruction.opcode == "conditional":
-                self._add_conditional(computation, instruction)
+                branches = _list_callees(instruction, _BRANCH_ATTRIBUTES)
+                if not branches:
+                    raise BrokenProgram(f"the conditional {clip(instruction.name, 80)} has no branches")
+                if not self._are_silent(branches):
+                    computation.conditionals.append(Conditional(instruction.op_name or instruction.name, branches))
             elif not instruction.opcode.endswith(("-done", "-update")):  # the -start operation has made the call
-                self._add_calls(computation, instruction)
+                callees = _list_callees(instruction, _CALL_ATTRIBUTES)
+                computation.calls += [ComputationCall(callee, 1) for callee in callees if not self._is_silent(callee)]
         self.computations[body.name] = computation if computation.is_relevant else _SILENT
         is_short_integer_function = _INTEGER_RESULT.search(body.header) and len(body.text) < MAX_INTEGER_TEXT
         if computation.is_relevant or is_short_integer_function:
@@ -166,18 +168,6 @@ class Program:
 
     def _are_silent(self, callees: Iterable[str]) -> bool:
         return all(self._is_silent(callee) for callee in callees)
-
-    def _add_calls(self, computation: Computation, instruction: Instruction) -> None:
-        callees = _list_callees(instruction, _CALL_ATTRIBUTES)
-        computation.calls += [ComputationCall(callee, times=1) for callee in callees if not self._is_silent(callee)]
-
-    def _add_conditional(self, computation: Computation, instruction: Instruction) -> None:
-        """Add a conditional if one of its branches communicates. Raises BrokenProgram if it has no branches."""
-        branches = _list_callees(instruction, _BRANCH_ATTRIBUTES)
-        if not branches:
-            raise BrokenProgram(f"the conditional {clip(instruction.name, 80)} has no branches")
-        if not self._are_silent(branches):
-            computation.conditionals.append(Conditional(instruction.op_name or instruction.name, tuple(branches)))
 
     def _add_loop(self, computation: Computation, instruction: Instruction, index: "_InstructionIndex") -> None:
         """Add a while loop, with its recorded trip count or else with the start values from which to count trips."""
@@ -343,13 +333,9 @@ def _parse_lines(body: ComputationText, offsets: Iterable[int]) -> Iterator[Inst
 
 def _list_callees(instruction: Instruction, attribute_names: Iterable[str]) -> list[str]:
     """Return the computations that these attributes of an instruction name, in the order of the attributes."""
-    attributes = instruction.attributes
-    return [callee for name in attribute_names for callee in _parse_names(attributes.get(name, ""))]
-
-
-def _parse_names(text: str) -> list[str]:
-    """Parse the names of computations in ``%body`` or in ``{%first, %second}``."""
-    return [name.strip().lstrip("%") for name in text.strip("{}").split(",") if name.strip()]
+    values = [instruction.attributes.get(name, "").strip("{}") for name in attribute_names]
+    names = [name.strip().lstrip("%") for value in values for name in value.split(",")]
+    return [name for name in names if name]
 
 
 class _InstructionIndex:
@@ -366,7 +352,7 @@ class _InstructionIndex:
         return {instruction.name: instruction for instruction in self._body.instructions()}
 
     def find_tensors(self, name: str) -> list[Tensor]:
-        """Return the tensors of the instruction ``name``, or [] if there is no such instruction. Raises BadShape."""
+        """Return the tensors of the instruction ``name``, or [] if there is none. Raises BrokenProgram."""
         if name not in self._tensors:
             self._tensors[name] = parse_tensors(self.instructions[name].shape) if name in self.instructions else []
         return self._tensors[name]

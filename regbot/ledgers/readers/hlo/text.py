@@ -176,8 +176,8 @@ class Tensor(NamedTuple):
     bytes: int
 
 
-class BadShape(Exception):
-    """A shape whose size is unknown. The message gives the reason."""
+class BrokenProgram(Exception):
+    """The text contradicts itself, or has a syntax that is not known. The message describes the fault."""
 
 
 def read_module(source: Source) -> tuple[Header, Iterator[ComputationText]]:
@@ -246,9 +246,8 @@ def _read_computations(
         )
         piece, is_complete = next(pieces)
     if entry_count != 1:
-        has_many = f"has {entry_count} ENTRY computations"
-        problem = has_many if entry_count else "has no ENTRY computation, so it was cut off"
-        raise source.error(f"{problem}; dump or copy it again")
+        problem = f"{entry_count} ENTRY computations" if entry_count else "no ENTRY computation, so it was cut off"
+        raise source.error(f"has {problem}; dump or copy it again")
 
 
 def _split_pieces(source: Source) -> Iterator[tuple[str, bool]]:
@@ -276,13 +275,13 @@ def _split_pieces(source: Source) -> Iterator[tuple[str, bool]]:
 
 def parse_tensors(shape: str) -> list[Tensor]:
     """Return all tensors of ``shape``. For example, ``(f32[8]{0}, bf16[2,4])`` has tensors of 32 and 16 bytes. Raises
-    BadShape.
+    BrokenProgram.
     """
     return [tensor for element in parse_elements(shape) for tensor in element]
 
 
 def parse_elements(shape: str) -> list[list[Tensor]]:
-    """Return the tensors of each top-level element of a tuple. An array counts as one element. Raises BadShape.
+    """Return the tensors of each top-level element of a tuple. An array counts as one element. Raises BrokenProgram.
 
     For example, ``((f32[8], f32[4]), f32[2])`` has two elements: one with two tensors and one with one tensor.
     """
@@ -305,26 +304,23 @@ def parse_elements(shape: str) -> list[list[Tensor]]:
 
 
 def _parse_tensor(dtype: str, dimensions: str) -> Tensor | None:
-    """Return the tensor, or None for tokens and opaque handles, which have no data. Raises BadShape.
+    """Return the tensor, or None for tokens and opaque handles, which have no data. Raises BrokenProgram.
 
     A bounded dimension such as ``<=128`` counts with its bound.
     """
     if dtype in ("token", "opaque"):
         return None
-    bits_match = _BITS.match(dtype)
-    if dtype == "pred":
-        bits = 8
-    else:
-        bits = int(bits_match[1]) if bits_match else 0
+    bits_match = _BITS.match("u8" if dtype == "pred" else dtype)
+    bits = int(bits_match[1]) if bits_match else 0
     if not bits:
-        raise BadShape(f"the element type {clip(dtype, 40)} is not known")
+        raise BrokenProgram(f"the element type {clip(dtype, 40)} is not known")
     count = 1
     sizes = dimensions.replace(" ", "").split(",") if dimensions else []
     for text in sizes:
         dimension = _DIMENSION.fullmatch(text)
         if dimension is None:
-            raise BadShape(f"the dimension {clip(text, 40)!r} has no size")
+            raise BrokenProgram(f"the dimension {clip(text, 40)!r} has no size")
         count *= int(dimension[1])
         if count * bits > 8 * MAX_BYTES:
-            raise BadShape(f"{dtype}[{clip(dimensions, 80)}] is larger than any memory")
+            raise BrokenProgram(f"{dtype}[{clip(dimensions, 80)}] is larger than any memory")
     return Tensor(dtype, bytes=(count * bits + 7) // 8)  # rounded up, because a type can have 4 bits
