@@ -1,12 +1,9 @@
 """Bounded reading of a trace file of any format, decompressed in chunks.
 
-Files can come from untrusted places. Only regular files are opened. Gzip is decompressed chunk by chunk, with limits on
-the number of decompressed bytes and on the compression ratio. So neither a trace of 5 GB nor a decompression bomb needs
-more memory than one chunk.
-
+Files can come from untrusted places. Only regular files are opened. Gzip has limits on the number of decompressed bytes
+and on the compression ratio, so neither a trace of 5 GB nor a decompression bomb needs more memory than one chunk.
 Every reader does work in proportion to the bytes of the file. Where a few bytes stand for many elements, as in
-``replica_groups=[1,65536]<=[65536]``, the reader counts them with ``Source.expand``.
-"""
+``replica_groups=[1,65536]<=[65536]``, the reader counts them with ``Source.expand``."""
 
 import gzip
 import os
@@ -24,12 +21,10 @@ HEAD_BYTES = 2**16
 """Number of bytes by which readers recognise their format."""
 MAX_BYTES = 32 * 2**30
 """Largest number of decompressed bytes in a file. A trace of one step has a few megabytes. A trace of a whole epoch is
-refused.
-"""
+refused."""
 MAX_RATIO = 200
 """Largest accepted compression ratio. Decompressed Kineto traces are 10 to 30 times as large as the gzip file. The
-largest ratio that zlib can reach is 1032.
-"""
+largest ratio that zlib can reach is 1032."""
 RATIO_FREE_BYTES = 64 * 2**20
 """Number of decompressed bytes up to which the ratio is not checked. Small files that repeat one line are harmless."""
 FREE_ELEMENTS = 2**22
@@ -56,8 +51,7 @@ class Source:
     @cached_property
     def head(self) -> bytes:
         """The first decompressed bytes, at most 64 KiB. Readers recognise their format by these bytes. Raises
-        ReadError.
-        """
+        ReadError."""
         data = b""
         for chunk in self.chunks(HEAD_BYTES):
             data += chunk
@@ -67,7 +61,6 @@ class Source:
 
     @cached_property
     def is_gzip(self) -> bool:
-        """Whether the file is compressed with gzip. Raises ReadError."""
         with self._open() as file:
             return file.read(2) == _GZIP
 
@@ -83,8 +76,7 @@ class Source:
 
     def expand(self, elements: int) -> None:
         """Count elements that a reader makes from a shorter text. Raises ReadError if they are more than the bytes read
-        so far, and more than any real file needs.
-        """
+        so far, and more than any real file needs."""
         self._elements += elements
         if self._elements > FREE_ELEMENTS + self._size:
             raise self.error(
@@ -93,10 +85,8 @@ class Source:
             )
 
     def read(self, max_bytes: int) -> bytes:
-        """Return all decompressed bytes, for formats that cannot be read in chunks.
-
-        Raises ReadError if there are more than ``max_bytes``.
-        """
+        """Return all decompressed bytes, for formats that cannot be read in chunks. Raises ReadError if there are more
+        than ``max_bytes``."""
         data = bytearray()
         for chunk in self.chunks():
             data += chunk
@@ -105,7 +95,6 @@ class Source:
         return bytes(data)
 
     def error(self, problem: str) -> ReadError:
-        """Return a ReadError whose message is the file's name and ``problem``."""
         return ReadError(f"{self.name}: {problem}")
 
     def _open(self) -> FileIO:

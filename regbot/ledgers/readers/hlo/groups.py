@@ -15,8 +15,7 @@ dimensions of a sharded tensor, so the same generated name means different devic
 therefore compared by their devices. A group gets an axis name only if the program contains a name that XLA did not
 generate.
 
-The numbers in a group can mean replicas, partitions or both, as XLA's function ``GetCollectiveOpGroupMode`` defines.
-"""
+The numbers in a group can mean replicas, partitions or both, as XLA's function ``GetCollectiveOpGroupMode`` defines."""
 
 import math
 import re
@@ -35,7 +34,6 @@ MAX_GROUP_SIZE = 2**16
 """Limits that are larger than any machine. A larger number means that the file is broken."""
 
 _LIST = re.compile(r"[\[{]([0-9, ]*)[\]}]")
-"""One group of a list."""
 _LISTS = re.compile(r"replica_groups=(\{(?:\{[0-9,]*\},?)*+\})")
 _IOTA = re.compile(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?")
 _MESH = re.compile(
@@ -43,10 +41,8 @@ _MESH = re.compile(
     r"(?:, device_ids=\((?:\[([0-9,]+)\](?:T\(([0-9,]+)\))?|([0-9,]+))\))? \{([^{}]{0,4096}+)\}"
 )
 """A mesh. The regex groups are its axes, the reshaped and the transposed device order or a list of devices, and the
-axes over which a replica group runs.
-"""
+axes over which a replica group runs."""
 _AXIS = re.compile(r"['\"]?([^'\"=,]+)['\"]?=([0-9]{1,9})")
-"""Name and size of a mesh axis: ``'data'=2``."""
 _AXIS_PART = re.compile(r"['\"]?([^'\",:]+)['\"]?(?::\(([0-9]{1,9})\)([0-9]{1,9})|:)?")
 """An axis or a part of one: ``'b'``, or ``'b':(1)2`` with the outer size 1 and the size of the part 2."""
 _DENSE = re.compile(r"replica_groups = dense<(\[\[[0-9, \[\]]*\]\])>")
@@ -56,20 +52,15 @@ _GENERATED_NAME = re.compile(r"axis_[0-9]+")
 
 
 class ReplicaGroup(NamedTuple):
-    """One group of devices that communicate with each other."""
-
     ranks: tuple[int, ...]
-    """The devices, sorted."""
     axis: str = ""
-    """The mesh axis, or '' if the program does not name it."""
     without_device_0: bool = False
     """Whether device 0 communicates with no other device, so that this is the largest group of other devices."""
 
 
 class Devices(NamedTuple):
     """Numbers of replicas and partitions in the module header. Device ``r * partitions + p`` runs partition p of
-    replica r.
-    """
+    replica r."""
 
     replicas: int
     partitions: int
@@ -80,26 +71,20 @@ class Devices(NamedTuple):
 
 
 class ReplicaGroups:
-    """The groups of one program.
-
-    A group of thousands of devices can occur in thousands of lines. So each spelling is parsed once, and equal groups
-    become the same object.
-    """
+    """The groups of one program. A group of thousands of devices can occur in thousands of lines. So each spelling is
+    parsed once, and equal groups become the same object."""
 
     def __init__(self, devices: Devices, source: Source) -> None:
         self.devices, self._source = devices, source
         self._by_spelling: dict[tuple[object, str, bool], ReplicaGroup] = {}
         self._groups: dict[ReplicaGroup, ReplicaGroup] = {}
-        """The object that stands for all groups equal to the key."""
 
     def find_group(self, attributes: str, reduces_or_gathers: bool) -> ReplicaGroup:
         """Return what the module's function ``find_group`` returns. Raises BrokenProgram, and ReadError if the file has
-        too many groups for its size.
-        """
+        too many groups for its size."""
         return self._find(find_group, attributes, reduces_or_gathers)
 
     def find_permute_group(self, pairs: str, has_channel: bool) -> ReplicaGroup:
-        """Return what the module's function ``find_permute_group`` returns. Raises as ``find_group``."""
         return self._find(find_permute_group, pairs, has_channel)
 
     def _find(self, function: Callable[[str, Devices, bool], ReplicaGroup], text: str, flag: bool) -> ReplicaGroup:
@@ -120,8 +105,7 @@ def find_group(attributes: str, devices: Devices, reduces_or_gathers: bool) -> R
     - without a channel id, replicas,
     - with a channel id and ``use_global_device_ids``, devices,
     - with a channel id, in an all-reduce, all-gather or reduce-scatter, replicas with all their partitions,
-    - with a channel id, in any other collective, partitions.
-    """
+    - with a channel id, in any other collective, partitions."""
     has_channel = "channel_id=" in attributes
     uses_device_ids = has_channel and "use_global_device_ids=true" in attributes
     spans_all_partitions = has_channel and reduces_or_gathers and not uses_device_ids
@@ -148,17 +132,14 @@ def find_group(attributes: str, devices: Devices, reduces_or_gathers: bool) -> R
 
 
 def find_permute_group(pairs: str, devices: Devices, has_channel: bool) -> ReplicaGroup:
-    """Return the devices that a permute connects with device 0, directly or not. Raises BrokenProgram.
-
-    ``pairs`` are pairs of source and target such as ``{{0,1},{1,0}}``. ``has_channel`` says whether the permute has a
-    channel id. With a channel id the numbers are partitions, and otherwise replicas.
-    """
+    """Return the devices that a permute connects with device 0, directly or not. Raises BrokenProgram. ``pairs`` are
+    pairs of source and target such as ``{{0,1},{1,0}}``. ``has_channel`` says whether the permute has a channel id.
+    With a channel id the numbers are partitions, and otherwise replicas."""
     if not _PAIRS.fullmatch(pairs):
         raise BrokenProgram(f"source_target_pairs in an unknown syntax: {clip(pairs, 80)!r}")
     parents: dict[int, int] = {}  # a union-find forest: connected devices have the same root, the lowest of them
 
     def find_root(device: int) -> int:
-        """Return the root of ``device``. A new device is its own root."""
         while parents.setdefault(device, device) != device:
             parents[device] = parents[parents[device]]  # shortens the path for the next call
             device = parents[device]
@@ -197,11 +178,9 @@ def _parse_numbers(text: str) -> list[int]:
 
 
 def _choose_group(groups: Iterable[list[int]], min_size: int) -> ReplicaGroup:
-    """Return the group of device 0 if it has at least ``min_size`` members.
-
-    Otherwise return the largest group with at least ``min_size`` members (the first, if several are equally large). If
-    no group is large enough, return the group of device 0, or the largest group if no group contains device 0.
-    """
+    """Return the group of device 0 if it has at least ``min_size`` members. Otherwise return the largest group with at
+    least ``min_size`` members (the first, if several are equally large). If no group is large enough, return the group
+    of device 0, or the largest group if no group contains device 0."""
     group_of_device_0: list[int] = []
     largest: list[int] = []
     for ranks in groups:
@@ -218,8 +197,7 @@ def _choose_group(groups: Iterable[list[int]], min_size: int) -> ReplicaGroup:
 
 def _parse_lists(attributes: str, min_size: int) -> ReplicaGroup | None:
     """Parse groups such as ``{{0,1},{2,3}}``, or ``dense<[[0, 1], [2, 3]]>`` as custom calls have them. Return None if
-    the attributes have another syntax. ``min_size`` is as in ``_choose_group``.
-    """
+    the attributes have another syntax. ``min_size`` is as in ``_choose_group``."""
     match = _LISTS.search(attributes) or _DENSE.search(attributes)
     return _choose_group(map(_parse_numbers, _LIST.findall(match[1])), min_size) if match else None
 
@@ -245,11 +223,9 @@ class _DeviceOrder(NamedTuple):
     """
 
     sizes: tuple[int, ...]
-    """Sizes of the dimensions after the transposition."""
     strides: tuple[int, ...]
     """Distance of neighbouring devices in each of these dimensions."""
     number: int
-    """Number of devices."""
 
     @classmethod
     def parse(cls, dimensions: str, permutation: str | None) -> "_DeviceOrder":
@@ -263,7 +239,6 @@ class _DeviceOrder(NamedTuple):
         return cls(tuple(shape[axis] for axis in axes), tuple(strides), count)
 
     def list_devices(self, positions: Sequence[int]) -> list[int]:
-        """Return the devices at ``positions`` in this order."""
         remaining = np.array(positions, dtype=np.int64)
         devices = np.zeros_like(remaining)
         for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
@@ -274,17 +249,13 @@ class _DeviceOrder(NamedTuple):
 
 
 def _parse_items(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
-    """Return the matches of ``pattern`` with the items of a list that commas separate. Other items are left out."""
     return [match for item in text.split(",") if (match := pattern.fullmatch(item))]
 
 
 def _parse_mesh(attributes: str) -> ReplicaGroup | None:
     """Parse groups such as ``replica_groups=mesh['data'=2,'expert'=4] {'expert'}``. Return None if the attributes have
-    another syntax.
-
-    The group contains the mesh positions that differ from the position of device 0 only along the listed axes. Of an
-    axis, a part can be listed: ``'b':(1)2``.
-    """
+    another syntax. The group contains the mesh positions that differ from the position of device 0 only along the
+    listed axes. Of an axis, a part can be listed: ``'b':(1)2``."""
     match = _MESH.search(attributes)
     if match is None:
         return None
