@@ -1,7 +1,8 @@
 """Parses one collective call from one Kineto event: kind, group, element type, bytes.
 
-Rows with a ``Collective name`` are complete. Annotations ``nccl:...`` have the kind, and the input shapes if recorded. Dispatcher rows ``c10d::...``, the only rows of gloo and the fake backend, have the shapes of each argument,
-but no group. Names and orders of arguments are those of torch 2.0 to 2.13."""
+Rows with a ``Collective name`` are complete. Annotations ``nccl:...`` have the kind, and the input shapes if recorded.
+Dispatcher rows ``c10d::...``, the only rows of gloo and the fake backend, have the shapes of each argument, but no
+group. Names and orders of arguments are those of torch 2.0 to 2.13."""
 
 import re
 from collections.abc import Iterable
