@@ -1,17 +1,9 @@
 """regbot's check run on a head commit: find it, write it, and choose its conclusion for a verdict.
 
-A job of a pull request may also be called ``regbot``. GitHub then shows a second check run of this name. regbot
-recognizes its own check run by two properties: the app that created it, and the external id ``PR:SHA:NONCE``, which no
-job can set. GitHub lets no app change the check run of another app.
-
-A *foreign* check run has regbot's name and app, but no external id of regbot. A required check looks at the newest
-check run of a name, so a foreign check run could replace regbot's result. regbot therefore does two things:
-
-- On a commit with a foreign check run, regbot's check run is at least as strict as INVALID. A commit with more check
-  runs than regbot reads is treated in the same way.
-- If the foreign check run is newer, regbot creates its own check run again.
-
-A parameter ``github`` has the settings of the table ``[github]``.
+regbot recognizes its own check run by the app that created it, and by the external id ``PR:SHA:NONCE``, which no job
+can set. A job of a pull request may also be called ``regbot``. Such a *foreign* check run could replace regbot's
+result, because a required check looks at the newest one of a name. regbot's check run is then at least as strict as
+INVALID, and is created again if the foreign one is newer. More check runs than regbot reads are treated alike.
 """
 
 import re

@@ -1,13 +1,8 @@
 """Grammar of comment commands, such as ``/regbot run SHA``: parse the command in a comment, and format one.
 
-A command is the first line of a comment. The line must match the grammar exactly: lower case, one space between words,
-nothing before the command. A command in a quotation, in a code block or in a later line is ignored. Text below the
-command is for human readers, but a second command in that text makes the comment invalid.
-
-The words of a command may contain only letters, digits and a few punctuation marks. They are sent to GitHub as JSON and
-to workflows as inputs, never as part of a shell line. A reason may contain any visible text.
-
-``permission`` decides who may give which command. ``approval`` decides whether the commit in the command may run.
+A command is the first line of a comment, which must match the grammar exactly. Its words may contain only letters,
+digits and a few punctuation marks. They are sent to GitHub as JSON and to workflows as inputs, never as part of a shell
+line. A reason may contain any visible text.
 """
 
 import re
