@@ -109,7 +109,7 @@ def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
 def post_refresh(
     forge: Forge, remote: Remote, received: Sequence[ReceivedProposal], now: datetime, run_url: str = ""
 ) -> RefreshPost:
-    """Add one night to the open refresh pull request, or open a new pull request. ``run_url`` is the URL of the run that
+    """Add one night to the open refresh pull request, or open a new one. ``run_url`` is the URL of the run that
     measured; '' if unknown. Raises UserError if a proposal is refused. In that case nothing is changed. Raises
     ForgeError, CheckoutError, ConfigError."""
     proposals = [read_proposal(item.data, item.origin) for item in received]
