@@ -1,12 +1,7 @@
-"""``regbot baseline history``: the trend of one workload, and the text that shows it.
-
-A trend is only an annotation and decides nothing.
+"""``regbot baseline history``: the trend of one workload, and the text that shows it. It decides nothing.
 
 The *level* of a session is the time of its typical step. A *series* is the sessions of one node class and environment
-that were timed on the same terms (``TERMS``), so their levels are comparable. A *stretch* is all sessions
-between two changes of level.
-
-A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
+that were timed on the same terms (``TERMS``). A *stretch* is all sessions between two changes of level.
 """
 
 import math

@@ -1,11 +1,7 @@
 """Decide whether a commit of a pull request may run. An approval names a full commit hash and ends when the head moves.
 
-``permission`` has already checked the role of the person who approves. This module checks that the commit is the
-current head, and lists the protected files that the commit changes.
-
 Protected files decide which code runs on which machine and how a result is judged. regbot's trusted jobs never read
-protected files from a pull request, so a pull request cannot change what these jobs do. A maintainer still has to look
-at the changed protected files and confirm the run.
+them from a pull request. A maintainer still has to look at the changed ones and confirm the run.
 """
 
 from collections.abc import Sequence

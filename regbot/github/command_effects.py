@@ -1,9 +1,6 @@
 """Execute a command: measure a commit, bisect a range, or judge a commit again with a new declaration.
 
-A command can be refused because of its author's role, its commit, or protected files. The author and the role come from
-GitHub. No workflow starts twice for a command: the title of a workflow run shows which command started it.
-
-A parameter ``settings`` has the settings of the table ``[github]``.
+No workflow starts twice for a command: the title of a workflow run shows which command started it.
 """
 
 from dataclasses import dataclass
@@ -127,10 +124,7 @@ def _start_bisection(
 ) -> GateOutcome | CommandRefusal:
     """Start a bisection, or return the reason for the refusal. Both ends of the range must be in the history of the
     pull request's head or base branch. If an end is not in the base branch yet, a pull request that changes protected
-    files needs a stronger role.
-
-    The state of the pull request is read again immediately before the start, because the head may have moved.
-    """
+    files needs a stronger role."""
     # The command names no head, so the only possible obstacle is that the pull request is closed.
     if obstacle := find_obstacle(pull, pull.head_sha):
         return CommandRefusal(obstacle)

@@ -1,11 +1,8 @@
 """Start the measurement of a merge group, if the repository is configured with ``[github] queue = "timed"``.
 
-For the event ``merge_group``, GitHub reads workflow files from the merge group, which contains changes of pull
-requests. The gate therefore reacts to another event: the request of a regbot-static run on the merge group. For this
-event, GitHub reads the gate's workflow file from the default branch.
-
-Nobody approves a merge group: queueing a pull request already requires the role write. If the merge group changes
-protected files, its pull request must have been measured first, which requires the approval of these files.
+For the event ``merge_group``, GitHub reads workflow files from the merge group. The gate therefore reacts to the
+request of a regbot-static run on the group, for which GitHub reads the gate's file from the default branch. Nobody
+approves a merge group: queueing a pull request already requires the role write.
 """
 
 from regbot.github import checks

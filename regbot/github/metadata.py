@@ -1,8 +1,7 @@
 """Find the pull request and the commit that a workflow run measured, from GitHub's metadata of the run.
 
-A job of a pull request chooses the content of its artifact, so this module reads nothing from the artifact. The job
-cannot choose the id, path, event, branch and title of its workflow run. It cannot choose the heads of pull requests
-either.
+Nothing is read from the artifact. A job cannot choose the id, path, event, branch and title of its run, and the heads
+of pull requests.
 """
 
 import re

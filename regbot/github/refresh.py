@@ -1,14 +1,8 @@
 """``regbot github refresh``: maintain one open pull request with the references of the last nights.
 
-The node that measures has no token. It passes its records to this job as a ``regbot.records.proposal``. This job has a
-token and measures nothing. It writes the text of the pull request from the records. Several nodes may measure different
-workloads in one night; each uploads a proposal of its own.
-
-Each night becomes one commit on top of the refresh branch, so that earlier commits, including commits by people, are
-never overwritten. After the pull request was merged or closed, the branch starts again from the measured commit.
-
-After a fault, the job can be repeated without doing anything twice. The commit of a night is always the same. After a
-push, the branch is read from GitHub. GitHub allows only one open pull request between two branches.
+The node that measures has no token and passes its records to this job. Each night becomes one commit on top of the
+refresh branch, so that earlier commits, including commits by people, are never overwritten. After a fault, the job can
+be repeated without doing anything twice: the commit of a night is always the same.
 """
 
 from collections.abc import Sequence
@@ -115,12 +109,9 @@ def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
 def post_refresh(
     forge: Forge, remote: Remote, received: Sequence[ReceivedProposal], now: datetime, run_url: str = ""
 ) -> RefreshPost:
-    """Add one night to the open refresh pull request, or open a new pull request. If the night has nothing to store, a
-    comment on the open pull request names the workloads that were not measured.
-
-    ``run_url`` is the URL of the workflow run that measured; '' if unknown. Raises UserError if a proposal is refused.
-    In that case nothing is changed. Raises ForgeError, CheckoutError, ConfigError.
-    """
+    """Add one night to the open refresh pull request, or open a new one. ``run_url`` is the URL of the run that
+    measured; '' if unknown. Raises UserError if a proposal is refused. In that case nothing is changed. Raises
+    ForgeError, CheckoutError, ConfigError."""
     proposals = [read_proposal(item.data, item.origin) for item in received]
     if not proposals:
         raise UserError("no node uploaded a proposal", "see the log of the job that measures")
@@ -147,12 +138,8 @@ def post_refresh(
 
 
 def _store_night(night: _RefreshNight) -> RefreshPost | None:
-    """Commit the night, push the commit, and open or update the pull request.
-
-    Return None if somebody else moved the branch before the push. The caller then tries again. Nothing is stored if
-    somebody closed the last pull request without merging and this night has no new session, or if main already has
-    everything.
-    """
+    """Commit the night, push the commit, and open or update the pull request. Return None if somebody else moved the
+    branch before the push."""
     remote, measured_commit = night.remote, night.measured_commit
     tips = remote.tips(night.main_name, BRANCH)
     if night.main_name not in tips:

@@ -1,8 +1,6 @@
 """Commit one night to the branch of the refresh pull request, and compute the result of merging the branch into main.
 
-Git makes the commit from the files of the store, without changing the checkout. The commit changes only the folder of
-references. It adds sessions and never changes a stored session. A commit that causes a new problem in the store is
-refused.
+The commit changes only the folder of references. It never changes a stored session, and causes no problem in the store.
 """
 
 import tempfile

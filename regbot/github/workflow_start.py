@@ -1,8 +1,7 @@
 """Start a workflow once for each request.
 
-Every comment or label that requests a workflow run has a nonce. The nonce is computed from the request, so that a
-repeated event or job gets the same nonce. The title of the started run contains the nonce. GitHub's list of runs
-therefore shows for which requests a workflow has started, and regbot need not store this.
+The title of a run contains the nonce of the comment or label that requested it, which is computed from the request.
+GitHub's list of runs therefore shows for which requests a workflow has started.
 """
 
 import hashlib
@@ -109,13 +108,10 @@ def is_judged_since(forge: Forge, number: int, since: datetime) -> bool:
 def request_measurement(
     forge: Forge, measurement: Measurement, find_obstacle: Callable[[], Words | None]
 ) -> CommandRefusal | GateOutcome:
-    """Set the check run of a commit to in progress, and start the measurement of the commit.
-
-    Refuse the request if another measurement of this commit is in progress.
+    """Set the check run of a commit to in progress, and start the measurement of the commit, unless one is in progress.
 
     ``find_obstacle`` reads the state of the pull request once more, after the check run was set and before the start.
-    If it returns an obstacle, for example a new push, the earlier check run is restored, and the refusal is returned.
-    Raises ForgeError.
+    If it returns an obstacle, for example a new push, the earlier check run is restored. Raises ForgeError.
     """
     number, sha = measurement.number, measurement.sha
     runs = forge.runs(MEASURE, measurement.since - MAX_MEASUREMENT_AGE)

@@ -148,7 +148,7 @@ def test_an_older_night_posted_again_keeps_the_later_one(site: Site) -> None:
     site.push_main(train__py="other")
     site.post(site.night(1)[1])
     before = site.state()
-    assert "already has a later night" in site.post(first).message
+    assert "already has this night" in site.post(first).message
     assert site.state() == before
 
 
