@@ -22,7 +22,8 @@ from scipy.special import betaincinv, gammaincinv
 from regbot.records.verdict import Decision
 from regbot.stats.arm_luck import MAX_LUCK, LuckEstimate
 from regbot.stats.correlation import MAX_CORRELATION, CorrelationEstimate
-from regbot.stats.paired import LOOKS, Thresholds, sequential_test
+from regbot.stats.paired import LOOKS, Thresholds, count_pairs, sequential_test
+from regbot.stats.summary import mean_and_squares
 
 MAX_FALSE_FLAGS = 0.05
 MIN_COVERAGE = 0.95
@@ -51,7 +52,7 @@ class RateEstimate:
 
     @classmethod
     def from_counts(cls, count: int, total: int) -> "RateEstimate":
-        """Return the rate with its interval. Raises ValueError if ``count`` is negative or exceeds ``total``."""
+        """Return the rate with its interval."""
         low, high = rate_bounds(count, total)
         return cls(count, total, low, high)
 
@@ -71,13 +72,8 @@ class ResampledSessions:
 
 
 def rate_bounds(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Return Clopper and Pearson's two-sided interval for the rate ``count`` / ``total``. Its coverage is at least
-    ``level``.
-
-    Returns (0, 1) if ``total`` is 0. Raises ValueError for a ``count`` outside of [0, ``total``], or a ``level``
-    outside of (0, 1).
-    """
-    _check_rate(count, total, level)
+    """Return Clopper and Pearson's two-sided interval for the rate ``count`` / ``total``; (0, 1) if ``total`` is 0. Its
+    coverage is at least ``level``."""
     tail = (1 - level) / 2
     low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, tail))
     return low, rate_upper_bound(count, total, 1 - tail)
@@ -85,7 +81,6 @@ def rate_bounds(count: int, total: int, level: float = 0.95) -> tuple[float, flo
 
 def rate_upper_bound(count: int, total: int, level: float = 0.95) -> float:
     """Return Clopper and Pearson's one-sided upper bound for the rate ``count`` / ``total`` at ``level``."""
-    _check_rate(count, total, level)
     return 1.0 if count == total else float(betaincinv(count + 1, total - count, level))
 
 
@@ -116,18 +111,13 @@ def resample_sessions(
 
     Raises ValueError for fewer than two whole blocks, or summaries of unequal length.
     """
-    lengths = {len(values) for values in placebo.values()}
-    if len(lengths) != 1:
-        raise ValueError("give at least one summary, and the same number of pairs for each summary")
-    pool_blocks = lengths.pop() // BLOCK_PAIRS
+    pool_blocks = count_pairs(placebo, primary_tests) // BLOCK_PAIRS
     if pool_blocks < 2:
         raise ValueError(f"resampling needs 2 whole blocks of {BLOCK_PAIRS} placebo pairs; there are {pool_blocks}")
     stretch = math.sqrt(pool_blocks / (pool_blocks - 1))  # restores the scatter that centring removes
     pools = {}
     for name, values in placebo.items():
         log_ratios = np.asarray(values[: pool_blocks * BLOCK_PAIRS], dtype=float)
-        if not np.isfinite(log_ratios).all():
-            raise ValueError("a log-ratio is not finite")
         shifted = effect + stretch * (log_ratios - log_ratios.mean())
         pools[name] = shifted.reshape(pool_blocks, BLOCK_PAIRS)
     session_blocks = LOOKS[-1] // BLOCK_PAIRS  # blocks of a full session, which ends at the last look
@@ -156,10 +146,7 @@ def estimate_pair_sd(placebo: Sequence[float]) -> tuple[float, float, float]:
     pairs = len(placebo)
     if pairs < 2:
         raise ValueError(f"a standard deviation needs 2 placebo pairs; there are {pairs}")
-    mean = math.fsum(placebo) / pairs
-    if not math.isfinite(mean):
-        raise ValueError("a log-ratio is not finite")
-    squares = 0.0 if min(placebo) == max(placebo) else math.fsum((x - mean) ** 2 for x in placebo)
+    _, squares = mean_and_squares(placebo)
     # The chi-square quantile with f degrees of freedom is 2 gammaincinv(f / 2, p).
     high_quantile, low_quantile = (2 * float(gammaincinv((pairs - 1) / 2, p)) for p in (0.975, 0.025))
     return math.sqrt(squares / (pairs - 1)), math.sqrt(squares / high_quantile), math.sqrt(squares / low_quantile)
@@ -204,10 +191,3 @@ def contradiction(
                 f"{correlation.low:.2f}); the intervals hold up to {MAX_CORRELATION:g}"
             )
     return ""
-
-
-def _check_rate(count: int, total: int, level: float) -> None:
-    if not 0 <= count <= total:
-        raise ValueError(f"count is {count} and total is {total}; count must be between 0 and total")
-    if not 0 < level < 1:
-        raise ValueError(f"level {level} is not between 0 and 1")

@@ -138,8 +138,8 @@ class CusumState(NamedTuple):
 
     def night_error(self, pairs: int) -> float:
         """Return the standard error of a night with ``pairs`` pairs, log scale. It is inflated because neighbouring
-        nights are correlated."""
-        return self.pair_sd * _inflation(self.correlation) / math.sqrt(pairs)
+        nights are correlated (the module's head has the factor)."""
+        return self.pair_sd * math.sqrt((1 + self.correlation) / (1 - self.correlation)) / math.sqrt(pairs)
 
 
 def cusum(nights: Sequence[Night], pair_sd: float, series: int = 1) -> Creep:
@@ -148,9 +148,8 @@ def cusum(nights: Sequence[Night], pair_sd: float, series: int = 1) -> Creep:
     ``pair_sd`` is the calibrated sd of one pair's log-ratio. The standard error of a night is the sd of a pair divided
     by the square root of the night's number of pairs, inflated by the correlation of the nights. ``series`` is the
     number of monitors (workloads times summaries) that share one false alarm rate. Raises ValueError for an sd that is
-    not positive and finite, a night without pairs, a mean that is not finite, or fewer than one series.
+    not positive and finite.
     """
-    _check_nights(nights)
     last_state = _initial_state(pair_sd, series)
     for state in cusum_states(nights, pair_sd, series):
         last_state = state
@@ -188,8 +187,13 @@ def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1) -> It
 
 
 def _initial_state(pair_sd: float, series: int) -> CusumState:
-    """Return the CUSUM before the first night."""
-    return CusumState(total=0.0, limit=_alarm_limit(series), since=None, pair_sd=pair_sd, correlation=PRIOR_CORRELATION)
+    """Return the CUSUM before the first night.
+
+    With the slack ``SLACK``, raising the limit by 1 divides the false alarm rate of a series by e. So log(``series``)
+    is added, which divides the rate by the number of series.
+    """
+    limit = LIMIT + math.log(series)
+    return CusumState(total=0.0, limit=limit, since=None, pair_sd=pair_sd, correlation=PRIOR_CORRELATION)
 
 
 def budget_interval(nights: Sequence[Night]) -> Interval | None:
@@ -199,9 +203,8 @@ def budget_interval(nights: Sequence[Night]) -> Interval | None:
     The samples are nights, weighted by their numbers of pairs. If the samples were pairs, the interval would be too
     narrow, because all pairs of a night share the effects of that night. ``Interval.sd`` is the sd of a pair, estimated
     from the nights. Returns None for fewer than two nights. During a creep the interval lags behind by half of the
-    ``BUDGET_NIGHTS``. Raises ValueError for a night without pairs, or a mean that is not finite.
+    ``BUDGET_NIGHTS``.
     """
-    _check_nights(nights)
     latest_nights = nights[-BUDGET_NIGHTS:]
     if len(latest_nights) < 2:
         return None
@@ -284,30 +287,6 @@ class _NightNoise:
         return ((mean - earlier_mean) / self.calibrated_sd) ** 2 / (1 / pairs + 1 / earlier_pairs)
 
 
-def _inflation(correlation: float) -> float:
-    """Return the factor by which the sd of a sum of many nights is larger than for independent nights."""
-    return math.sqrt((1 + correlation) / (1 - correlation))
-
-
 def _mean(nights: Sequence[Night]) -> float:
     """Return the mean over nights, weighted by their numbers of pairs."""
     return math.fsum(mean * pairs for mean, pairs in nights) / sum(pairs for _, pairs in nights)
-
-
-def _alarm_limit(series: int) -> float:
-    """Return the CUSUM limit for this many series, in standard errors of a night.
-
-    With the slack ``SLACK``, raising the limit by 1 divides the false alarm rate of a series by e. So log(``series``)
-    is added, which divides the rate by the number of series.
-    """
-    if series < 1:
-        raise ValueError(f"series is {series}; it must be at least 1")
-    return LIMIT + math.log(series)
-
-
-def _check_nights(nights: Sequence[Night]) -> None:
-    for index, (mean, pairs) in enumerate(nights):
-        if not math.isfinite(mean):
-            raise ValueError(f"the mean log-ratio of night {index} is not finite")
-        if pairs < 1:
-            raise ValueError(f"night {index} has {pairs} pairs; leave out nights without a pair")

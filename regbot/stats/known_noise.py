@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from scipy.special import ndtri
 
+from regbot.stats.summary import mean_and_squares
 from regbot.stats.unpaired import Difference
 
 MAX_RHO = 0.9
@@ -43,13 +44,8 @@ def observed_pair_sd(base: Sequence[float], head: Sequence[float]) -> float | No
     degrees_of_freedom = len(base) + len(head) - 2
     if degrees_of_freedom < 1:
         return None
-    squares = _sum_squared_deviations(base) + _sum_squared_deviations(head)
-    return math.sqrt(2 * squares / degrees_of_freedom)
-
-
-def _sum_squared_deviations(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values)
+    (_, base_squares), (_, head_squares) = mean_and_squares(base), mean_and_squares(head)
+    return math.sqrt(2 * (base_squares + head_squares) / degrees_of_freedom)
 
 
 def run_standard_error(step_s: Sequence[float]) -> float:
@@ -63,11 +59,10 @@ def run_standard_error(step_s: Sequence[float]) -> float:
     if n < 3:
         return 0.0
     logs = [math.log(seconds) for seconds in step_s]
-    mean = math.fsum(logs) / n
-    deviations = [value - mean for value in logs]
-    squares = math.fsum(value * value for value in deviations)
+    mean, squares = mean_and_squares(logs)
     if squares == 0:
         return 0.0
+    deviations = [value - mean for value in logs]
     products = math.fsum(later * earlier for later, earlier in zip(deviations[1:], deviations[:-1], strict=True))
     rho = min(max(products / squares, 0.0), MAX_RHO)
     return math.sqrt(squares / (n - 1) / n * (1 + rho) / (1 - rho))

@@ -21,6 +21,7 @@ from regbot.records.calibration_summary import PairNoise
 from regbot.records.verdict import Decision
 from regbot.stats.arm_luck import SharedLuck
 from regbot.stats.paired import LOOK_ALPHA, Interval, SequentialTest, Thresholds, add_luck, interval
+from regbot.stats.summary import mean_and_squares
 
 LOOK0_PAIRS = 2
 """Pairs of the first block, in which a linear drift cancels."""
@@ -101,9 +102,5 @@ def max_own_variance(class_sd: float, df: int) -> float:
 def _pooled_sd(groups: Sequence[Mapping[str, Sequence[float]]], name: str, df: int) -> float:
     """Return the standard deviation of a pair by the summary ``name``, from deviations within the groups. ``df`` is its
     number of degrees of freedom."""
-    squares = 0.0
-    for group in groups:
-        values = group[name]
-        mean = math.fsum(values) / len(values)
-        squares += math.fsum((value - mean) ** 2 for value in values)
+    squares = math.fsum(mean_and_squares(group[name])[1] for group in groups)
     return math.sqrt(squares / df)

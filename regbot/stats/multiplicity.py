@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from scipy.special import stdtr
 
-from regbot.stats.paired import interval
+from regbot.stats.summary import mean_and_squares
 
 SECONDARY_Q = 0.05
 """False discovery rate of the secondary metrics of one workload."""
@@ -50,12 +50,10 @@ def analyse_secondary_metrics(log_ratios: Mapping[str, Sequence[float]]) -> list
     tests = {name: _t_test(values) for name, values in log_ratios.items()}
     # "by" stands for Benjamini and Yekutieli.
     adjusted_p_values = false_discovery_control([p for _, p in tests.values()], method="by")
-    results = []
-    for name, p_adjusted in zip(tests, adjusted_p_values, strict=True):
-        estimate, p = tests[name]
-        is_significant = bool(p_adjusted <= SECONDARY_Q)
-        results.append(SecondaryMetric(name, estimate, p, float(p_adjusted), is_significant))
-    return results
+    return [
+        SecondaryMetric(name, estimate, p, float(p_adjusted), significant=bool(p_adjusted <= SECONDARY_Q))
+        for (name, (estimate, p)), p_adjusted in zip(tests.items(), adjusted_p_values, strict=True)
+    ]
 
 
 def _t_test(log_ratios: Sequence[float]) -> tuple[float, float]:
@@ -64,14 +62,9 @@ def _t_test(log_ratios: Sequence[float]) -> tuple[float, float]:
     The p-value is 1 for fewer than two pairs. If all log-ratios are equal, it is 1 if they are 0, else 0.
     """
     pairs = len(log_ratios)
-    if pairs < 2:
-        estimate = log_ratios[0] if pairs else 0.0
-        if not math.isfinite(estimate):
-            raise ValueError("a log-ratio is not finite")
-        return estimate, 1.0
-    t_interval = interval(log_ratios, SECONDARY_Q)  # for its mean and standard deviation
-    mean, sd = t_interval.estimate, t_interval.sd
-    if sd == 0:
-        return mean, 1.0 if log_ratios[0] == 0 else 0.0
+    mean, squares = mean_and_squares(log_ratios) if pairs else (0.0, 0.0)
+    if pairs < 2 or squares == 0:
+        return mean, 1.0 if pairs < 2 or mean == 0 else 0.0
+    sd = math.sqrt(squares / (pairs - 1))
     t = mean / (sd / math.sqrt(pairs))
     return mean, min(1.0, 2 * float(stdtr(pairs - 1, -abs(t))))

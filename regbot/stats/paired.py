@@ -33,6 +33,7 @@ from regbot.stats.slow_launches import (
     trimmed_mean,
     trimmed_pairs,
 )
+from regbot.stats.summary import mean_and_squares
 
 LOOKS = (4, 8, 12)
 """Number of pairs at each look. Four is the minimum: in two ABBA blocks drift cancels twice, and a variance can be
@@ -156,14 +157,8 @@ def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None =
     min_pairs = 2 if known_sd is None else 1
     if pairs < min_pairs:
         raise ValueError(f"an interval needs {min_pairs} pairs; there are {pairs}")
-    estimate = math.fsum(log_ratios) / pairs
-    if not math.isfinite(estimate):
-        raise ValueError("a log-ratio is not finite")
-    sd = known_sd
-    if sd is None:
-        # The mean of equal values can have a rounding error, and their sd would then not be 0.
-        all_equal = min(log_ratios) == max(log_ratios)
-        sd = 0.0 if all_equal else math.sqrt(math.fsum((x - estimate) ** 2 for x in log_ratios) / (pairs - 1))
+    estimate, squares = mean_and_squares(log_ratios)
+    sd = known_sd if known_sd is not None else math.sqrt(squares / (pairs - 1))
     degrees_of_freedom = None if known_sd is not None else pairs - 1  # None: a normal quantile
     half_width = _quantile(1 - alpha / 2, degrees_of_freedom) * sd / math.sqrt(pairs)
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)

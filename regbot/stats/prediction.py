@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from scipy.special import stdtr, stdtrit
 
 from regbot.records.verdict import Decision
-from regbot.stats.paired import Thresholds, combine, decide
+from regbot.stats.paired import Thresholds, combine, count_pairs, decide
+from regbot.stats.summary import mean_and_squares
 
 SESSION_RUNS = 3
 """Runs of a session that make its level, after one discarded warm launch. More runs hardly narrow the interval, because
@@ -99,13 +100,10 @@ def prediction_interval(stored: Sequence[float], head: float, alpha: float = SES
     sessions = len(stored)
     if sessions < 2:
         raise ValueError(f"a prediction interval needs 2 stored sessions; there are {sessions}")
-    mean = math.fsum(stored) / sessions
-    if not (math.isfinite(mean) and math.isfinite(head)):
+    mean, squares = mean_and_squares(stored)
+    if not math.isfinite(head):
         raise ValueError("the level of a session is not finite")
-    # As in the paired test, the mean of equal values can have a rounding error.
-    all_equal = min(stored) == max(stored)
-    sd = 0.0 if all_equal else math.sqrt(math.fsum((x - mean) ** 2 for x in stored) / (sessions - 1))
-    estimate = head - (stored[0] if all_equal else mean)
+    sd, estimate = math.sqrt(squares / (sessions - 1)), head - mean
     half_width = float(stdtrit(sessions - 1, 1 - alpha / 2)) * sd * math.sqrt(1 + 1 / sessions)
     return PredictionInterval(estimate, estimate - half_width, estimate + half_width, sd, sessions, alpha)
 
@@ -128,10 +126,12 @@ def stored_gate(
     decision is ``within_bound``. With fewer than ``MIN_SESSIONS`` sessions everything is undecided; with fewer than two
     sessions there are no tests. Raises ValueError if ``primary_tests`` is less than the number of summaries.
     """
-    if primary_tests < len(head):
-        raise ValueError(f"primary_tests is {primary_tests}, but there are {len(head)} summaries")
-    predictions = _compute_predictions(stored, head, SESSION_ALPHA / primary_tests)
-    if _count_sessions(stored) < MIN_SESSIONS:
+    sessions = count_pairs(stored, primary_tests)
+    if sessions < 2:
+        return "undecided", {}
+    alpha = SESSION_ALPHA / primary_tests
+    predictions = {name: prediction_interval(stored[name], value, alpha) for name, value in head.items()}
+    if sessions < MIN_SESSIONS:
         return "undecided", {name: ("undecided", prediction) for name, prediction in predictions.items()}
     tests = {name: (decide(prediction, thresholds), prediction) for name, prediction in predictions.items()}
     decision = combine(tests.values(), thresholds)
@@ -139,22 +139,3 @@ def stored_gate(
     if decision == "undecided" and are_within_bound:
         decision = "within_bound"
     return decision, tests
-
-
-def _compute_predictions(
-    stored: Mapping[str, Sequence[float]], head: Mapping[str, float], alpha: float
-) -> dict[str, PredictionInterval]:
-    """Return the interval of each summary, {} for fewer than two stored sessions."""
-    if not head or stored.keys() != head.keys():
-        raise ValueError("give at least one summary, and the same summaries for stored sessions and head")
-    if _count_sessions(stored) < 2:
-        return {}
-    return {name: prediction_interval(stored[name], value, alpha) for name, value in head.items()}
-
-
-def _count_sessions(stored: Mapping[str, Sequence[float]]) -> int:
-    """Return the number of stored sessions, which must be the same for all summaries."""
-    lengths = {len(values) for values in stored.values()}
-    if len(lengths) != 1:
-        raise ValueError("give at least one summary, and the same number of stored sessions for each summary")
-    return lengths.pop()

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from regbot.stats.summary import mean_and_squares
+
 MAX_DEVIATION = 8.0
 """A pair has a slow launch if its log-ratio is farther than this from the median of the pairs. The unit is a robust
 standard deviation: ``SD_PER_MAD`` times the median absolute deviation (MAD). With twelve normal pairs, 1 to 2% of
@@ -112,7 +114,6 @@ def trimmed_mean(log_ratios: Sequence[float], trimmed: int) -> TrimmedMean:
         raise ValueError(f"{n} log-ratios without {trimmed} at each end leave {kept_count}; an interval needs 2")
     kept = sorted(log_ratios)[trimmed : n - trimmed]
     winsorised = [kept[0]] * trimmed + kept + [kept[-1]] * trimmed
-    centre = math.fsum(winsorised) / n
-    squares = 0.0 if kept[0] == kept[-1] else math.fsum((value - centre) ** 2 for value in winsorised)
+    _, squares = mean_and_squares(winsorised)
     standard_error = math.sqrt(squares / (kept_count * (kept_count - 1)))
     return TrimmedMean(math.fsum(kept) / kept_count, standard_error, degrees_of_freedom=kept_count - 1)

@@ -18,7 +18,7 @@ This module does not know files, the work of a step, or the unit of the times. C
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -146,21 +146,9 @@ class SteadyState:
     """Steps from the start of the process to the last change of level, independent of ``MIN_CUT`` and of the cuts of
     other runs. None for short logs and for runs that are not steady.
     """
-    steps: int
-    """Number of steps in the log."""
     restart: int = 0
     """Step of the last restart of the process; 0 if there is none."""
     warnings: tuple[str, ...] = ()
-
-
-class ProcessState(NamedTuple):
-    """Steady state of one process, before restarts and warnings are added. The fields are those of ``SteadyState``."""
-
-    cut: int
-    steady: bool
-    reason: str
-    method: Method
-    warmup_steps: int | None
 
 
 class LevelChange(NamedTuple):
@@ -192,16 +180,7 @@ def steady_state(step_s: ArrayLike) -> SteadyState:
         suffix = " after that" if start else ""
         warnings.append(f"a short log: {steps - start} steps{suffix}; the end of its warm-up was not searched for")
     reason = f"after the restart at step {start}, {process.reason}" if start else process.reason
-    return SteadyState(
-        cut,
-        process.steady,
-        reason,
-        process.method,
-        process.warmup_steps,
-        steps,
-        restart=start,
-        warnings=tuple(warnings),
-    )
+    return replace(process, cut=cut, reason=reason, restart=start, warnings=tuple(warnings))
 
 
 def unsettled_warnings(base: Sequence[bool], head: Sequence[bool]) -> tuple[str, ...]:
@@ -239,7 +218,7 @@ def _log_times(step_s: ArrayLike) -> Array:
     return centred
 
 
-def _judge_process(logs: Array) -> ProcessState:
+def _judge_process(logs: Array) -> SteadyState:
     """Return the steady state of one process. ``logs`` has its log step times, from its first step on."""
     steps = len(logs)
     middle = steps // 2
@@ -251,7 +230,8 @@ def _judge_process(logs: Array) -> ProcessState:
         min_cut = max(min_cut, int(early_artefacts[-1]) + 1)
     if steps - min_cut < MIN_KEPT_STEPS:
         cut = min(min_cut, max(steps - 1, 0))
-        return _not_steady(cut, _describe_too_few_steps(steps, min_cut), "none")
+        kept = f"{steps - min_cut} remain after the first {min_cut}, and {MIN_KEPT_STEPS} are needed"
+        return _not_steady(cut, f"{steps} steps are too few: {kept}", "none")
     late_artefacts = is_artefact[min_cut:]
     if late_artefacts.mean() >= MAX_ARTEFACT_SHARE:
         share = f"{late_artefacts.sum()} of {steps - min_cut} steps took less than a quarter of the usual time"
@@ -259,12 +239,7 @@ def _judge_process(logs: Array) -> ProcessState:
     return _judge_short_log(logs, min_cut) if steps < SHORT_LOG_STEPS else _judge_long_log(logs, min_cut)
 
 
-def _describe_too_few_steps(steps: int, min_cut: int) -> str:
-    kept_steps = steps - min_cut
-    return f"{steps} steps are too few: {kept_steps} remain after the first {min_cut}, and {MIN_KEPT_STEPS} are needed"
-
-
-def _judge_short_log(logs: Array, min_cut: int) -> ProcessState:
+def _judge_short_log(logs: Array, min_cut: int) -> SteadyState:
     """Judge a short log: cut a fixed share, and find no steady state if the rest rises or falls.
 
     The test for a trend is Mann's (1945) and Kendall's; the size of the trend is Sen's slope. The test uses ranks,
@@ -280,7 +255,7 @@ def _judge_short_log(logs: Array, min_cut: int) -> ProcessState:
         reason = f"{_describe_rise(rise)} over the {len(kept_steps)} steps after {min_cut}"
         return _not_steady(min_cut, reason, "short-log")
     reason = f"the {len(kept_steps)} steps after {min_cut} neither rise nor fall"
-    return ProcessState(min_cut, steady=True, reason=reason, method="short-log", warmup_steps=None)
+    return SteadyState(min_cut, steady=True, reason=reason, method="short-log", warmup_steps=None)
 
 
 def mann_kendall(values: Array, signs: Array) -> float:
@@ -295,7 +270,7 @@ def mann_kendall(values: Array, signs: Array) -> float:
     return math.erfc(max(abs(float(signs.sum())) - 1, 0) / math.sqrt(2 * variance))
 
 
-def _judge_long_log(logs: Array, min_cut: int) -> ProcessState:
+def _judge_long_log(logs: Array, min_cut: int) -> SteadyState:
     """Judge a long log by change points and tail; the later cut counts. If the level still changes past the middle, or
     if the steps drift, the run is not steady.
 
@@ -322,11 +297,11 @@ def _judge_long_log(logs: Array, min_cut: int) -> ProcessState:
         return _not_steady(cut, reason, "changes-and-tail")
     reason = f"no change of level of 1% or more after step {cut}"
     warmup_steps = last_change if search.last_change else 1  # without a change, only the first step is warm-up
-    return ProcessState(cut, steady=True, reason=reason, method="changes-and-tail", warmup_steps=warmup_steps)
+    return SteadyState(cut, steady=True, reason=reason, method="changes-and-tail", warmup_steps=warmup_steps)
 
 
-def _not_steady(cut: int, reason: str, method: Method) -> ProcessState:
-    return ProcessState(cut, steady=False, reason=reason, method=method, warmup_steps=None)
+def _not_steady(cut: int, reason: str, method: Method) -> SteadyState:
+    return SteadyState(cut, steady=False, reason=reason, method=method, warmup_steps=None)
 
 
 class SteadySearch(NamedTuple):

@@ -29,3 +29,12 @@ def summarise(step_s: Sequence[float]) -> dict[str, float]:
     if len(ordered) % 2 == 0:
         log_median = (log_median + math.log(ordered[half - 1])) / 2
     return {"median": log_median, "mean": math.log(math.fsum(ordered) / len(ordered))}
+
+
+def mean_and_squares(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the sum of the squared deviations from it. Equal values have exactly the sum 0. Raises
+    ValueError if a value is not finite."""
+    if not all(map(math.isfinite, values)):
+        raise ValueError("a value is not finite")
+    mean = values[0] if min(values) == max(values) else math.fsum(values) / len(values)
+    return mean, math.fsum((value - mean) ** 2 for value in values)

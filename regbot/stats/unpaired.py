@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
+from regbot.stats.summary import mean_and_squares
+
 MIN_RUNS = 4
 """Minimum number of runs per arm for a decision. It equals the number of pairs at the first look of the paired test."""
 
@@ -39,8 +41,8 @@ def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Differe
     """
     if min(len(base), len(head)) < 2:
         raise ValueError("each arm needs at least two runs")
-    base_mean, base_var = _mean_and_variance(base)
-    head_mean, head_var = _mean_and_variance(head)
+    (base_mean, base_squares), (head_mean, head_squares) = mean_and_squares(base), mean_and_squares(head)
+    base_var, head_var = base_squares / (len(base) - 1), head_squares / (len(head) - 1)
     estimate = head_mean - base_mean
     sd = math.sqrt(base_var + head_var)
     base_error_sq, head_error_sq = base_var / len(base), head_var / len(head)  # squared standard errors of the means
@@ -60,11 +62,3 @@ def fisher(hits: int, total: int, other_hits: int, other_total: int) -> float:
     from scipy.stats import fisher_exact  # imported late: it takes longer to import than all of regbot
 
     return float(fisher_exact(np.array([[hits, total - hits], [other_hits, other_total - other_hits]])).pvalue)
-
-
-def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the variance. Equal values have exactly the variance 0, without rounding errors."""
-    mean = math.fsum(values) / len(values)
-    if min(values) == max(values):
-        return values[0], 0.0
-    return mean, math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
