@@ -1,8 +1,7 @@
 """Compare the dispatcher that a workload requested with the dispatcher that was executed.
 
-Of all backends, only the dispatcher can change a verdict. In the static tier, other backends (attention, grouped GEMM)
-run on a CPU, so their kernels always differ from the requested ones. If such a backend differs between the arms, this
-is only a warning.
+Of all backends, only the dispatcher can change a verdict. In the static tier, other backends run on a CPU, so their
+kernels always differ from the requested ones. If they differ between the arms, this is only a warning.
 """
 
 from collections.abc import Iterator, Sequence
@@ -91,5 +90,4 @@ def backend_warnings(base: Run, head: Run) -> Iterator[str]:
 
 
 def _executes_request(backend: Backend) -> bool:
-    """Whether the run executed the backend that was requested."""
     return backend.executed == backend.requested

@@ -1,8 +1,5 @@
-"""Check the step times in a session against clocks that the code under test cannot influence.
-
-When the harness reads the step times of a guest, it compares them with the harness's own clock
-(``regbot.workloads.ranks``). For a session from an untrusted job, this module repeats that check. It also compares the
-times with the duration of the job. Timed runs run one after another, so together they cannot take longer than the job.
+"""Check the step times of a session from an untrusted job against clocks that the code under test cannot influence: the
+harness's own clock, and the duration of the job. Timed runs run one after another, so together they cannot take longer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,7 +32,6 @@ def find_contradicted_times(runs: Sequence[Run]) -> list[str]:
 
 
 def _check_run(run: Run) -> Iterator[str]:
-    """Yield how the step times of one timed run contradict its clocks."""
     timing = run.timing
     if run.tier != "timed" or run.outcome != "ok" or timing is None:
         return
@@ -75,8 +71,6 @@ def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
 
 
 def _is_contradicted(claimed_s: float, harness_s: float, tolerance: float) -> bool:
-    """Whether a claimed time differs from the harness's clock by more than both tolerances. ``tolerance`` is the
-    relative tolerance, such as 0.05."""
     return abs(claimed_s - harness_s) > max(TOLERANCE_S, tolerance * harness_s)
 
 

@@ -1,8 +1,7 @@
 """Declared changes. The rule ``--expect "pattern@axis@workload: reason"`` accepts the findings that it covers.
 
-A rule is narrow on purpose. Its pattern must be a known name, while axis and workload may be globs. The reason is
-mandatory, because the comment shows the reason in place of the failure. This module does not check who may declare a
-change.
+The reason is mandatory, because the comment shows it in place of the failure. This module does not check who may
+declare a change.
 """
 
 import re
@@ -89,11 +88,6 @@ def accept(findings: Iterable[Finding], expectations: Iterable[Expectation], wor
 
 
 def _split_reason(text: str) -> tuple[str, str, str]:
-    """Return the rule, the colon and the reason of ``text``, split at the first colon after the second '@'.
-
-    Earlier colons may belong to an axis that is a rank list ('[0-8:4]'). Without such a colon, the colon and the reason
-    are ''.
-    """
     first_at = text.find("@")
     second_at = text.find("@", first_at + 1)  # -1 if there is no second '@', so the whole text is searched
     before_workload, from_workload = text[: second_at + 1], text[second_at + 1 :]
@@ -102,12 +96,8 @@ def _split_reason(text: str) -> tuple[str, str, str]:
 
 
 def _normalise(name: str) -> str:
-    """Return a pattern's name in lower case, without hyphens and extra spaces. For example, 'All-to-all' becomes 'all
-    to all'."""
     return " ".join(name.replace("-", " ").casefold().split())
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether the name equals the pattern or matches it as a glob. A pattern such as '[0-3]' may be the literal name of
-    an axis."""
     return name == pattern or fnmatchcase(name, pattern)

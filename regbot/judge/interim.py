@@ -1,9 +1,8 @@
-"""Decide on the pairs of a workload that exist so far, by the planned looks or by an always-valid interval.
+"""Decide on the pairs of a workload that exist so far.
 
-One session looks at its pairs after 4, 8 and 12 pairs, and the error rate is divided among these looks. If the noise of
-the node class is known, head may already pass after the first block (look 0). Timing the same trees again does not
-start a new test: the pairs of both sessions are judged together by an always-valid interval, which stays valid however
-often one looks.
+One session looks at its pairs after 4, 8 and 12 pairs. If the noise of the node class is known, head may already pass
+after the first block (look 0). Timing the same trees again does not start a new test: the pairs of both sessions are
+judged together by an interval that stays valid however often one looks.
 """
 
 import math
@@ -114,7 +113,6 @@ def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -
 
 
 def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
-    """Decide on the first ``pairs`` pairs by the planned looks. These pairs must belong to one session."""
     ratios = {name: values[:pairs] for name, values in pair_set.log_ratios().items()}
     luck = _find_luck(pair_set, plan)
     # If there are more pairs than those of the first block, look 0 was taken earlier and did not pass the change.

@@ -1,8 +1,6 @@
-"""Build pairs. A pair is a base run and an adjacent head run of one block. The throughput verdict is based on pairs.
+"""Build pairs. A pair is a base run and an adjacent head run of one block, on a healthy node and timed in the same way.
 
-A pair is valid if both runs ended well on a healthy node and were timed in the same way. A failed run makes its whole
-block void, and the block is repeated. Nothing else excludes a pair. In particular, the value of a pair never excludes
-it.
+A failed run makes its whole block void, and the block is repeated. The value of a pair never excludes it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -160,7 +158,6 @@ def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
 
 
 def _build_pair(key: PairKey, base: Run, head: Run) -> Pair:
-    """Return the pair of two runs with step times. Both runs are summarised after the same cut."""
     assert base.timing is not None
     assert head.timing is not None
     cut = choose_shared_cut(base.timing, head.timing)

@@ -1,9 +1,7 @@
 """Ledgers of timed runs, for steps that no trace can count because their code is compiled or captured in CUDA graphs.
 
-A trace refuses compiled code, or runs it eagerly on a paper GPU and says so. The timed runs execute the compiled code
-and profile three of its steps. If the profiles of both arms are usable, they are compared like traces. If they are not,
-the collectives of the real program are unknown, and the workload is INVALID. The same holds if two profiles of one arm
-differ from each other.
+The timed runs execute the compiled code and profile three of its steps. If the profiles of both arms are usable, they
+are compared like traces. If they are not, or if two profiles of one arm differ, the workload is INVALID.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,7 +72,6 @@ def choose_run(runs: Sequence[Run], arm: str) -> Run | None:
 
 
 def _has_usable_ledger(run: Run) -> bool:
-    """Whether the run has a ledger that can be used. A ledger from a profile with a problem cannot."""
     return run.ledger is not None and (run.profile is None or not run.profile.problem)
 
 
@@ -111,7 +108,6 @@ def _find_contradictions(runs: Sequence[Run], arm: str) -> Iterator[str]:
 
 
 def _sum_collectives(ledger: Ledger) -> dict[tuple[str, str, int, str, str], tuple[int, int]]:
-    """Return number and bytes of a ledger's collectives, by kind, axis, group size, dtype and role."""
     sums: dict[tuple[str, str, int, str, str], tuple[int, int]] = {}
     for entry in ledger.entries:
         key = (entry.kind, entry.axis, entry.group_size, entry.dtype, entry.role)
@@ -140,7 +136,6 @@ def _distrust(arm: Arm, run: Run | None, is_profiled: bool) -> Iterator[str]:
 
 
 def _list_warnings(base: Run, head: Run) -> Iterator[str]:
-    """Yield a warning for each arm whose ledger comes from a profile, and the warnings of both ledgers."""
     for run in (base, head):
         if run.profile is not None:
             yield f"{run.arm.name}: three timed steps were profiled and none was counted ({run.profile.reason})"

@@ -1,7 +1,4 @@
-"""Select the stored reference that a run may be compared with: of the same node class, environment and clock.
-
-A reference has the stored sessions of one node class and environment, timed on the same terms as the check.
-"""
+"""Select the stored reference that a run may be compared with: of the same node class, environment and clock."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -77,12 +74,10 @@ def explain_other_dispatcher(reference: Reference, runs: Sequence[Run]) -> str:
 
 
 def _differing_fields(reference: Reference, environment: dict[str, object]) -> list[str]:
-    """Return the names of the fields in which ``environment`` differs from that of ``reference``."""
     return [name for name, value in reference.environment.model_dump().items() if value != environment[name]]
 
 
 def _describe_differing_fields(reference: Reference, environment: dict[str, object]) -> str:
-    """Return a phrase that lists the differing fields with both values; '' if there are none."""
     stored = reference.environment.model_dump()
     phrases = [
         f"{name} is {_format_value(stored[name])} in stored sessions, {_format_value(environment[name])} here"

@@ -1,7 +1,6 @@
 """Build the verdict on every timed run of a workload: the role of the run, its step times, and why it was left out.
 
-Step times are taken after the same cut as in the statistical tests. A run of a valid pair uses the shared cut of the
-pair. Any other run uses its own cut.
+Step times are taken after the same cut as in the statistical tests: the shared cut of a valid pair, else the run's own.
 """
 
 import math
@@ -61,20 +60,21 @@ def run_verdict(
         fields = {
             "cut": cut,
             **{f"{name}_s": math.exp(log_step_s[name]) for name in SUMMARIES},  # median_s and mean_s
-            **_quartiles(_slowest_rank_s(timing, cut)),
             "ranks": [_rank_times(name, timing.ranks[name], cut) for name in sorted(timing.ranks, key=rank_order)],
         }
-    return RunVerdict.model_validate(
-        {
-            "number": number,
-            "arm": run.arm.name,
-            "role": role,
-            "pair": pair,
-            "reason": clip_message(reason),
-            "peak_bytes": timing.memory_peak_bytes if timing is not None else 0,
-            "wall_s": run.wall_s,
-            **fields,
-        }
+        slowest_s = _slowest_rank_s(timing, cut)
+        if len(slowest_s) > 1:  # "exclusive" quartiles can be outside of the values
+            low, _, high = quantiles(slowest_s, n=4, method="inclusive")
+            fields |= {"low_quartile_s": low, "high_quartile_s": high}
+    return RunVerdict(
+        number=number,
+        arm=run.arm.name,
+        role=role,
+        pair=pair,
+        reason=clip_message(reason),
+        peak_bytes=timing.memory_peak_bytes if timing is not None else 0,
+        wall_s=run.wall_s,
+        **fields,  # type: ignore[arg-type]
     )
 
 
@@ -100,7 +100,6 @@ def compare_ranks(runs: Sequence[RunVerdict]) -> list[RankComparison]:
 
 
 def _rank_medians(runs: Sequence[RunVerdict], arm: str) -> dict[str, RankTimes]:
-    """Return the times of one arm's ranks, by the name of the rank."""
     by_role = {role: [run for run in runs if run.arm == arm and run.role == role] for role in ("pair", "stored")}
     by_rank: dict[str, list[RankTimes]] = {}
     for run in by_role["pair"] or by_role["stored"]:
@@ -142,7 +141,6 @@ def _assign_unpaired_role(run: Run, last_attempt: int) -> tuple[RunRole, str]:
 
 
 def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
-    """Return one rank's times in one run, as medians over the steps after ``cut``."""
     return RankTimes(
         rank=clip_label(name),
         step_s=math.exp(summarise(steps.step_s[cut:])["median"]),
@@ -157,14 +155,6 @@ def _slowest_rank_s(timing: Timing, cut: int) -> Sequence[float]:
     run's median step time. If no rank has such steps, ``timing.step_s`` takes their place."""
     steady_s = [steps.step_s[cut:] for steps in timing.ranks.values() if len(steps.step_s) > cut]
     return max(steady_s, key=median, default=timing.step_s[cut:])
-
-
-def _quartiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the quartiles as fields of a ``RunVerdict``, none for fewer than two values."""
-    if len(seconds) < 2:
-        return {}
-    low, _, high = quantiles(seconds, n=4, method="inclusive")  # "exclusive" quartiles can be outside of the values
-    return {"low_quartile_s": low, "high_quartile_s": high}
 
 
 def _median_of_known(seconds: Iterable[float | None]) -> float | None:

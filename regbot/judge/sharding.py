@@ -114,7 +114,6 @@ def judge_sharding(
 
 
 def _runs_same_program(base: Ledger, head: Ledger) -> bool:
-    """Whether both arms have the same fingerprint of all operators. It is None if it is unknown."""
     return base.program is not None and base.program == head.program
 
 
@@ -171,7 +170,6 @@ def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
 
 
 def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
-    """Yield a sentence for each measure that is known in one arm only and was therefore not compared."""
     # ``exposed_s`` is the time in which no compute overlaps a collective. None stands for unknown in both measures.
     known_by_arm = {
         "reads of the host": [ledger.host_reads is not None for ledger in (base, head)],
@@ -183,7 +181,6 @@ def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
 
 
 def _list_size_guesses(ledger: Ledger) -> list[str]:
-    """Return the guesses of ``ledger`` that may have decided a size, sorted."""
     return sorted(guess for guess in ledger.guesses if ledger.guess_kinds.get(guess) not in HARMLESS_GUESSES)
 
 
@@ -192,8 +189,6 @@ def _list_guesses(guesses: list[str]) -> str:
 
 
 def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, RoleCounts]:
-    """Return the number of calls in ``ledger`` by kind of collective. The kinds are those of both ledgers and those
-    that are always shown, so that both arms have the same rows."""
     kinds = dict.fromkeys((*ALWAYS_COUNTED, *sorted({entry.kind for entry in (*ledger.entries, *other.entries)})))
     counts: dict[Kind, Counter[str]] = {kind: Counter() for kind in kinds}
     for entry in ledger.entries:
@@ -204,7 +199,6 @@ def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, RoleCounts]:
 
 
 def _describe_source(ledger: Ledger) -> str:
-    """Return how a ledger was counted, such as 'dispatch-mode, fake world of 16 ranks, one steady step'."""
     has_fake_ranks = any(entry.via == "fake" for entry in ledger.entries)  # ranks that exchange no data
     world = f"{'fake ' if has_fake_ranks else ''}world of {ledger.world_size} ranks" if ledger.world_size else ""
     steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"

@@ -1,7 +1,7 @@
 """Compare the pairs of a session with the stored sessions of its node class and environment, beside the verdict.
 
-The comparison decides nothing. It shows whether base is still as fast as main was when it was stored. If base is not,
-the node or the environment has drifted since, or main has changed, and the stored sessions are out of date.
+The comparison decides nothing. If base is not as fast as main was when it was stored, the node or the environment has
+drifted since, or main has changed, and the stored sessions are out of date.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,8 +74,6 @@ def compare_times(
 
 
 def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
-    """Return why base cannot be compared with ``reference``, the stored sessions of its node class and environment; ''
-    if it can."""
     if (stored := len(reference.sessions)) < MIN_INTERVAL_SESSIONS:
         verb = "is" if stored == 1 else "are"
         return f"{count(stored, 'comparable session')} {verb} stored, and {MIN_INTERVAL_SESSIONS} are needed"
@@ -84,11 +82,6 @@ def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
 
 
 def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float) -> dict[str, PredictionInterval]:
-    """Return the intervals for the difference of one arm's step time from the stored sessions: one for the median and
-    one for the mean step time.
-
-    This session has one run of the arm in each pair. Of each stored session, equally many runs are averaged.
-    """
     # All step times are on the log scale, by summary (median and mean).
     stored_step_times = stored_levels(reference, len(pairs))
     run_summaries = []  # median and mean step time of each run
@@ -101,7 +94,6 @@ def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float
 
 
 def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Iterator[StoredTest]:
-    """Yield the records of one arm's intervals, one for each summary."""
     for name, prediction in predictions.items():
         yield StoredTest.model_validate(
             {
@@ -116,7 +108,6 @@ def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Itera
 
 
 def _describe_drift(header: SessionHeader, reference: Reference, prediction: PredictionInterval) -> str:
-    """Return the warning that base's step time is outside the range that the stored sessions predict."""
     is_same_commit = reference.sessions[-1].commit == header.base.commit
     cause = "probably the node has changed since, in a way that regbot does not record"
     cause += "" if is_same_commit else ", or main has changed"

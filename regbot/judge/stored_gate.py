@@ -1,7 +1,7 @@
 """Judge ``gate = "stored"``: a few runs of head are compared with stored sessions, for users who cannot run pairs.
 
-The stored sessions have the same node class, environment and clock as head's runs. Their prediction interval decides,
-and may fail a change. If head trains differently, ran another dispatcher or has no steady state, nothing is decided.
+Their prediction interval decides, and may fail a change. If head trains differently, ran another dispatcher or has no
+steady state, nothing is decided.
 """
 
 import math
@@ -159,14 +159,11 @@ def stored_numbers(result: StoredVerdict) -> dict[str, Any]:
 
 
 def _summarise_run(run: Run) -> dict[str, float]:
-    """Return the median and mean step time of one run after its own cut, on the log scale."""
     assert run.timing is not None
     return summarise_timing(run.timing, launch_cut(run.timing))
 
 
 def _explain_unsteady_head(head: Sequence[Run]) -> str:
-    """Return a reason if at least half of head's runs have no steady state, else ''. Always '' on a node without
-    GPUs."""
     states = [launch_steady_state(run.timing) for run in head if run.timing is not None]
     unsteady_runs = sum(state is not None and not state.steady for state in states)
     if has_gpus(head[-1]) and unsteady_runs >= len(head) / 2:
@@ -175,8 +172,6 @@ def _explain_unsteady_head(head: Sequence[Run]) -> str:
 
 
 def _explain_difference(reference: Reference, head: Sequence[Run]) -> str:
-    """Return how head differs from the stored sessions in its dispatcher, its loss or the number of dropped tokens; ''
-    if it does not differ. If head differs, equal step times are not enough for a pass. ``head``: the runs of head."""
     if other_dispatcher := explain_other_dispatcher(reference, head):
         return other_dispatcher
     if has_other_trajectory(reference.loss, head, loss_rounding(head)):

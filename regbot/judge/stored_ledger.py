@@ -1,11 +1,8 @@
 """Compare the stored ledger of main with the new ledgers of base and head.
 
-The counts of one program do not change with time, so a difference has a cause. Only the comparison with base can change
-the verdict. The comparison with head is shown beside the verdict.
-
-If the stored ledger was traced from the same git tree as base, the cause of a difference is other software (torch or
-XLA), not the pull request. A PASS of the workload then becomes REVIEW. If the stored ledger has another tree, a merged
-change may be the cause, and the difference is only a warning.
+Only the comparison with base can change the verdict. If the stored ledger was traced from the same git tree as base,
+the cause of a difference is other software (torch or XLA), not the pull request, and a PASS becomes REVIEW. If it has
+another tree, a merged change may be the cause, and the difference is only a warning.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,4 @@
-"""Judge the timed runs of one workload: build its throughput section and the validity of its timed runs.
-
-The sequential test (``regbot.stats.paired``) decides on the valid pairs in the order of measurement. This module makes
-the decisions that need no statistics. The result is
-
-- INVALID, if runs failed, were timed with different clocks or nodes, or ran another dispatcher than the requested one,
-- REVIEW, if head trains differently,
-- PASS without pairs, if both arms provably run the same program.
-"""
+"""Judge the timed runs of one workload: build its throughput section and the validity of its timed runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -117,8 +109,6 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
 def _judge_head_only(
     header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], warnings: tuple[str, ...]
 ) -> TimedResult:
-    """Judge a session without runs of base. Stored sessions decide if the gate is ``stored``; otherwise the result is
-    INCONCLUSIVE."""
     fields = _common_fields(plan, runs, PairSet(()))
     fields["head_step_s"] = step_s(fields["runs"], "head", role="stored")  # the role of runs of head alone
     if header.throughput.gate != "stored":
@@ -227,8 +217,6 @@ def _common_fields(plan: TimedPlan, runs: Sequence[Run], pair_set: PairSet, used
 def _judge_pairs(
     header: SessionHeader, plan: TimedPlan, interim: InterimDecision, runs: Sequence[Run], fields: dict[str, Any]
 ) -> Throughput:
-    """Return the section of a workload whose runs are valid, with the decision of its pairs. ``fields`` are those of
-    ``_common_fields``."""
     limits, log_ratios = thresholds(header), interim.pair_set.log_ratios()
     if not interim.tests:
         too_few = f"{len(interim.pair_set.valid)} valid pairs are too few to decide; at least {LOOKS[0]} are needed"
@@ -286,8 +274,6 @@ def _judge_pairs(
 
 
 def _estimate_fields(pair_set: PairSet) -> dict[str, Any]:
-    """Return the number of valid pairs and the mean change of their median step time, without an interval. These fields
-    are for a section in which the times decide nothing."""
     log_ratios = pair_set.log_ratios()["median"]
     estimate_pct = percent(sum(log_ratios) / len(log_ratios)) if log_ratios else None
     return {"pairs": len(log_ratios), "estimate_pct": estimate_pct}

@@ -84,13 +84,10 @@ def describe_run_failure(run: Run) -> str:
 
 
 def _is_slowed(run: Run, slowed: SlowedBlocks) -> bool:
-    """Whether the hardware slowed down both arms in the block of the run, so that the block is void."""
     return run.position is not None and (run.position.block, run.attempt) in slowed
 
 
 def _describe_failure_in_session(run: Run, slowed: SlowedBlocks) -> str:
-    """Return what was wrong with a run: its outcome, or the fault of its node. A run that ended well is described by
-    the hardware slowdown of its block."""
     if cause := describe_outside_cause(run):
         return f"{run.arm.name} ran on a node that was not fit: {cause}"
     if run.outcome == "ok" and run.position is not None:
@@ -114,7 +111,6 @@ def list_failures(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield why the times of the two runs of a pair cannot be compared, for every such pair."""
     first_runs: dict[tuple[object, ...], Run] = {}
     for run in runs:
         if run.position is None or is_head_only(run):
@@ -162,7 +158,6 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
 
 
 def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
-    """Yield how the variant, the steps or the ranks of a run differ from the plan."""
     name = run.arm.name
     if run.variant != plan.variant:
         yield f"{name} timed the variant {run.variant}, but {plan.variant} was planned"

@@ -1,8 +1,7 @@
 """Compare the training of base and head: the loss of every step, and the number of dropped tokens.
 
-Both arms use the same data, seeds and weights. The losses of two runs of one commit therefore differ only by rounding
-and by the order of sums. Head's difference from base is compared with the spread among the base runs. A step that is
-faster but trains differently is no gain.
+Both arms use the same data, seeds and weights, so the losses of two runs of one commit differ only by rounding and by
+the order of sums. A step that is faster but trains differently is no gain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -74,7 +73,6 @@ def _loss_differences(base: list[list[float]], head: list[list[float]], relative
 
 
 def _drop_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
-    """Yield a sentence if head drops more tokens than base, or does not report the number that base reports."""
     base_dropped, head_dropped = _max_dropped(base), _max_dropped(head)
     if base_dropped is not None and head_dropped is None and head:
         yield "head does not report the number of dropped tokens, but base does"
@@ -88,14 +86,11 @@ def _drop_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]
 
 
 def _complete_losses(runs: Sequence[Run]) -> list[list[float]]:
-    """Return a list for each run, with the loss of each step. Runs that report no loss are left out. Return [] if no
-    run has losses, or if the runs have losses for different numbers of steps."""
     trajectories = [[value for value in run.loss if value is not None] for run in runs if run.loss]
     return trajectories if len({len(losses) for losses in trajectories}) == 1 else []
 
 
 def _max_dropped(runs: Sequence[Run]) -> int | None:
-    """Return the largest number of dropped tokens of any run, None if no run reports it."""
     dropped = [run.timing.dropped_tokens for run in runs if run.timing is not None]
     return max((count for count in dropped if count is not None), default=None)
 

@@ -1,11 +1,5 @@
 """Judge the validity of the traced runs of a workload: choose the runs to compare, and list every reason to distrust
-them.
-
-Two runs are compared only if all of these conditions hold; otherwise the workload is INVALID, with the reason:
-
-- Both runs ended well and ran the planned commits.
-- Their collectives were counted in the same way.
-- Their counters saw all planted collectives.
+them. Without such a reason they are compared; otherwise the workload is INVALID.
 
 There is one exception. If head fails twice while base runs, the result is FAIL, because the pull request is the cause.
 If head crashed, its traceback must show that the pull request is the cause (``crashes.py``).
@@ -265,7 +259,6 @@ def distrust_run(run: Run, planned: Arm) -> Iterator[str]:
 
 
 def _distrust_both(base: Run, head: Run, session: Session) -> list[str]:
-    """Return the reasons to distrust the traced runs of both arms. An import that both arms made is listed once."""
     shared_texts: dict[str, str] = {}  # sentence about one arm -> sentence about both arms
     if base.code is not None and head.code is not None:
         for package, path in base.code.foreign.items() & head.code.foreign.items():
@@ -356,7 +349,6 @@ def environment_warnings(base: Run, head: Run) -> Iterator[str]:
 
 
 def _own_warnings(base: Run, head: Run) -> Iterator[str]:
-    """Yield the warnings in the records of both runs. A warning of both arms is yielded once, without an arm's name."""
     base_warnings, head_warnings = (
         dict.fromkeys([*run.warnings, *(run.ledger.warnings if run.ledger else [])]) for run in (base, head)
     )

@@ -1,8 +1,7 @@
 """Find the wall of a change in step time: the part of a step that explains most of the change, with its share.
 
-A step has two parts, the time in collectives and the time outside of collectives. Each rank measures its seconds in
-collectives in every step, and its peak memory. The wall does not name a kernel. On a CPU, waiting for a slower rank
-counts as time in a collective.
+The parts are the time in collectives and the time outside of them. On a CPU, waiting for a slower rank counts as time
+in a collective.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -35,8 +34,6 @@ class Wall(NamedTuple):
 
 @dataclass(frozen=True)
 class _Parts:
-    """Step time of one arm and its part in collectives, in seconds and as means over ranks."""
-
     step_s: float
     wait_s: float
     """Time in collectives."""
@@ -83,8 +80,6 @@ def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wal
 
 
 def _measure_parts(runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequence[float]], float]) -> _Parts | None:
-    """Return the parts of a step, each as the median over runs. ``runs`` has each run with its cut, and the steps after
-    the cut count. None if no run has the times of all steps."""
     parts_by_run = [
         _Parts(
             step_s=mean(statistic(rank.step_s[cut:]) for rank in run.timing.ranks.values()),
@@ -104,5 +99,4 @@ def _measure_parts(runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequenc
 
 
 def _has_all_steps(ranks: Iterable[RankSteps], cut: int) -> bool:
-    """Whether every rank has step times and times in collectives after the cut."""
     return all(len(rank.step_s) > cut and len(rank.wait_s) > cut for rank in ranks)

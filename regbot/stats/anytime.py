@@ -1,22 +1,11 @@
 """Always-valid confidence interval, for pairs that somebody requests after seeing a verdict.
 
-The alpha of the paired test covers three looks only. Somebody who requests more runs until the verdict is favourable
-would eventually get a false verdict, however small the error of one look is. The interval in this module may be
-computed after every pair, without limit: with probability 1 - alpha, all of these intervals contain the true mean.
-
-The interval is a confidence sequence (Lai 1976; Wang and Ramdas 2023). The evidence against a mean m after n pairs is a
-mixture of likelihood ratios. The mixture is over mean / sd, normal around 0 with variance 1 / ``PRIOR_PAIRS``, and over
-sd, with the scale-invariant density 1 / sd. If m is the true mean, the evidence is a martingale with initial value 1.
-The probability that it ever reaches 1 / alpha is therefore at most alpha (Ville). The interval contains all m whose
-evidence is below 1 / alpha. The price is width: at 20 pairs the interval is 1.4 times as wide as the t interval of one
-look at the same alpha.
-
-Single launches that are far slower than the others are left out as in the paired test (``slow_launches``). If launches
-are left out, the evidence is no martingale; ``benchmarks/error_rates.py`` measures the error.
-
-The interval makes the assumptions of the paired test. It also assumes normal log-ratios at every number of pairs, and
-that pairs of different sessions have the same distribution. ``benchmarks/error_rates.py`` measures the error on nodes
-whose noise is not normal.
+With probability 1 - alpha, the intervals after every pair, without limit, all contain the true mean. The interval is a
+confidence sequence (Lai 1976; Wang and Ramdas 2023): a mixture of likelihood ratios over mean / sd, normal around 0
+with variance 1 / ``PRIOR_PAIRS``, and over sd, with density 1 / sd. By Ville's inequality, the evidence against the
+true mean reaches 1 / alpha with probability alpha at most. At 20 pairs the interval is 1.4 times as wide as the t
+interval of one look at the same alpha. If slow launches are left out, the evidence is no martingale;
+``benchmarks/error_rates.py`` measures the error.
 """
 
 import math

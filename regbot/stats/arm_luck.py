@@ -1,12 +1,9 @@
 """Luck of an arm: part of its speed is drawn once, for example by autotuning into a compiler cache.
 
 All pairs that use the same caches share this luck, so their variance does not show it. Each new pair of caches is a
-*draw*. A session draws anew for every look, so a full session has three draws. Placebo sessions do the same, with
-separate caches for both arms. Their draws therefore scatter more than the pairs within a draw explain, and this excess
-is the luck. If no calibration has measured the luck, ``ASSUMED_LUCK`` takes its place.
-
-The size of the luck is given as the standard deviation of one arm on the log scale. For the log-ratio of two arms it is
-sqrt(2) times as large. ``benchmarks/arm_luck.py`` simulates the error rates.
+*draw*; a session draws anew for every look. The draws of placebo sessions scatter more than the pairs within a draw
+explain, and this excess is the luck. It is given as the standard deviation of one arm on the log scale; for the
+log-ratio of two arms it is sqrt(2) times as large. ``benchmarks/arm_luck.py`` simulates the error rates.
 """
 
 import math
@@ -143,7 +140,6 @@ def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float
 
 
 def _without_slow_launches(draws: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return the draws without the pairs that have a slow launch. All pairs together show which ones are far off."""
     values = [value for draw in draws for value in draw]
     outliers = set(find_outliers(values)) if values else set()  # indices in ``values``
     kept_draws: list[list[float]] = []

@@ -1,15 +1,9 @@
 """Calibration: error rates of the gate on one node class, from placebo sessions.
 
-A placebo is a session whose base and head are the same commit. It is run and judged like any other session. If its
-verdict is a regression or an improvement, that is a false flag. If its interval does not contain 0, the interval does
-not cover the true effect. A few placebos prove little: 20 without a false flag still allow a rate of 14%, 60 allow 5%
-(one-sided 95%). Therefore every rate has exact bounds (Clopper and Pearson 1934).
-
-The gate stops deciding only if placebos prove that its error is too high, or that pairs depend on each other more than
-the paired test tolerates. A new gate decides before there are any placebos, because the paired test estimates the
-variance from the session itself and needs no constant of the node.
-
-``resample_sessions`` gives an early, optimistic estimate from placebo pairs before there are placebo sessions.
+A placebo is a session whose base and head are the same commit. A verdict of a regression or an improvement is a false
+flag. A few placebos prove little: 20 without a false flag still allow a rate of 14%. Therefore every rate has exact
+bounds (Clopper and Pearson 1934), and the gate stops deciding only if placebos prove that its error is too high, or
+that pairs depend on each other more than the paired test tolerates.
 """
 
 import math

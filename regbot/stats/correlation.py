@@ -1,9 +1,5 @@
 """Correlation of the pairs of placebo sessions. The paired test assumes that it is at most 0.2.
 
-Two correlations are estimated: of neighbouring pairs of a session (lag 1), and of the two pairs of one block. Noise
-that lasts longer than a pair makes them positive. Above 0.2, the interval of the mean is too narrow.
-``docs/statistics.md`` has the error rates under correlation.
-
 Base and head of a placebo are the same commit, so the true mean of the log-ratios is 0 and is not estimated. Pairs with
 a slow launch are left out, because two such pairs would dominate the estimate.
 """

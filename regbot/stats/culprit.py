@@ -1,22 +1,17 @@
 """Posterior over the commits of a range: which of them is the culprit of a slowdown?
 
-``next_run`` chooses the next run from this posterior. The points of a range are the commits along first parents, from
-good (point 0) to bad. Under hypothesis k, point k + 1 is the culprit: it and all later points are slower by one unknown
-effect. Under "none" all points are equally fast. The value of a run is the logarithm of its step time. The value is the
-sum of a level, the effect if the point is affected (contains the culprit), and noise. The noise is a contaminated
-Gaussian, whose outliers ``outlier_runs`` finds. Level, effect and noise are unknown and are integrated out. Their
-priors:
+The points of a range are the commits along first parents, from good (point 0) to bad. Under hypothesis k, point k + 1
+is the culprit: it and all later points are slower by one unknown effect. Under "none" all points are equally fast. The
+logarithm of a run's step time is the sum of a level, the effect if the point is affected, and noise: a contaminated
+Gaussian, whose outliers ``outlier_runs`` finds. Level, effect and noise are integrated out. Their priors:
 
     level    flat, one for each stratum (the runs of one node and session), so that nodes are never compared with
              each other
-    effect   positive, of unknown size: a mixture of Gaussians, evenly spaced on the log scale, between the smallest
-             slowdown worth finding and the largest
-    noise    a grid of standard deviations of a run that is no outlier, around the recorded one, as uncertain as an
-             estimate from its pairs; a wide grid if there is no record
+    effect   positive: a mixture of Gaussians, evenly spaced on the log scale, between the smallest slowdown worth
+             finding and the largest
+    noise    a grid of standard deviations around the recorded one; a wide grid if there is no record
 
-The model assumes a single culprit, independent runs within a stratum, and an effect that later commits do not remove. A
-second culprit is detected by testing the remainder of the range. ``benchmarks/bisect.py`` measures how often the answer
-is right.
+``benchmarks/bisect.py`` measures how often the answer is right.
 """
 
 import math
@@ -319,7 +314,6 @@ def _log_positive(mean: Floats) -> Floats:
 
 
 def _tabulate_runs(samples: Sequence[Sample]) -> RunTable:
-    """Return the runs as arrays, in the order of ``samples``."""
     strata = sorted({sample.stratum for sample in samples})
     rows = {name: row for row, name in enumerate(strata)}
     run_points = np.array([sample.point for sample in samples], dtype=np.intp)

@@ -1,23 +1,15 @@
 """Detection of slow creep: is head slower than the anchor, night after night?
 
-Small slowdowns that pass the gate add up. Every night head is run beside the anchor's commit, in pairs on one node. A
-night is reduced to one number, the mean log-ratio of its pairs. Effects of node and session cancel in this number.
-Page's one-sided CUSUM (1954) sums the numbers of the nights. The sum restarts whenever the evidence for a slowdown
-falls to 0. It raises an alarm when it reaches a limit.
+Every night head is run beside the anchor's commit, in pairs on one node. A night is one number, the mean log-ratio of
+its pairs. Page's one-sided CUSUM (1954) sums these numbers, each divided by its own standard error, so that the same
+constants serve every node. It raises an alarm when it reaches a limit.
 
-The CUSUM assumes that head is not slower than the anchor before the creep begins. The number of each night is divided
-by its own standard error, so that the same constants serve every node. From a calibration of 20 pairs, the sd of a pair
-is known only to -24% and +46%. With an sd that is 30% too small, more than a quarter of all periods of 200 quiet nights
-would have a false alarm. So the calibrated sd is only a first guess, and the nights correct it.
+The calibrated sd of a pair is only a first guess, which the nights correct. Neighbouring nights may be correlated, so
+their correlation r is estimated, and the standard error of a night is multiplied by sqrt((1 + r) / (1 - r)), as for the
+long mean of an autoregressive process of order 1. Correlation beyond five nights is not seen.
 
-Nights may be correlated, for example if they run on one node that changes slowly. With a correlation of 0.3, a CUSUM of
-independent nights raises a false alarm in more than a third of these periods. So the correlation r of neighbouring
-nights is estimated, and the standard error of a night is multiplied by sqrt((1 + r) / (1 - r)). For an autoregressive
-process of order 1 this is the factor by which the sd of a long mean grows. Correlation beyond five nights is not seen.
-
-All values are on the log scale; positive means slower. Constants come from simulation with fixed seeds
-(``benchmarks/creep.py`` and ``benchmarks/error_rates.py`` repeat the simulation); ``docs/baselines.md`` has an
-example.
+All values are on the log scale; positive means slower. Constants come from simulation (``benchmarks/creep.py``,
+``benchmarks/error_rates.py``).
 """
 
 import math
@@ -288,5 +280,4 @@ class _NightNoise:
 
 
 def _mean(nights: Sequence[Night]) -> float:
-    """Return the mean over nights, weighted by their numbers of pairs."""
     return math.fsum(mean * pairs for mean, pairs in nights) / sum(pairs for _, pairs in nights)

@@ -1,15 +1,8 @@
 """Change points in the stored history of a workload. They annotate a trend and never decide a verdict.
 
-A session is one number: its step time on the log scale, as a mean over runs. The numbers are oldest first. Outliers are
-replaced before the search (Hampel's filter over seven sessions): if the old step time returns after one session, that
-session was only a bad night. Then PELT (Killick 2012) finds change points. Its penalty per change is ``PENALTY`` times
-log(n) times the variance. The variance is estimated from differences of neighbouring sessions, because a change of
-level affects only one difference.
-
-The search assumes independent sessions. If the level wanders (one node for a month, then another), the search reports
-changes that no commit made. The search is also late: with the usual scatter of 1%, it detects a step of 2% within five
-sessions in less than half of all cases. Therefore it decides nothing. ``benchmarks/history.py --rates`` prints its
-error rates.
+A session is one number, its step time on the log scale. Outliers are replaced first (Hampel's filter over seven
+sessions), then PELT (Killick 2012) finds change points. The search assumes independent sessions: if the level wanders,
+it reports changes that no commit made. ``benchmarks/history.py --rates`` prints its error rates.
 """
 
 import math

@@ -1,12 +1,8 @@
 """Interval for unpaired runs whose noise is known, and two estimates that can contradict the known noise.
 
-The known noise is s, the standard deviation of a pair's log-ratio. If the two runs of a pair shared nothing, each run
-would have the standard deviation s / sqrt(2). This module assumes that value for each unpaired run. It is a lower
-bound: effects of node and day cancel in a pair but stay in a difference of single runs. Output that shows such an
-interval must say so.
-
-The known s may be wrong. Two estimates from the runs can contradict it: the scatter among the runs of one arm, and the
-standard error of a single run's mean, computed from the steps of that run.
+The known noise is the standard deviation s of a pair's log-ratio. Each unpaired run is assumed to have s / sqrt(2).
+This is a lower bound: effects of node and day cancel in a pair but stay in a difference of single runs. Output that
+shows such an interval must say so.
 """
 
 import math

@@ -1,9 +1,8 @@
 """Step-time summaries of one launch of several ranks, from the step at which the launch is steady.
 
-The cut is the planned warm-up, or the step from which the launch is steady if that is later. Each rank is summarised
-separately, and the summary of the slowest rank counts. The alternative would be to take the slowest rank of each step.
-It would count some delays twice: a rank that is late after its last collective is the slowest in one step, and a rank
-that waits for this late rank is the slowest in the next step.
+Each rank is summarised separately, and the summary of the slowest rank counts. The slowest rank of each step would
+count some delays twice: a rank that is late after its last collective is the slowest in one step, and a rank that waits
+for it is the slowest in the next.
 """
 
 from collections.abc import Iterable, Sequence

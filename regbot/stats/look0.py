@@ -1,15 +1,10 @@
 """Look 0: may a session pass after its first block, because the noise of its node class is known?
 
-The variance of two pairs has one degree of freedom, which is too few for an interval. The variance of stored pairs of
-the same node class has many. Look 0 takes the larger of both standard deviations, with the degrees of freedom of the
-stored pairs. It passes a change or leaves the decision to more pairs; it never fails a change. Stored sessions give the
-noise only: the effect comes from pairs of base and head on one node. Look 0 therefore stays right if base differs from
-the stored sessions, or if the node has drifted since.
-
-Look 0 assumes that a session is as noisy as the stored ones. It does not pass if the variance of the session's own
-pairs is above the quantile ``NOISE_LEVEL`` of the variances that the class noise predicts. The level is low because one
-degree of freedom detects little. In a session that is twice as noisy as its class, 5% of true 2% slowdowns pass at the
-usual level of 0.95 with an alpha of 5%. At this level with the alpha of a look, 2.5% pass (``benchmarks/gate.py``).
+It takes the larger of both standard deviations, with the degrees of freedom of the stored pairs. It passes a change or
+leaves the decision to more pairs; it never fails a change. Stored sessions give the noise only: the effect comes from
+pairs of base and head on one node. Look 0 does not pass if the variance of the session's own pairs is above the
+quantile ``NOISE_LEVEL``; in a session twice as noisy as its class, 2.5% of true 2% slowdowns pass
+(``benchmarks/gate.py``).
 """
 
 import math
@@ -100,7 +95,5 @@ def max_own_variance(class_sd: float, df: int) -> float:
 
 
 def _pooled_sd(groups: Sequence[Mapping[str, Sequence[float]]], name: str, df: int) -> float:
-    """Return the standard deviation of a pair by the summary ``name``, from deviations within the groups. ``df`` is its
-    number of degrees of freedom."""
     squares = math.fsum(mean_and_squares(group[name])[1] for group in groups)
     return math.sqrt(squares / df)

@@ -1,10 +1,7 @@
 """Tests of the secondary metrics, which explain a verdict but do not decide it.
 
-Step times decide the verdict and share one alpha (``paired`` divides alpha by the number of primary tests). All other
-measurements of a pair (memory, waiting, CPU time, ...) are secondary. There are many secondary metrics and they are
-correlated, so their p-values are adjusted after Benjamini and Yekutieli (2001). On average, at most the share
-``SECONDARY_Q`` of the metrics that are called significant is wrong, under any dependence. Counts of collectives are
-exact and are not tested here.
+There are many and they are correlated, so their p-values are adjusted after Benjamini and Yekutieli (2001): on average,
+at most the share ``SECONDARY_Q`` of the metrics that are called significant is wrong, under any dependence.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Choice of the next run of a bisection: the run with the most expected information about the culprit per second.
 
 The next run may repeat the good or the bad end. A search that always runs the commit in the middle of the posterior
-makes no progress, because it never learns the levels of the two ends.
+never learns the levels of the two ends.
 """
 
 from collections.abc import Collection, Sequence

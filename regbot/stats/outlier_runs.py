@@ -1,10 +1,8 @@
 """Which runs of a search are outliers: sums over runs in which outliers count less, and the plausible sets of outliers.
 
-The noise of a run is a contaminated Gaussian. A run is an outlier with the probability ``OUTLIER_SHARE``, and its
-standard deviation is then ``OUTLIER_SCALE`` times as large. Given the set of outliers the model is Gaussian, and an
-outlier has the weight 1 / ``OUTLIER_SCALE``^2. Almost all sets of outliers have a negligible probability. So the
-posterior in ``culprit`` is a sum over the few sets that explain the runs best. This module finds these sets, with a
-Laplace approximation of their evidence.
+A run is an outlier with the probability ``OUTLIER_SHARE``, and its standard deviation is then ``OUTLIER_SCALE`` times
+as large. Given the set of outliers the model is Gaussian. The posterior in ``culprit`` is a sum over the few sets that
+explain the runs best, which are found by a Laplace approximation of their evidence.
 """
 
 import math
@@ -182,7 +180,6 @@ def plausible_sets(table: RunTable, model: EvidenceModel) -> Bools:
 
 
 def _add_one_outlier(sets: Bools, can_be_outlier: Bools) -> Bools:
-    """Return all sets that have one outlier more than one of ``sets``, without duplicates."""
     rows, runs = np.nonzero(~sets & can_be_outlier)  # every set, with every run that can be added to it
     larger_sets = sets[rows]
     larger_sets[np.arange(len(rows)), runs] = True
@@ -221,7 +218,6 @@ def approximate_evidence(table: RunTable, model: EvidenceModel, outliers: Bools)
 
 
 def _log_sum_rows(logs: Floats) -> Floats:
-    """Return log(sum(exp(row))) for each row, without overflow."""
     top = logs.max(axis=1, keepdims=True)
     result: Floats = top[:, 0] + np.log(np.exp(logs - top).sum(axis=1))
     return result

@@ -1,18 +1,14 @@
 """Sequential paired test: is head slower than base, in pairs of runs on the same nodes?
 
-A pair is a base run and a head run, launched one after the other. The log-ratio of a pair is log(head) - log(base) of
-one summary. Effects of node and session that both runs share cancel in the log-ratio. Pairs come in ABBA or BAAB
-blocks, so that a linear drift cancels too. The test looks at the pairs up to three times and stops at the first look
-that decides.
+A pair is a base run and a head run, launched one after the other. Its log-ratio is log(head) - log(base) of one
+summary. Effects of node and session cancel in it. Pairs come in ABBA or BAAB blocks, so that a linear drift cancels
+too. The test looks at the pairs up to three times and stops at the first look that decides.
 
-The test assumes that the mean of four log-ratios is roughly normal. Neighbouring pairs may be correlated by up to 0.2:
-``widening`` makes the intervals of the looks wider for that. The variance comes from the pairs themselves: in a session
-that is noisier than earlier sessions, a stored variance would cause too many errors. Single launches that are far
-slower than all others are tolerated from the second look on (``slow_launches``). The test does not know which runs are
-valid. The caller leaves out void pairs.
+The test assumes that the mean of four log-ratios is roughly normal. Neighbouring pairs may be correlated by up to 0.2
+(``widening``). The variance comes from the pairs themselves: in a session that is noisier than earlier ones, a stored
+variance would cause too many errors. The caller leaves out void pairs.
 
-All values are on the log scale; positive means slower. Constants come from simulation of the design with fixed seeds
-(``benchmarks/decision.py`` repeats the simulation); ``docs/statistics.md`` explains them with an example.
+All values are on the log scale; positive means slower. Constants come from simulation (``benchmarks/decision.py``).
 """
 
 import math
@@ -396,7 +392,6 @@ def pairs_needed(sd: float, alpha: float, thresholds: Thresholds, known: bool = 
 
 @lru_cache(maxsize=4096)
 def _quantile(probability: float, df: float | None) -> float:
-    """Return the quantile of Student's t with ``df`` degrees of freedom, or the normal quantile if ``df`` is None."""
     return float(ndtri(probability) if df is None else stdtrit(df, probability))
 
 

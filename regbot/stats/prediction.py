@@ -1,17 +1,12 @@
 """Prediction interval of one more session from stored sessions, and the gate that decides by it.
 
-All runs of a session share a node and a day. The effects of node and day do not cancel here as they do in a pair. So
-each session is reduced to one number, its *level*: the mean of its runs' step times on the log scale. The level of
-head's session is compared with the prediction interval for one more session, which is computed from the scatter of the
-stored levels. Welch's test of three head runs against 120 stored runs would mistake the shared effects for an effect of
-the code: it calls 8 to 22% of harmless changes slower, although its nominal error is 2.5%.
+The effects of node and day do not cancel here as they do in a pair. So each session is reduced to its *level*, the mean
+of its runs' step times on the log scale, and head's level is compared with the interval for one more session. Welch's
+test of the runs would mistake the shared effects for an effect of the code: it calls 8 to 22% of harmless changes
+slower, at a nominal error of 2.5%.
 
-The interval assumes that stored levels are roughly normal and that head's session has the same distribution: the same
-node class and environment, the same number of runs, and no node that is new to the class. The caller chooses the stored
-sessions accordingly. The comparison is with main as it was stored, not with base. It therefore cannot detect that head
-undoes a gain that main made since.
-
-All values are on the log scale; positive means slower. ``benchmarks/gate.py`` measures what the gate costs and misses.
+The interval assumes that stored levels are roughly normal, and that head's session has the same distribution. It
+cannot detect that head undoes a gain that main made since. All values are on the log scale; positive means slower.
 """
 
 import math

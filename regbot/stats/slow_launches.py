@@ -1,15 +1,11 @@
 """Sessions in which single launches are far slower than all others, for example after a fault of the node.
 
-One slow launch makes the variance of the pairs so large that Student's interval decides nothing. From 8 pairs on, the
-trimmed t interval (Yuen 1974) is used instead. It leaves out equally many of the largest and of the smallest
-log-ratios, and takes the variance from the Winsorised log-ratios. Fewer than 8 pairs are too few for that.
+From 8 pairs on, the trimmed t interval (Yuen 1974) is used in such a session: it leaves out equally many of the largest
+and of the smallest log-ratios, and takes the variance from the Winsorised log-ratios. It describes the usual launches.
+If head has more slow launches than base, head may cause them, and a pass is withheld.
 
-A trimmed interval describes the usual launches. If head has more slow launches than base, head may cause them, and the
-usual launches do not show whether it does. A pass is then withheld (``has_more_slow_launches``).
-
-The rule only uses the log-ratios of the pairs. A log-ratio far above the others counts as a slow launch of head, and
-one far below them as a slow launch of base. All values are on the log scale. ``benchmarks/disturbed_sessions.py``
-repeats the simulation behind the constants.
+A log-ratio far above the others counts as a slow launch of head, and one far below as one of base. All values are on
+the log scale. ``benchmarks/disturbed_sessions.py`` repeats the simulation behind the constants.
 """
 
 import math

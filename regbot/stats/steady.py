@@ -1,19 +1,14 @@
 """Steady state of a run: the step from which its step times have a constant level, if there is one.
 
-A training process begins slowly: compilation, graph capture, the allocator, expert routing that settles. A *level* is
-the mean log step time over a part of the run without a change. The steps after the last change of level are steady, if
-they are at least half of the log. Two searches look for the last change of level, and the later result counts. The
-*change point* search (PELT, Killick 2012) finds several changes. The *tail* search compares the mean before a step with
-the mean after it, and finds smaller changes. A run may also have a *drift*: a straight line explains the steps as well
-as any single change, so there is no last change. All searches account for autocorrelation: if neighbouring steps were
-treated as independent, most runs would seem to change all the time.
+A *level* is the mean log step time over a part of the run without a change. The steps after the last change of level
+are steady, if they are at least half of the log. The *change point* search (PELT, Killick 2012) finds several changes;
+the *tail* search compares the mean before a step with the mean after it, and finds smaller ones. The later result
+counts. A run has a *drift* if a straight line explains the steps as well as any single change. All searches account for
+autocorrelation.
 
-Changes below 1% are ignored on purpose, because they occur in both arms of a pair. A single slow step is not a change.
-It is replaced during the search and stays in the run. A run that never settles is a valid outcome and not an error,
-because leaving out single runs would bias the result.
-
-This module does not know files, the work of a step, or the unit of the times. Constants without a source come from
-``benchmarks/steady.py``, which prints the error rates; ``docs/session.md`` has an example and the limits.
+Changes below 1% are ignored, because they occur in both arms of a pair. A single slow step is replaced during the
+search and stays in the run. A run that never settles is a valid outcome, because leaving out single runs would bias the
+result. Constants without a source come from ``benchmarks/steady.py``, which prints the error rates.
 """
 
 import math
@@ -219,7 +214,6 @@ def _log_times(step_s: ArrayLike) -> Array:
 
 
 def _judge_process(logs: Array) -> SteadyState:
-    """Return the steady state of one process. ``logs`` has its log step times, from its first step on."""
     steps = len(logs)
     middle = steps // 2
     is_artefact = logs < np.median(logs[middle:]) - ARTEFACT_GAP
@@ -461,8 +455,6 @@ def _find_restarts(logs: Array) -> list[int]:
 
 
 def _warn_of_kept_steps(logs: Array, cut: int) -> Iterable[str]:
-    """Yield warnings about faults of the kept steps, which are the steps after ``cut``. No other cut would remove these
-    faults."""
     kept_steps = logs[cut:]
     median = float(np.median(kept_steps))
     artefacts = int((kept_steps < median - ARTEFACT_GAP).sum())

@@ -1,11 +1,8 @@
 """Detection of stragglers: which rank do the other ranks wait for?
 
-A rank's own work is its step time minus its wait. The wait is the time in collectives. Collectives synchronise the
-ranks, so step times do not show which rank is slow: the slow rank waits least, and the other ranks wait for it. A
-rank's own work is compared with the median of the other ranks in the same step, because one or two slow ranks hardly
-change a median. With two ranks, each rank is compared with the other.
-
-The detection assumes that all ranks have the same work. Pipeline stages do not; see ``docs/session.md``.
+Collectives synchronise the ranks, so step times do not show which rank is slow: it waits least, and the others wait for
+it. A rank's own work, its step time minus its wait, is compared with the median of the other ranks in the same step.
+This assumes that all ranks have the same work. Pipeline stages do not; see ``docs/session.md``.
 """
 
 from collections.abc import Sequence

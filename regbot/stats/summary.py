@@ -1,8 +1,5 @@
-"""Summaries of one run's step times. The run is the unit of replication; single steps are never samples.
-
-All steps of one process launch share their placement, clocks and allocator, and their noise is correlated. If steps
-were used as samples, two runs of the same commit would seem to differ far too often. So each run is reduced to one
-number before anything is compared. There are two such summaries, because they fail in different ways:
+"""Summaries of one run's step times. The run is the unit of replication; single steps are never samples, because all
+steps of one launch share their placement, clocks and allocator.
 
 ``median``  log of a typical step. It ignores stalls, whether they are noise or the effect of a change.
 ``mean``    log of the mean time per step, which is the cost of the training job. Every stall changes it.

@@ -1,8 +1,7 @@
 """Intervals for the values of unpaired runs, and Fisher's exact test for counts of runs.
 
-Welch's interval and Fisher's test assume independent runs. If the arms ran on different nodes or days, an effect of
-node or day looks like an effect of the code. The values of the runs cannot show this, so the caller must know that all
-runs are of one session.
+Both assume independent runs. If the arms ran on different nodes or days, an effect of node or day looks like an effect
+of the code. The caller must know that all runs are of one session.
 """
 
 import math

@@ -49,7 +49,6 @@ def read_dump(path: Path) -> Dump:
 
 
 def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, Scalar]]:
-    """Yield the dotted keys and the values inside of ``value``. ``prefix`` is the key of ``value``; '' for the root."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(f"{prefix}.{key}" if prefix else str(key), inner)
