@@ -17,11 +17,7 @@ JOB_TOLERANCE_S = 120.0
 
 def find_impossible_times(session: Session, job_s: float) -> list[str]:
     """Return why the times of ``session`` are impossible for a job that took ``job_s`` seconds; [] if they are
-    possible.
-
-    Runs that were taken over from earlier sessions belong to other jobs. They are only compared with the clocks in
-    their own records, not with this job.
-    """
+    possible. Runs of earlier sessions are only compared with the clocks in their own records."""
     session_runs = [run for run in session.runs if not run.is_from_earlier_session]
     return [*find_contradicted_times(session.runs), *_check_job(session_runs, job_s)]
 
@@ -58,10 +54,7 @@ def _check_run(run: Run) -> Iterator[str]:
 
 
 def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
-    """Yield how the durations of ``runs`` contradict the duration ``job_s`` of the job that made them.
-
-    Traces run in parallel, so only the longest trace is compared with the job.
-    """
+    """Traces run in parallel, so only the longest trace is compared with the job."""
     timed_s = sum(run.wall_s for run in runs if run.tier == "timed")
     if timed_s > job_s + JOB_TOLERANCE_S:
         yield f"the timed runs together claim {timed_s:.0f} s, but the whole job took {job_s:.0f} s"

@@ -23,11 +23,8 @@ TRACE_LIMIT = (
 
 
 def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
-    """Return why ``crash`` does not show a fault of the pull request; '' if it does.
-
-    ``changed_files`` are the paths that differ between base and head; None if they are not known. A changed submodule
-    is listed as one path, that of its folder, so every file in the folder counts as changed.
-    """
+    """Return why ``crash`` does not show a fault of the pull request; '' if it does. ``changed_files`` are the paths
+    that differ between base and head (a submodule is one path); None if they are not known."""
     if not crash.frames:
         return "the process left no traceback, so nothing shows whose fault this is"
     # The frames are in order of the calls, so the last one raised the error. ``owner`` says whose code a frame runs.

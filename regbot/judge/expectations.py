@@ -29,10 +29,7 @@ class ExpectationError(UserError):
 
 @dataclass(frozen=True)
 class Expectation:
-    """One declared change: findings of ``pattern`` on ``axis`` of ``workload`` are expected for ``reason``.
-
-    ``pattern`` is today's name, even if the rule was written with a former name.
-    """
+    """Findings of ``pattern`` on ``axis`` of ``workload`` expected for ``reason``. Axis and workload may be globs."""
 
     pattern: str
     axis: str
@@ -40,11 +37,8 @@ class Expectation:
     reason: str
 
     def covers(self, finding: Finding, workload: str) -> bool:
-        """Return whether the rule covers the finding.
-
-        A finding may have several axes, such as 'ep -> dp'. The rule covers it if its axis matches this whole text, or
-        every single axis in it.
-        """
+        """Return whether the rule covers the finding. If it has several axes, such as 'ep -> dp', the rule must match
+        this whole text, or every single axis."""
         if finding.pattern != self.pattern or not _matches(workload, self.workload):
             return False
         single_axes = _AXIS_SEPARATORS.split(finding.axis)
@@ -55,11 +49,8 @@ class Expectation:
 
 
 def parse_expectation(text: str) -> Expectation:
-    """Parse ``text`` as an expectation. Raises ExpectationError.
-
-    The first two '@' are separators. Patterns and axes contain no '@', but a workload may ('qwen3-30b-a3b@1/ep'). The
-    workload ends at the first colon after the second '@'.
-    """
+    """Parse ``text``. The first two '@' are separators. A workload may contain '@' ('qwen3-30b-a3b@1/ep'); it ends at
+    the first colon after the second '@'. Raises ExpectationError."""
     rule, colon, reason = _split_reason(text)
     if not colon or not reason:
         raise ExpectationError(text, f"the reason is missing; write '{FORM}'")
@@ -74,8 +65,8 @@ def parse_expectation(text: str) -> Expectation:
 
 
 def accept(findings: Iterable[Finding], expectations: Iterable[Expectation], workload: str) -> list[Finding]:
-    """Return the findings of one workload. A finding that a rule covers becomes PASS, with the reason of the first rule
-    that covers it."""
+    """Return the findings of one workload. A finding that a rule covers becomes PASS, with the reason of the first such
+    rule."""
     rules = list(expectations)
     judged = []
     for finding in findings:

@@ -32,9 +32,7 @@ LIMITED_ARM_SHARE, OTHER_ARM_SHARE = 0.75, 0.25
 """Throttling is attributed to an arm if it occurs in at least ``LIMITED_ARM_SHARE`` of that arm's runs and in at most
 ``OTHER_ARM_SHARE`` of the other arm's runs."""
 ALPHA = 0.05
-"""Significance level of the two-sided Fisher's exact test. With four runs of each arm, the test is significant only if
-all runs of one arm and no run of the other are throttled. With three runs of each arm, the test is never
-significant."""
+"""Significance level of the two-sided Fisher's exact test. With three runs of each arm, it is never significant."""
 
 BUSY_SHARE = 0.1
 """Other work counts as affecting step times if it uses at least this share of the cores' time."""

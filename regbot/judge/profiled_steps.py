@@ -27,12 +27,8 @@ HEAD_ALONE = (
 
 
 def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> TracedRuns | None:
-    """Return the timed runs whose ledgers are compared, and their validity. ``traced`` is the result of the traces. Its
-    ``needs_profile`` says that no trace can count the step, because code of the step is compiled.
-
-    Return None if profiles are not needed. Either the traces counted the steps and no timed run was profiled, or the
-    traces failed for a reason other than compiled code.
-    """
+    """Return the timed runs whose ledgers are compared, and their validity. None if profiles are not needed: the traces
+    counted the steps and no timed run was profiled, or they failed for another reason than compiled code."""
     header, runs = session.header, [run for run in session.timed_runs(workload) if run.outcome == "ok"]
     is_profiled = any(run.profile is not None for run in runs)
     has_traces = traced.base is not None
@@ -76,12 +72,8 @@ def _has_usable_ledger(run: Run) -> bool:
 
 
 def _find_contradictions(runs: Sequence[Run], arm: str) -> Iterator[str]:
-    """Yield a message if the profiles of one arm's runs show different collectives.
-
-    The verdict compares only one profile of each arm. If an arm's profiles differ from each other, that comparison may
-    come out equal by chance. The phases of the collectives are not compared, because a profile derives them from the
-    thread that issued a call.
-    """
+    """Yield a message if the profiles of one arm differ: the verdict compares only one of each arm. Phases are not
+    compared, because a profile derives them from the thread that issued a call."""
     ledgers = [
         run.ledger
         for run in runs

@@ -16,13 +16,8 @@ from regbot.stats.summary import summarise
 
 
 def run_verdicts(runs: Sequence[Run], pair_set: PairSet, used: int | None = None) -> list[RunVerdict]:
-    """Return the verdict on each of ``runs``, the timed runs of one workload in session order.
-
-    ``used``: number of valid pairs that the decision used, counted from the first one; None for all.
-
-    A run has the role "pair" if the decision used its pair. It is "unused" if its pair came later or is incomplete, and
-    "void" if it does not count. Runs outside of pairs are "warm-up" or "stored" (``_assign_unpaired_role``).
-    """
+    """Return the verdict on each of ``runs``, the timed runs of one workload in session order. ``used``: number of
+    valid pairs that the decision used, counted from the first one; None for all. Later ones are "unused"."""
     numbered_pairs = {pair.key: (pair_number, pair) for pair_number, pair in enumerate(pair_set.valid, 1)}
     used = len(numbered_pairs) if used is None else used
     last_head_attempt = max((run.attempt for run in runs if is_head_only(run)), default=1)
@@ -47,11 +42,8 @@ def run_verdicts(runs: Sequence[Run], pair_set: PairSet, used: int | None = None
 def run_verdict(
     run: Run, number: int, role: RunRole, reason: str = "", pair: int | None = None, cut: int | None = None
 ) -> RunVerdict:
-    """Return the verdict on one run, with its step times after ``cut``. By default, ``cut`` is the run's own cut.
-
-    ``number`` is the number of the run in its session and ``pair`` that of its pair, both from 1. ``pair`` is None for
-    a run in no valid pair. ``reason`` says why the run does not count; '' if it counts.
-    """
+    """Return the verdict on one run, with its step times after ``cut``, by default the run's own. ``number`` and
+    ``pair`` count from 1. ``reason`` says why the run does not count; '' if it counts."""
     fields: dict[str, object] = {}
     timing = run.timing
     if timing is not None and timing.steady_s:
@@ -86,12 +78,8 @@ def step_s(runs: Sequence[RunVerdict], arm: str, role: RunRole = "pair") -> floa
 
 
 def compare_ranks(runs: Sequence[RunVerdict]) -> list[RankComparison]:
-    """Return the times of each rank in both arms, as medians over the runs that the decision used, and the largest peak
-    of its memory.
-
-    The decision used the runs with the role ``pair``. If there are none, head was compared with stored sessions, and
-    the decision used its runs with the role ``stored``.
-    """
+    """Return the times of each rank in both arms, as medians over the runs that the decision used: those with the role
+    ``pair``, else ``stored``."""
     base, head = (_rank_medians(runs, arm) for arm in ("base", "head"))
     return [
         RankComparison(rank=name, base=base.get(name), head=head.get(name))
@@ -125,12 +113,8 @@ def rank_order(name: str) -> tuple[bool, int, str]:
 
 
 def _assign_unpaired_role(run: Run, last_attempt: int) -> tuple[RunRole, str]:
-    """Return the role of a run that is in no valid pair, and the reason if the run itself is void.
-
-    The role "stored" means that the run is compared with stored sessions. It belongs to runs of head alone, of their
-    last attempt ``last_attempt``. Earlier attempts are void. The reason is '' for a sound run whose pair is void; the
-    caller knows the reason of the pair.
-    """
+    """Return the role of a run that is in no valid pair, and the reason if the run itself is void; '' for a sound run
+    of a void pair. Runs of head alone are "stored", but for earlier attempts than ``last_attempt``."""
     if is_warm(run) and run.outcome == "ok":
         return "warm-up", ""
     if reason := describe_fault(run):
@@ -151,8 +135,7 @@ def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
 
 
 def _slowest_rank_s(timing: Timing, cut: int) -> Sequence[float]:
-    """Return the step times after ``cut``, in seconds, of the rank with the largest median. This median counts as the
-    run's median step time. If no rank has such steps, ``timing.step_s`` takes their place."""
+    """The rank with the largest median counts."""
     steady_s = [steps.step_s[cut:] for steps in timing.ranks.values() if len(steps.step_s) > cut]
     return max(steady_s, key=median, default=timing.step_s[cut:])
 

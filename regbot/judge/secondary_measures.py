@@ -32,11 +32,8 @@ def run_secondary_tests(pairs: Sequence[Pair]) -> list[SecondaryTest]:
 
 
 def _run_metrics(run: Run, cut: int) -> dict[str, float]:
-    """Return the metrics of one run. A time is the median over a rank's steps after ``cut``, averaged over ranks.
-
-    A time is left out if a rank does not report it. Metrics that are not positive are left out too, because metrics are
-    compared as ratios.
-    """
+    """A time is the median over a rank's steps after ``cut``, averaged over ranks. Metrics are compared as ratios, so
+    only positive ones count."""
     assert run.timing is not None
     ranks = list(run.timing.ranks.values())
     values: dict[str, float] = {"peak memory": float(run.timing.memory_peak_bytes)}

@@ -19,8 +19,8 @@ ALWAYS_COUNTED: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter"
 SEVERITY: tuple[Status, ...] = ("FAIL", "REVIEW", "PASS")
 """Statuses of findings, the worst first."""
 HARMLESS_GUESSES: tuple[GuessKind, ...] = ("finite", "assertion")
-"""Guesses that decide no size. For example, a trace guesses that the gradient norm is finite. If this guess is wrong in
-a real step, the step is skipped or crashes, so the guess changes no amount of data."""
+"""Guesses that decide no size, such as that the gradient norm is finite. If one is wrong in a real step, the step is
+skipped or crashes."""
 MAX_NAMED = 3
 """A reason names at most this many guesses or unclassified calls. Each guess is clipped to ``GUESS_CHARACTERS``."""
 GUESS_CHARACTERS = 300
@@ -50,14 +50,10 @@ def judge_sharding(
 ) -> Sharding:
     """Return the sharding section of two comparable ledgers.
 
-    Findings of ``workload`` that ``expectations`` cover are accepted. ``configurations_only`` means that both arms have
-    the same commit with different overrides. A difference is then the wanted result and not a regression.
-    ``dispatcher`` is given if both arms request the same dispatcher and only one of them executes it, else None.
-
-    The status is that of the worst finding, PASS without findings. If unclassified communication differs between the
-    arms, the status is INVALID if there are findings, else REVIEW. Guesses that differ turn PASS into REVIEW. If the
-    ledgers cover a whole file and not one step, every finding that is not accepted is REVIEW.
-    """
+    ``configurations_only``: both arms have the same commit with different overrides, so a difference is no regression.
+    ``dispatcher`` is given if only one arm executes the dispatcher that both request. The status is that of the worst
+    finding. If unclassified communication differs, it is INVALID with findings, else REVIEW. Guesses that differ turn
+    PASS into REVIEW. If the ledgers cover a whole file, findings are REVIEW."""
     findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
     if configurations_only:
         findings = [finding.model_copy(update={"status": "PASS"}) for finding in findings]
@@ -127,12 +123,7 @@ def _describe_no_findings(base: Ledger, head: Ledger, is_identical: bool) -> str
 
 def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
     """Return reasons that describe values which were guessed while counting, and whether a reviewer has to look at
-    them.
-
-    If both device programs are identical, guesses do not matter. If the programs differ, a guess may have decided a
-    size. If the guesses differ too, equal counts may be a coincidence, so a reviewer has to look at them. Differences
-    in ``HARMLESS_GUESSES`` alone need no reviewer, because these guesses decide no size. If the ledgers cover a whole
-    run instead of one step (``scope``), a reviewer has to look at any guess.
+    them: programs and guesses differ, so that equal counts may be a coincidence. ``HARMLESS_GUESSES`` decide no size.
     """
     base_guesses, head_guesses = sorted(base.guesses), sorted(head.guesses)
     if _runs_same_program(base, head) or not (base_guesses or head_guesses):
@@ -150,11 +141,8 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
 
 
 def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
-    """Return a reason if unclassified communication differs between the arms, else [].
-
-    Unclassified communication is a call that regbot cannot assign to a kind of collective. The counts leave it out, so
-    they can prove neither "unchanged" nor "removed".
-    """
+    """Unclassified communication is a call without a kind of collective. The counts leave it out, so they can prove
+    neither "unchanged" nor "removed"."""
     base_counts, head_counts = (
         Counter({call.name: call.count for call in ledger.unclassified}) for ledger in (base, head)
     )

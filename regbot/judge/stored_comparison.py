@@ -27,19 +27,15 @@ from regbot.stats.launch import SUMMARIES
 from regbot.stats.prediction import MIN_SESSIONS, SESSION_ALPHA, SESSION_RUNS, PredictionInterval, prediction_interval
 
 MIN_INTERVAL_SESSIONS = 2
-"""Minimum number of stored sessions for an interval. With two sessions the interval is very wide, but it keeps its
-confidence. A warning needs ``MIN_SESSIONS``, as a decision by ``gate = "stored"`` does."""
+"""Minimum number of stored sessions for an interval. A warning needs ``MIN_SESSIONS``."""
 
 
 def compare_times(
     header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]
 ) -> tuple[StoredTimes | None, tuple[str, ...]]:
-    """Compare the step times of base and head with the range that the stored sessions of main predict. Also return a
-    warning if base is outside of that range and at least ``MIN_SESSIONS`` sessions are stored.
-
-    ``runs`` are the timed runs of the workload of ``plan``. The result is None if nothing of the workload is stored, or
-    if this session has no valid pair. An arm with overrides is left out, because stored sessions have none.
-    """
+    """Compare the step times of base and head with the range that the stored sessions predict. Also return a warning if
+    base is outside and at least ``MIN_SESSIONS`` are stored. None if nothing is stored, or without a valid pair. An arm
+    with overrides is left out, because stored sessions have none."""
     own_pairs = [pair for pair in pair_up(runs).valid if not pair.head.is_from_earlier_session]
     pairs = own_pairs[:SESSION_RUNS]  # stored sessions are summarised over the same number of runs
     # ``no_reference`` is the reason why stored sessions are not comparable. It is '' if nothing is stored.

@@ -18,16 +18,8 @@ from regbot.records.verdict import Status, Validity
 
 
 def judge_failures(runs: Sequence[Run]) -> Validity | None:
-    """Return the validity if failures prevent a decision, None if every failed block succeeded when it was repeated.
-
-    Failures prevent a decision in these cases:
-
-    - A run was refused.
-    - A block failed in both attempts, or failed once and was not repeated.
-    - The session lost its last node.
-
-    Runs of earlier sessions are not looked at, because a session takes over only sound runs.
-    """
+    """Return the validity if a run was refused, a block failed in both attempts or was not repeated, or the last node
+    was lost; else None. Runs of earlier sessions are not looked at, because a session takes over only sound runs."""
     for run in runs:
         if run.outcome == "refused":
             return make_validity("INVALID", [describe_failure(run)])
@@ -60,8 +52,7 @@ SlowedBlocks = Mapping[tuple[int, int], str]
 def _judge_repeated_failure(
     first_failure: Run, second_failure: Run, runs: Sequence[Run], slowed: SlowedBlocks
 ) -> Validity:
-    """Judge a block that failed in both attempts. It is a FAIL if only head failed, on a healthy node, and base ran. In
-    a sparse checkout it is INVALID, because a missing file may be the cause."""
+    """FAIL if only head failed, on a healthy node, and base ran. A sparse checkout may lack a file: INVALID."""
     failures = (first_failure, second_failure)
     base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
     base_failed = any(run.outcome not in ("ok", "lost") and run.arm.name == "base" for run in runs)
@@ -124,11 +115,8 @@ def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the reasons to distrust the runs that ended well, without duplicates.
-
-    A run must execute the planned commit with the planned settings, and its times must be comparable with those of the
-    other runs. All runs of one arm must have the same dispatcher, software environment and code.
-    """
+    """Yield the reasons to distrust the timed runs, without duplicates: each must execute the planned commit with the
+    planned settings, and those of one arm the same dispatcher, environment and code."""
     good_runs = [run for run in runs if run.outcome == "ok"]
     reasons: dict[str, None] = {}  # used as an ordered set
     for run in good_runs:
@@ -178,10 +166,7 @@ def collect_run_warnings(runs: Sequence[Run]) -> list[str]:
 
 
 def find_last_good(runs: Sequence[Run], arm: str) -> Run | None:
-    """Return the last run of ``arm`` that ended well and shows which dispatcher it executed.
-
-    If no run shows its dispatcher, for example because all profiles failed, return the last run that ended well.
-    """
+    """Return the last good run of ``arm``, if possible one that shows which dispatcher it executed."""
     good_runs = [run for run in runs if run.arm.name == arm and run.outcome == "ok"]
     runs_with_dispatcher = [run for run in good_runs if DISPATCHER in run.backends]
     candidates = runs_with_dispatcher or good_runs

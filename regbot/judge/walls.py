@@ -15,10 +15,9 @@ from regbot.records.text.units import binary_bytes
 from regbot.records.verdict import WallKind
 
 MEMORY_RISE = 1.05
-"""The sentence about the wall mentions peak memory if the ratio of head's to base's peak memory exceeds this value."""
+"""Ratio of head's to base's peak memory above which the sentence mentions it."""
 CLEAR_SHARE = 0.6
-"""A part of the step is the wall if it explains at least this share of the difference. If no part does, there is no
-single wall."""
+"""A part of the step is the wall if it explains at least this share of the difference."""
 
 
 Summary = Literal["median", "mean"]
@@ -42,11 +41,8 @@ class _Parts:
 
 
 def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wall | None:
-    """Return the wall of a difference in step time, None if it is unknown.
-
-    ``summary``: the summary, median or mean, that shows the difference. Stalls change the mean step time but not the
-    median. ``is_slowdown``: whether head is slower than base by this summary.
-    """
+    """Return the wall of a difference in step time, None if it is unknown. ``summary``: the one that shows the
+    difference; stalls change the mean step time but not the median."""
     base_parts = _measure_parts([(pair.base, pair.cut) for pair in pairs], _STATISTICS[summary])
     head_parts = _measure_parts([(pair.head, pair.cut) for pair in pairs], _STATISTICS[summary])
     if base_parts is None or head_parts is None:

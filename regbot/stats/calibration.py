@@ -21,17 +21,12 @@ from regbot.stats.summary import mean_and_squares
 
 MAX_FALSE_FLAGS = 0.05
 MIN_COVERAGE = 0.95
-"""Rates that the gate promises for a session: the maximum rate of false alarms, and the minimum coverage of the
-intervals. See ``paired.LOOK_ALPHA``.
-"""
+"""Rates that the gate promises for a session: the maximum rate of false alarms, and the minimum coverage."""
 
 RESAMPLED_SESSIONS = 2000
-"""Number of sessions that ``resample_sessions`` simulates."""
 RESAMPLING_SEED = 20260803
 BLOCK_PAIRS = 2
-"""Pairs of one ABBA or BAAB block. The pairs of a block are resampled together, because a drift cancels within the
-block.
-"""
+"""Pairs of one block. They are resampled together, because a drift cancels within the block."""
 
 
 @dataclass(frozen=True)
@@ -86,25 +81,14 @@ def resample_sessions(
     sessions: int = RESAMPLED_SESSIONS,
     seed: int = RESAMPLING_SEED,
 ) -> ResampledSessions:
-    """Simulate sessions with a true ``effect``, a log-ratio, from a pool of placebo pairs, and judge them.
+    """Simulate full sessions with a true ``effect``, a log-ratio, from whole blocks of a pool of placebo pairs, and
+    judge them.
 
-    The result is available early but optimistic, because the pool contains only the days and the rare slow runs that
-    happened to be measured. The result is also uncertain: from 20 pairs, the estimated coverage varies from 0.90 to
-    1.00 on nodes whose coverage is 0.98. Use it for planning. Do not pass it to ``contradiction``, which needs sessions
-    that were really run.
-
-    ``placebo`` has the log-ratios of placebo pairs by summary, in session order, two pairs per block. An odd pair at
-    the end is left out. ``primary_tests`` and ``thresholds`` are as in ``paired.sequential_test``. Each simulated
-    session has 12 pairs: whole blocks are drawn with replacement, ``effect`` is added to every log-ratio, and
-    ``paired.sequential_test`` judges the pairs. A fixed seed makes the result reproducible.
-
-    The pool is centred: its mean is subtracted, because otherwise the mean would be added to every effect. Base and
-    head are the same commit, so the mean is chance, or a fault of the node or the tool. The simulated sessions cannot
-    show a fault, but the interval of the placebo pairs shows it. Centring also removes part of the scatter. Therefore
-    deviations are multiplied by sqrt(m / (m - 1)) for m blocks.
-
-    Raises ValueError for fewer than two whole blocks, or summaries of unequal length.
-    """
+    The result is for planning. It is optimistic, because the pool contains only the days that happened to be measured:
+    do not pass it to ``contradiction``. From 20 pairs, the estimated coverage varies from 0.90 to 1.00 on nodes whose
+    coverage is 0.98. ``placebo`` has the log-ratios by summary, in session order. The pool is centred, because base and
+    head are the same commit, and its deviations are multiplied by sqrt(m / (m - 1)) for m blocks. Raises ValueError for
+    fewer than two whole blocks, or summaries of unequal length."""
     pool_blocks = count_pairs(placebo, primary_tests) // BLOCK_PAIRS
     if pool_blocks < 2:
         raise ValueError(f"resampling needs 2 whole blocks of {BLOCK_PAIRS} placebo pairs; there are {pool_blocks}")
@@ -132,11 +116,8 @@ def resample_sessions(
 
 
 def estimate_pair_sd(placebo: Sequence[float]) -> tuple[float, float, float]:
-    """Return the standard deviation of a pair and the low and high end of its 95% interval.
-
-    The interval uses the chi-square distribution and assumes normal log-ratios. With 20 pairs it reaches from -24% to
-    +46% of the estimate. Raises ValueError for fewer than two pairs, or a log-ratio that is not finite.
-    """
+    """Return the standard deviation of a pair and the ends of its 95% interval, for normal log-ratios. With 20 pairs it
+    reaches from -24% to +46% of the estimate. Raises ValueError for fewer than two pairs."""
     pairs = len(placebo)
     if pairs < 2:
         raise ValueError(f"a standard deviation needs 2 placebo pairs; there are {pairs}")
@@ -152,16 +133,11 @@ def contradiction(
     correlations: Mapping[str, CorrelationEstimate | None] | None = None,
     luck: LuckEstimate | None = None,
 ) -> str:
-    """Return why the gate must not decide on this node class; '' if it may decide.
+    """Return why the gate must not decide on this node class; '' if it may decide. A proof needs a whole 95% interval
+    beyond the promised value.
 
-    The gate may decide until a calibration proves that it breaks its promises. A proof needs a whole 95% interval
-    beyond the promised value: one false flag among ten placebos does not prove a rate above 5%.
-
-    ``false_flags`` is the rate of false flags among placebo sessions. ``covered`` is the rate of sessions whose
-    interval contains the true effect, among sessions with a known effect (placebos, and sessions with an injected
-    slowdown). ``correlations`` has the correlations of placebo pairs, by a phrase that names the pairs, such as
-    "neighbouring pairs". ``luck`` is the luck of an arm.
-    """
+    ``covered`` is the rate of sessions with a known effect (placebos, injected slowdowns) whose interval contains it.
+    ``correlations`` is keyed by a phrase that names the pairs, such as "neighbouring pairs"."""
     if luck is not None and luck.low > MAX_LUCK:
         return (
             f"the speed of one commit is drawn with its compiler caches: the luck of an arm has a standard "

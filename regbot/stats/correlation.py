@@ -32,15 +32,13 @@ class CorrelationEstimate:
 
 
 def lag_correlation(sessions: Sequence[Sequence[float]]) -> CorrelationEstimate | None:
-    """Return the correlation of neighbouring pairs of a session. ``sessions`` has the log-ratios of each placebo
-    session in order. None if there are fewer than ``MIN_NEIGHBOURS`` products, or if all log-ratios are 0.
-    """
+    """Return the correlation of neighbouring pairs of a session, in session order. None if there are fewer than
+    ``MIN_NEIGHBOURS`` products, or if all log-ratios are 0."""
     return _correlate(sessions, first_distance=1)
 
 
 def block_correlation(sessions: Sequence[Sequence[float]]) -> CorrelationEstimate | None:
-    """Return the correlation of the two pairs of a block. The argument and the reasons for None are those of
-    ``lag_correlation``."""
+    """Return the correlation of the two pairs of a block, or None as ``lag_correlation``."""
     return _correlate(sessions, first_distance=2)
 
 

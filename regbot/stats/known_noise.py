@@ -14,18 +14,12 @@ from regbot.stats.summary import mean_and_squares
 from regbot.stats.unpaired import Difference
 
 MAX_RHO = 0.9
-"""Upper limit of the estimated autocorrelation of neighbouring steps, as in ``steady``. A higher value cannot be
-estimated from few steps.
-"""
+"""Upper limit of the estimated autocorrelation of neighbouring steps, as in ``steady``."""
 
 
 def known_noise_difference(base: Sequence[float], head: Sequence[float], pair_sd: float, alpha: float) -> Difference:
-    """Return the normal interval of mean(head) - mean(base) on the log scale. Each run is assumed to have the sd
-    ``pair_sd`` / sqrt(2).
-
-    ``base`` and ``head`` have one value per run: the logarithm of its median or mean step time. Raises ValueError for
-    an arm without a run.
-    """
+    """Return the normal interval of mean(head) - mean(base) on the log scale. Raises ValueError for an arm without a
+    run."""
     if not base or not head:
         raise ValueError("each arm needs at least one run")
     estimate = math.fsum(head) / len(head) - math.fsum(base) / len(base)
@@ -45,12 +39,8 @@ def observed_pair_sd(base: Sequence[float], head: Sequence[float]) -> float | No
 
 
 def run_standard_error(step_s: Sequence[float]) -> float:
-    """Return the standard error of a run's mean log step time, estimated from its steps.
-
-    It is s sqrt((1 + rho) / (1 - rho) / n) for n steps with the standard deviation s, if their noise is AR(1) with
-    autocorrelation rho. ``step_s`` are the steady steps in seconds, positive and finite. Returns 0 for fewer than three
-    steps.
-    """
+    """Return the standard error of a run's mean log step time: s sqrt((1 + rho) / (1 - rho) / n) for n steps with AR(1)
+    noise. ``step_s`` are the steady steps in seconds. Returns 0 for fewer than three steps."""
     n = len(step_s)
     if n < 3:
         return 0.0

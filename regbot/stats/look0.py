@@ -31,13 +31,9 @@ estimate."""
 
 
 def pool_noise(groups: Sequence[Mapping[str, Sequence[float]]]) -> PairNoise | None:
-    """Return the noise of a pair from the log-ratios of stored pairs. Returns None for fewer than ``MIN_NOISE_DF``
-    degrees of freedom.
-
-    ``groups`` has the log-ratios by summary, for each group of pairs with the same true effect. The deviations from the
-    mean of each group are pooled. All pairs that compare a commit with itself are one group, even if they are from
-    several sessions. The noise then includes what differs from session to session.
-    """
+    """Return the noise of a pair from the log-ratios of stored pairs; None for fewer than ``MIN_NOISE_DF`` degrees of
+    freedom. ``groups`` has the log-ratios by summary, for each group of pairs with the same true effect. The deviations
+    from the mean of each group are pooled."""
     groups = [group for group in groups if group.get("median")]  # without groups that have no pair
     df = sum(len(group["median"]) - 1 for group in groups)
     if df < MIN_NOISE_DF:
@@ -86,11 +82,8 @@ def look0(
 
 
 def max_own_variance(class_sd: float, df: int) -> float:
-    """Return the largest variance of the session's own pairs with which look 0 may pass.
-
-    It is the variance of the node class, ``class_sd``^2 with ``df`` degrees of freedom, times the quantile of F with 1
-    and ``df`` degrees of freedom at ``NOISE_LEVEL``.
-    """
+    """Return the largest variance of the session's own pairs with which look 0 may pass: that of the node class times
+    the quantile of F with 1 and ``df`` degrees of freedom at ``NOISE_LEVEL``."""
     return float(fdtri(LOOK0_PAIRS - 1, df, NOISE_LEVEL)) * class_sd**2
 
 

@@ -24,9 +24,7 @@ class SecondaryMetric:
     estimate: float
     """Mean log-ratio; positive means that the value of head is larger. 0 if there are no pairs."""
     p: float
-    """p-value of the two-sided paired t test, in [0, 1]. 1 for fewer than two pairs; 0 if all log-ratios are equal and
-    not 0.
-    """
+    """p-value of the two-sided paired t test, in [0, 1]."""
     p_adjusted: float
     """p-value after the adjustment of Benjamini and Yekutieli, in [0, 1]."""
     significant: bool
@@ -34,11 +32,8 @@ class SecondaryMetric:
 
 
 def analyse_secondary_metrics(log_ratios: Mapping[str, Sequence[float]]) -> list[SecondaryMetric]:
-    """Test each metric's log-ratios (one per pair). Return the results in the order of ``log_ratios``.
-
-    Pass all metrics in one call, including those without an effect, because the adjustment depends on the number of
-    metrics. Metrics may have different numbers of pairs. Raises ValueError for a value that is not finite.
-    """
+    """Test each metric's log-ratios (one per pair). Pass all metrics in one call, because the adjustment depends on
+    their number. Raises ValueError for a value that is not finite."""
     if not log_ratios:
         return []
     # Imported late: scipy.stats takes longer to import than all of regbot.
@@ -54,10 +49,7 @@ def analyse_secondary_metrics(log_ratios: Mapping[str, Sequence[float]]) -> list
 
 
 def _t_test(log_ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the two-sided p-value of Student's t test against 0.
-
-    The p-value is 1 for fewer than two pairs. If all log-ratios are equal, it is 1 if they are 0, else 0.
-    """
+    """The p-value is 1 for fewer than two pairs. If all log-ratios are equal, it is 1 if they are 0, else 0."""
     pairs = len(log_ratios)
     mean, squares = mean_and_squares(log_ratios) if pairs else (0.0, 0.0)
     if pairs < 2 or squares == 0:

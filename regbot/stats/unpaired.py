@@ -32,12 +32,8 @@ class Difference:
 
 
 def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Difference:
-    """Return Welch's interval (1947), for unequal variances. The degrees of freedom are Satterthwaite's.
-
-    ``base`` and ``head`` have one value per run: the logarithm of its median or mean step time. If all runs of base are
-    equal and all runs of head are equal, the interval is a point, as in the paired test. Raises ValueError for fewer
-    than two runs in an arm.
-    """
+    """Return Welch's interval (1947), for unequal variances. ``base`` and ``head`` have one value per run, on the log
+    scale. If both arms are constant, the interval is a point. Raises ValueError for fewer than two runs in an arm."""
     if min(len(base), len(head)) < 2:
         raise ValueError("each arm needs at least two runs")
     (base_mean, base_squares), (head_mean, head_squares) = mean_and_squares(base), mean_and_squares(head)
@@ -55,9 +51,7 @@ def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Differe
 
 
 def fisher(hits: int, total: int, other_hits: int, other_total: int) -> float:
-    """Return the two-sided p-value of Fisher's exact test: ``hits`` of ``total`` runs against ``other_hits`` of
-    ``other_total``.
-    """
+    """Return the two-sided p-value of Fisher's exact test."""
     from scipy.stats import fisher_exact  # imported late: it takes longer to import than all of regbot
 
     return float(fisher_exact(np.array([[hits, total - hits], [other_hits, other_total - other_hits]])).pvalue)

@@ -21,9 +21,7 @@ class Dump:
     """The configuration and the facts that were read from one file."""
 
     config: Mapping[str, Scalar]
-    """Values by dotted key."""
     facts: Facts
-    """Facts that the file shows. All facts are unknown for a JSON dump."""
     workload: str = ""
     """Name of the workload if the file is a record; '' for other files."""
 
