@@ -138,7 +138,7 @@ def format_command(command: Command) -> str:
             return f"{_PREFIX} accept {sha}: {reason}"
 
 
-def _parse(verb: Verb, rest: str) -> Command | InvalidCommand:
+def _parse(verb: Verb, rest: str) -> Command | InvalidCommand:  # noqa: C901 (one case a verb)
     """Parse ``rest``, the command line after the verb (``FORMS``)."""
     problem = _explain_missing_commit(rest)
     match verb:

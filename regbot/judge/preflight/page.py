@@ -20,9 +20,7 @@ EFFECTS = {
 
 
 def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unknown: str = "") -> str:
-    """Return the terminal page for one configuration. ``unknown`` is a line about rules that could not be evaluated; ''
-    if there are none.
-    """
+    """Return the terminal page. ``unknown`` is a line about rules that could not be evaluated; '' if there are none."""
     invalid_count = sum(conflict.rule.severity == "invalid" for conflict in conflicts)
     warning_count = len(conflicts) - invalid_count
     lines = [f"{count(invalid_count, 'conflict')}, {count(warning_count, 'warning')}"]
