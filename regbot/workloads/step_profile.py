@@ -24,7 +24,7 @@ from pathlib import Path
 
 from regbot.ledgers.readers import kineto
 from regbot.ledgers.readers.kineto_groups import UNKNOWN
-from regbot.records.ledger import Axis, CollectiveBackend, Entry, Ledger, Liveness
+from regbot.records.ledger import Axis, CollectiveBackend, Ledger, Liveness
 from regbot.records.run import Backend, RawProfile
 from regbot.records.text.clip import clip_message
 from regbot.records.text.words import listed
@@ -64,8 +64,10 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     if not are_steps_counted_singly:
         reasons = "; ".join(step_ledger.warnings)
         raise UnusableProfileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
+    advances = claim.sequence_advances or []
+    is_middle_step_usual = len(advances) == NUM_STEPS and advances[1] in (advances[0], advances[2])
     has_only_middle_step = step_ledger.steps == 1  # the reader left out the first and the last step
-    if has_only_middle_step and not _is_middle_step_usual(claim.sequence_advances or []):
+    if has_only_middle_step and not is_middle_step_usual:
         raise UnusableProfileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
     if step_ledger.unclassified:
         names = listed([repr(item.name) for item in step_ledger.unclassified], MAX_NAMES)
@@ -98,16 +100,6 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
             "software": claim.software,
         }
     )
-
-
-def _is_middle_step_usual(advances: Sequence[int]) -> bool:
-    """Whether the middle one of the profiled steps made as many collectives as the step before or after it.
-    ``advances`` has how far the sequence numbers advanced in each step.
-    """
-    if len(advances) != NUM_STEPS:
-        return False
-    before, middle, after = advances
-    return middle in (before, after)
 
 
 def _read(paths: Sequence[Path], task: Task, max_bytes: int) -> list[Ledger]:
@@ -146,9 +138,12 @@ def _check_liveness(claim: RawProfile, planted_ledger: Ledger, step_ledger: Ledg
     ``planted_ledger`` has the counted planted collectives, which are all-reduces. They are compared with their number.
     ``step_ledger`` has the counted steps. They are compared with the advance of the process groups' sequence numbers.
     """
-    seen = sum(
-        entry.count for entry in planted_ledger.entries if entry.kind == "all_reduce" and _has_kernels_if_on_nccl(entry)
-    )
+    seen = 0
+    for entry in planted_ledger.entries:
+        # On NCCL a planted collective counts only if the trace has its kernels too, which give it an exposed time.
+        has_kernels = entry.via != "nccl" or entry.exposed_s is not None
+        if entry.kind == "all_reduce" and has_kernels:
+            seen += entry.count
     advances = claim.sequence_advances  # one number for each profiled step
     if advances is None:  # the backend keeps no sequence numbers
         return Liveness(planted=claim.planted, seen=seen)
@@ -160,13 +155,6 @@ def _check_liveness(claim: RawProfile, planted_ledger: Ledger, step_ledger: Ledg
         sequence_advance=sum(advances[1:-1] if excludes_outer_steps else advances),
         sequence_counted=collectives_per_step * step_ledger.steps,
     )
-
-
-def _has_kernels_if_on_nccl(entry: Entry) -> bool:
-    """Whether a planted collective counts as seen. On NCCL it counts only if the trace has its kernels too. The reader
-    then gives it an exposed time.
-    """
-    return entry.via != "nccl" or entry.exposed_s is not None
 
 
 def describe_dispatcher(ledger: Ledger, task: Task) -> dict[str, Backend]:

@@ -189,17 +189,6 @@ def test_what_cannot_be_traced_says_why_and_what_to_do(tmp_path: Path, entry: st
     assert reason in found.reason
 
 
-@pytest.mark.slow
-def test_a_collective_of_a_backend_method_that_was_saved_before_the_step_is_refused(tmp_path: Path) -> None:
-    layer = GOOD_LAYER.replace(
-        "        self.experts =",
-        "        self.reduce = self.group._get_backend(device).allreduce\n        self.experts =",
-    ).replace("def forward(self, x):", "def forward(self, x):\n        self.reduce([x.detach().clone()]).wait()")
-    found = run(tmp_path, layer)
-    assert found.outcome == "refused", found.reason
-    assert "it cannot be counted (allreduce on the backend itself)" in found.reason
-
-
 def test_an_interpreter_without_torch_says_how_to_get_it(tmp_path: Path) -> None:
     # The same interpreter with nothing installed in sight: -I -S would do, but a workload names only the command.
     bare = tmp_path / "bare-python"
