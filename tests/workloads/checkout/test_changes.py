@@ -204,3 +204,8 @@ def test_only_some_megabytes_of_python_are_parsed(repository: Repository, monkey
     base = repository.commit("base", {"a.py": "x = 1\n" * 5, "b.py": "x = 1\n" * 20})
     head = repository.commit("head", {"a.py": "x = 1\n" * 5 + "#\n", "b.py": "x = 1\n" * 20 + "#\n"})
     assert list_changed_files(repository.path, base, head, ()).paths == ["b.py"]
+
+
+def test_another_executable_bit_is_a_change(repository: Repository) -> None:
+    (repository.path / "src/moe.py").chmod(0o755)
+    assert changed(repository, {}) == ["src/moe.py"]

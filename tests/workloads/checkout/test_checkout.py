@@ -524,3 +524,14 @@ def test_a_link_in_place_of_a_cache_folder_is_replaced_and_not_followed(tmp_path
     assert not second.built
     assert not Path(second.environment["XDG_CACHE_HOME"]).is_symlink()
     assert outside.is_dir()
+
+
+def test_a_planted_git_file_in_a_worktree_runs_nothing(repo: Repository, tmp_path: Path) -> None:
+    first = make(repo, tmp_path / "cache")
+    trap = repo.clone_to(tmp_path / "trap")
+    trap.git("config", "filter.evil.clean", f"touch {tmp_path}/sprung; cat")
+    (trap.path / ".git/info/attributes").write_text("* filter=evil\n")
+    (first.path / ".git").write_text(f"gitdir: {trap.path}/.git\n")
+    again = make(repo, tmp_path / "cache")
+    assert Repository(again.path).git("rev-parse", "--path-format=absolute", "--git-common-dir") != f"{trap.path}/.git"
+    assert not (tmp_path / "sprung").exists()
