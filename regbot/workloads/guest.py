@@ -13,14 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatError, clean_environment
-from regbot.engines.guest import (
-    GUEST_ENVIRONMENT,
-    MEGABYTE,
-    describe_exit,
-    guest_folder,
-    make_empty_folder,
-    write_json,
-)
+from regbot.engines.guest import GUEST_ENVIRONMENT, MEGABYTE, describe_exit, guest_folder, make_empty_folder, write_json
 from regbot.records.crash import Crash
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Arm, Outcome, RawRun, Run, Tier

@@ -15,17 +15,7 @@ from regbot.engines import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatErr
 from regbot.engines.guest import GUEST_ENVIRONMENT, MEGABYTE, describe_exit, guest_folder, write_request
 from regbot.records.files import describe_validation_error
 from regbot.records.ledger import Ledger
-from regbot.records.run import (
-    Arm,
-    Node,
-    Outcome,
-    Position,
-    Profile,
-    RawProfile,
-    RawRun,
-    Refusal,
-    Run,
-)
+from regbot.records.run import Arm, Node, Outcome, Position, Profile, RawProfile, RawRun, Refusal, Run
 from regbot.records.text.clip import clip_message
 from regbot.records.text.printable import printable
 from regbot.records.text.words import count, plural

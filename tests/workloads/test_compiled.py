@@ -14,12 +14,7 @@ from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
 from regbot.workloads.shapes import load_shape
-from regbot_guest.frameworks.maxtext_config import (
-    FORCED_KEYS,
-    MaxTextError,
-    compile_arguments,
-    flatten_config,
-)
+from regbot_guest.frameworks.maxtext_config import FORCED_KEYS, MaxTextError, compile_arguments, flatten_config
 from regbot_guest.request import Geometry, Request
 
 ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
