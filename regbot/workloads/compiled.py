@@ -27,18 +27,21 @@ in ``regbot_guest.frameworks.maxtext_planted``."""
 EXPERT_AXIS = "ep"
 
 
-class BadProgram(Exception):
-    """A compiled program cannot be used. The message names the file and the reason."""
-
-
 def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_bytes: int) -> Ledger:
     """Return the ledger of a compiled program.
 
     ``claim`` is the part of the guest's record that names the program, the planted program and the mesh. ``folder`` has
-    the guest's files, each of at most ``max_bytes``. Raises BadProgram if a file or the mesh does not fit the task.
+    the guest's files, each of at most ``max_bytes``. Raises GuestFileError if a file or the mesh does not fit the task.
     """
     _check_mesh(claim.mesh, task)
-    counted_ledger, planted_ledger = _read([folder / claim.program, folder / claim.planted], task, max_bytes)
+    paths = [folder / claim.program, folder / claim.planted]
+    counted_ledger, planted_ledger = ledgers = read_ledgers(hlo, paths, max_bytes)
+    for path, ledger in zip(paths, ledgers, strict=True):
+        if ledger.world_size != task.parallelism.world_size:
+            raise GuestFileError(
+                f"{path.name}: is compiled for {ledger.world_size} devices, "
+                f"but {task.parallelism.world_size} were requested"
+            )
     # The reader labels an axis by its devices. If a mesh axis has the same devices, its name replaces the label.
     names_by_devices = _name_groups(claim.mesh)
     names_by_label = {
@@ -73,27 +76,13 @@ def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_byte
 def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:
     sizes = {axis.name: axis.size for axis in mesh}
     if len(sizes) != len(mesh):
-        raise BadProgram("the record names a mesh axis twice")
+        raise GuestFileError("the record names a mesh axis twice")
     requested = task.parallelism
     if math.prod(sizes.values()) != requested.world_size or sizes.get(EXPERT_AXIS, 1) != requested.ep:
-        raise BadProgram(
+        raise GuestFileError(
             f"the record's mesh is {sizes}, but {requested.world_size} ranks with expert-parallel groups of "
             f"{requested.ep} were requested"
         )
-
-
-def _read(paths: Sequence[Path], task: Task, max_bytes: int) -> list[Ledger]:
-    try:
-        ledgers = read_ledgers(hlo, paths, max_bytes)
-    except GuestFileError as error:
-        raise BadProgram(str(error)) from error
-    for path, ledger in zip(paths, ledgers, strict=True):
-        if ledger.world_size != task.parallelism.world_size:
-            raise BadProgram(
-                f"{path.name}: is compiled for {ledger.world_size} devices, "
-                f"but {task.parallelism.world_size} were requested"
-            )
-    return ledgers
 
 
 def _name_groups(mesh: Sequence[MeshAxis]) -> dict[tuple[int, ...], str]:

@@ -19,7 +19,7 @@ little about times. Pairs of timed runs measure them.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from regbot.ledgers.readers import kineto
@@ -45,40 +45,46 @@ EXPERT_AXIS = "ep"
 MAX_NAMES = 3
 
 
-class UnusableProfileError(Exception):
-    """A profile gives no ledger. The message says why."""
-
-
 def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: int) -> Ledger:
-    """Return the ledger of one of the profiled steps. Raises UnusableProfileError.
+    """Return the ledger of one of the profiled steps. Raises GuestFileError.
 
     ``claim`` is the part of the guest's record about the profile. ``folder`` has the traces that ``claim`` names.
     Each of them may have ``max_bytes`` bytes, and ``MAX_EXPANSION`` times as many when it is decompressed.
     """
     if claim.problem:  # the guest's reason why it has no profile; '' if it has one
-        raise UnusableProfileError(claim.problem)
+        raise GuestFileError(claim.problem)
     if claim.trace is None or claim.planted_trace is None:
-        raise UnusableProfileError("the record names no trace")
-    planted_ledger, step_ledger = _read([folder / claim.planted_trace, folder / claim.trace], task, max_bytes)
+        raise GuestFileError("the record names no trace")
+    paths = [folder / claim.planted_trace, folder / claim.trace]
+    planted_ledger, step_ledger = ledgers = read_ledgers(
+        kineto, paths, max_bytes, MAX_EXPANSION, accepts_unlinked=False
+    )
+    for path, ledger in zip(paths, ledgers, strict=True):
+        if (ledger.rank, ledger.world_size) != (0, task.parallelism.world_size):
+            raise GuestFileError(
+                f"{path.name}: is of rank {ledger.rank} of {ledger.world_size}, but rank 0 of "
+                f"{task.parallelism.world_size} was requested"
+            )
+    planted_ledger, step_ledger = ledgers
     are_steps_counted_singly = step_ledger.scope == "step"  # the other scope is the whole file
     if not are_steps_counted_singly:
         reasons = "; ".join(step_ledger.warnings)
-        raise UnusableProfileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
+        raise GuestFileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
     advances = claim.sequence_advances or []
     is_middle_step_usual = len(advances) == NUM_STEPS and advances[1] in (advances[0], advances[2])
     has_only_middle_step = step_ledger.steps == 1  # the reader left out the first and the last step
     if has_only_middle_step and not is_middle_step_usual:
-        raise UnusableProfileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
+        raise GuestFileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
     if step_ledger.unclassified:
         names = listed([repr(item.name) for item in step_ledger.unclassified], MAX_NAMES)
-        raise UnusableProfileError(
+        raise GuestFileError(
             f"{claim.trace}: has communication without a call of a known kind, as in a replayed CUDA graph, so its "
             f"collectives are unknown: {names}"
         )
     for entry in step_ledger.entries:
         may_be_unknown = entry.via in DISPATCH_LIBRARIES and entry.role == "control"  # an exchange of token counts
         if entry.axis == UNKNOWN and not may_be_unknown:
-            raise UnusableProfileError(
+            raise GuestFileError(
                 f"{claim.trace}: the group of {entry.kind} cannot be named: {entry.group_size} ranks, via {entry.via}. "
                 "The trace does not record it, and groups with different ranks are possible, so their collectives "
                 "would be added up"
@@ -100,20 +106,6 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
             "software": claim.software,
         }
     )
-
-
-def _read(paths: Sequence[Path], task: Task, max_bytes: int) -> list[Ledger]:
-    try:
-        ledgers = read_ledgers(kineto, paths, max_bytes, MAX_EXPANSION, accepts_unlinked=False)
-    except GuestFileError as error:
-        raise UnusableProfileError(str(error)) from error
-    for path, ledger in zip(paths, ledgers, strict=True):
-        if (ledger.rank, ledger.world_size) != (0, task.parallelism.world_size):
-            raise UnusableProfileError(
-                f"{path.name}: is of rank {ledger.rank} of {ledger.world_size}, but rank 0 of "
-                f"{task.parallelism.world_size} was requested"
-            )
-    return ledgers
 
 
 def _name_axes(traced_axes: Mapping[str, Axis], claimed_axes: Mapping[str, Axis]) -> dict[str, str]:
