@@ -18,6 +18,7 @@ from regbot.records.run import Arm, Node, Outcome, Position, Profile, RawProfile
 from regbot.records.text.clip import clip_message
 from regbot.records.text.printable import printable
 from regbot.records.text.words import count
+from regbot.workloads import ranks as rank_records
 from regbot.workloads.guest import (
     MAX_FOLDER_IN_RECORDS,
     Checkout,
@@ -34,18 +35,6 @@ from regbot.workloads.guest import (
 )
 from regbot.workloads.guest_file import GuestFileError
 from regbot.workloads.hang import add_hang_report
-from regbot.workloads.ranks import (
-    ENDED,
-    STEADY,
-    backends_of,
-    code_of,
-    find_step_fault,
-    ledger_of,
-    mean_loss,
-    read_marks,
-    timing_of,
-    training_outcome,
-)
 from regbot.workloads.shapes.model_code import model_hash
 from regbot.workloads.step_profile import describe_dispatcher, ledger_of_profile
 from regbot.workloads.task import Task
@@ -104,7 +93,8 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
         ranks=ranks,
         readable=(root, request),
         writable=checkout.caches,
-        timed_between=(STEADY, ENDED),  # the marks between which GPU clocks, power and temperature are sampled
+        # The marks between which GPU clocks, power and temperature are sampled.
+        timed_between=(rank_records.STEADY, rank_records.ENDED),
     )
     try:
         result = seat.run(launch)
@@ -117,16 +107,16 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
 def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record: RawRecord, node: Node) -> Run:
     """Build the run from the launch's result and the records of all ranks. ``record.path`` contains ``{rank}``."""
     raws, faults = _read_records(task, record)  # usable records by rank, and why other records cannot be used
-    marks = read_marks(record.path.parent)  # the time of the steps by the system's clock, from files that rank 0 made
+    marks = rank_records.read_marks(record.path.parent)  # the system's clock, from files that rank 0 made
     outcome, reason = determine_outcome(result, raws, faults, task, task.parallelism.world_size)
     if outcome == "ok":
         steps_by_rank = {rank: raw.steps for rank, raw in raws.items()}
-        if fault := find_step_fault(steps_by_rank, spec.steps, spec.cut, marks):
+        if fault := rank_records.find_step_fault(steps_by_rank, spec.steps, spec.cut, marks):
             outcome, reason = "bad_record", f"{fault}; the run was not used"
         else:
-            outcome, reason = training_outcome(raws, spec.steps)
+            outcome, reason = rank_records.training_outcome(raws, spec.steps)
     is_complete = not faults and len(raws) == task.parallelism.world_size
-    timing = timing_of(raws, spec.steps, spec.cut, marks) if is_complete else None
+    timing = rank_records.timing_of(raws, spec.steps, spec.cut, marks) if is_complete else None
     if outcome == "ok" and timing is None:
         outcome, reason = "bad_record", "its ranks' reports about their steps are inconsistent; the run was not used"
     warnings = engine_warnings(result)
@@ -148,11 +138,11 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
     all_ranks_counted = len(ledgers) == len(raws)
     complete_run = run.model_copy(
         update={
-            "ledger": ledger_of(ledgers) if outcome == "ok" and all_ranks_counted else None,
-            "loss": mean_loss([raw.loss for raw in raws.values()]),
+            "ledger": rank_records.ledger_of(ledgers) if outcome == "ok" and all_ranks_counted else None,
+            "loss": rank_records.mean_loss([raw.loss for raw in raws.values()]),
             "timing": timing,
-            "backends": backends_of([raw.backends for raw in raws.values()]),
-            "code": code_of([raw.code for raw in raws.values()]),
+            "backends": rank_records.backends_of([raw.backends for raw in raws.values()]),
+            "code": rank_records.code_of([raw.code for raw in raws.values()]),
             # The guest does not report the hash of regbot's model, because code under test could change it.
             "environment": environment and environment.model_copy(update={"model": model_hash(task.workload.adapter)}),
             "peak_rss_bytes": max((raw.peak_rss_bytes or 0 for raw in raws.values()), default=0),

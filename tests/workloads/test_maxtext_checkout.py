@@ -167,20 +167,6 @@ def test_a_moved_target_is_invalid_by_its_name(checkout: Path, name: str, old: s
     assert_invalid(run(checkout), "regbot does not support this revision", moved)
 
 
-def test_a_renamed_key_that_regbot_sets_is_invalid_by_its_name(checkout: Path) -> None:
-    edit(checkout, "configs/pyconfig.py", "'jax_cache_dir'", "'jax_cache_folder'")
-    assert_invalid(
-        run(checkout),
-        "regbot does not support this revision: MaxText has no key 'jax_cache_dir', which regbot sets; did you mean "
-        "jax_cache_folder?",
-    )
-
-
-def test_a_key_of_the_user_that_maxtext_lacks_is_not_the_revisions_fault(checkout: Path) -> None:
-    found = run(checkout, config={"remat_polcy": "full"})
-    assert_invalid(found, "MaxText refuses the configuration: it has no key 'remat_polcy'")
-
-
 def test_a_workload_may_set_the_batch_of_a_shape(checkout: Path) -> None:
     assert "the reduced MaxText compiles nothing" in run(checkout, config={"per_device_batch_size": 11}).reason
     edit(checkout, "configs/pyconfig.py", "values = dict(", "values = dict(per_device_batch_size='12') | dict(")

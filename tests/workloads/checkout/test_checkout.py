@@ -161,16 +161,6 @@ def test_a_commit_of_a_shallow_clone_is_checked_out(repo: Repository, tmp_path: 
     assert Repository(tree.path).git("rev-list", "--count", "HEAD") == "1"
 
 
-def test_the_users_hooks_do_not_run(repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "hooks").mkdir()
-    (tmp_path / "hooks" / "post-checkout").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
-    (tmp_path / "hooks" / "post-checkout").chmod(0o755)
-    (tmp_path / "config").write_text(f"[core]\nhooksPath = {tmp_path}/hooks\n")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    make(repo, tmp_path / "cache")
-    assert not (tmp_path / "ran").exists()
-
-
 def test_a_complete_worktree_is_used_again_without_building(repo: Repository, tmp_path: Path) -> None:
     build = f"echo built >> {tmp_path}/builds; echo '*.so' > .gitignore; echo product > untracked.so; mkdir -m 0 shut"
     first = make(repo, tmp_path / "cache", "pr", build)

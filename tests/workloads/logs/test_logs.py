@@ -235,12 +235,6 @@ def test_maxtext_lines_with_and_without_their_optional_fields(log: Path) -> None
     assert run.warnings == ()
 
 
-def test_maxtext_times_with_thousands_separators_are_read_whole(log: Path) -> None:
-    written = ("1,234.500", "1,234,567", "999.25")
-    lines = [maxtext_line(step).replace("seconds: 5.667", f"seconds: {time}") for step, time in enumerate(written)]
-    assert read(log, lines).step_s == (1234.5, 1234567.0, 999.25)
-
-
 def metrics(step: float, seconds: float, **more: float) -> str:
     entry = {"learning/loss": 10.5, "perf/step_time_seconds": seconds, "perf/per_device_tflops_per_sec": 134.9}
     return json.dumps({**entry, "step": step, "run_name": "moe", **more})
@@ -297,12 +291,6 @@ def test_golden_values_of_every_step_are_step_times(log: Path) -> None:
     assert read(log, golden({1: "nan", 2: 0.5, 3: 0.6, 4: 0.5})).steps_per_value == 1
     assert read(log, golden({1: "nan", 5: 0.5, 10: 0.6})).steps_per_value is None
     assert read(log, golden({100: 0.5})).steps_per_value is None, "one value tells of no interval"
-
-
-def test_old_golden_values_are_lists(log: Path) -> None:
-    values = {"start_step": 0, "end_step": 15, "step_interval": 5, "values": ["nan", 2.0, 2.5]}
-    run = read(log, json.dumps({"iteration-time": values}))
-    assert [(step.number, step.seconds) for step in run.steps] == [(0, None), (5, 2.0), (10, 2.5)]
 
 
 @pytest.mark.parametrize(
