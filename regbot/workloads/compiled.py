@@ -1,12 +1,9 @@
 """Count the collectives of one step in a compiled program that a guest wrote, for adapters that run no step.
 
-The guest's record names two files in the record folder, and the mesh that the program was compiled for. This module
-counts the collectives in both files itself; the guest reports no counts. The first file is the program of the workload.
-The second file is a planted program with known collectives. The counts in the planted program show whether the reader
-of HLO text understands what this version of XLA writes.
-
-A compiled program has devices, but no mesh axes. So each group of devices gets the name of the mesh axes that connect
-the same devices. A group along two axes gets a name such as ``fsdp+ep``.
+This module counts in two files itself; the guest reports no counts. The first is the program of the workload. The
+second is a planted program with known collectives, which shows whether the reader understands this version of XLA. A
+compiled program has no mesh axes, so a group of devices gets the name of the mesh axes that connect the same devices,
+such as ``fsdp+ep``.
 """
 
 import math
@@ -28,10 +25,9 @@ EXPERT_AXIS = "ep"
 
 
 def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_bytes: int) -> Ledger:
-    """Return the ledger of a compiled program.
+    """Return the ledger of the program that ``claim``, a part of the guest's record, names in ``folder``.
 
-    ``claim`` is the part of the guest's record that names the program, the planted program and the mesh. ``folder`` has
-    the guest's files, each of at most ``max_bytes``. Raises GuestFileError if a file or the mesh does not fit the task.
+    Raises GuestFileError if a file cannot be used, has more than ``max_bytes``, or does not fit the task.
     """
     _check_mesh(claim.mesh, task)
     paths = [folder / claim.program, folder / claim.planted]

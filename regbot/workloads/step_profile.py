@@ -1,18 +1,9 @@
 """Ledger of profiled steps, for timed runs whose step is compiled or captured in CUDA graphs.
 
 The guest writes two Kineto traces: of three steps, and of planted collectives. This module reads both; the guest
-reports no counts. A profile gives a ledger only if all of this holds:
-
-- The trace is of rank 0 of the requested world, and its steps are alike.
-- The trace of planted collectives has exactly these. With NCCL, it has their kernels too.
-- The number of collectives in the counted steps equals the advance of the process groups' sequence numbers, which the
-  guest reports.
-- All communication in the trace is a collective of a known kind, and each NCCL kernel is linked to the call that
-  launched it. Collectives in a replayed CUDA graph have no call, so their sizes are unknown.
-
-A trace names the process group of a collective only if the backend records it, and gloo does not. A collective of gloo
-is counted if all groups that it can belong to have the same ranks. Otherwise the profile gives no ledger. A group of
-which only the ranks are known gets the names of all axes with these ranks.
+reports no counts. A profile gives a ledger only if the trace is of rank 0 of the requested world, its steps are alike,
+and all its communication is a collective of a known kind and group. Those in a replayed CUDA graph have no call, so
+their sizes are unknown. gloo records no group, so its collectives need groups that all have the same ranks.
 
 The ledger does not say how much of the communication was exposed. That is a time, and three steps of one run say too
 little about times. Pairs of timed runs measure them.
@@ -109,10 +100,8 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
 
 
 def _name_axes(traced_axes: Mapping[str, Axis], claimed_axes: Mapping[str, Axis]) -> dict[str, str]:
-    """Return names for the axes whose names the trace does not have. The reader labels such an axis ``[RANKS]``.
-
-    The result maps a label to a name. The name is that of the guest's axis with the same ranks. If the guest has
-    several such axes, their names are joined by |.
+    """Return names by label for the axes that the trace labels ``[RANKS]``: those of the guest's axes with the same
+    ranks, joined by |.
     """
     names_by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name, claimed_axis in claimed_axes.items():
@@ -125,10 +114,8 @@ def _name_axes(traced_axes: Mapping[str, Axis], claimed_axes: Mapping[str, Axis]
 
 
 def _check_liveness(claim: RawProfile, planted_ledger: Ledger, step_ledger: Ledger) -> Liveness:
-    """Compare two counts with what the guest reports in ``claim``.
-
-    ``planted_ledger`` has the counted planted collectives, which are all-reduces. They are compared with their number.
-    ``step_ledger`` has the counted steps. They are compared with the advance of the process groups' sequence numbers.
+    """Compare the planted all-reduces with their number, and the counted steps with the advance of the process groups'
+    sequence numbers, which the guest reports.
     """
     seen = 0
     for entry in planted_ledger.entries:
@@ -150,11 +137,10 @@ def _check_liveness(claim: RawProfile, planted_ledger: Ledger, step_ledger: Ledg
 
 
 def describe_dispatcher(ledger: Ledger, task: Task) -> dict[str, Backend]:
-    """Return the dispatcher that ran, under the key ``dispatcher``. The payload of the expert-parallel groups shows it.
+    """Return the dispatcher that ran, under the key ``dispatcher``; {} if none is requested or the ledger shows none.
 
-    Return {} if the workload requests no dispatcher, or if the ledger does not show which one ran. If a data-parallel
-    group has the same ranks, the axis has both names, as in ``ep|dp``, and an all-gather can be FSDP's. So an
-    all-gather counts only if its axis is ``ep`` alone.
+    If a data-parallel group has the same ranks, the axis has both names, as in ``ep|dp``, and an all-gather can be
+    FSDP's. So an all-gather counts only if its axis is ``ep`` alone.
     """
     requested = task.workload.dispatcher
     payload = [entry for entry in ledger.entries if entry.role == "payload" and EXPERT_AXIS in entry.axis.split("|")]

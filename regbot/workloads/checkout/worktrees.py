@@ -1,12 +1,9 @@
 """Create and build worktrees from private clones, and keep them in the cache.
 
-The cache key of a worktree is a digest of its tree, its build commands and its interpreter. Later checks with the same
-key reuse the worktree. The key needs no submodule commits, because the tree determines them. If the tree has
-submodules, origin (without credentials) and the allowed hosts are part of the key, because they decide what may be
-fetched.
-
-If files of a cached worktree have changed, the worktree is created again. Otherwise regbot would measure edited files
-as the commit's code.
+The cache key of a worktree is a digest of its tree, its build commands and its interpreter. The tree determines the
+submodule commits. If it has submodules, origin (without credentials) and the allowed hosts are part of the key, because
+they decide what may be fetched. If files of a cached worktree have changed, it is created again. Otherwise regbot would
+measure edited files as the commit's code.
 """
 
 import contextlib

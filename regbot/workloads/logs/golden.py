@@ -1,14 +1,12 @@
 """Golden values: metrics of a run that the tests of Megatron-LM and Megatron Bridge store and compare with later runs.
 
-Megatron-LM (tests/functional_tests/test_cases, 2026-08-22): the document is metric -> ``{"start_step", "end_step",
-"step_interval", "values": {"1": ..., "5": ...}}``, with seconds under ``iteration-time``. Steps begin at 1. A value is
-the string "nan" if TensorBoard has no value: usually in step 1, and at the end of an interrupted job. The file has only
-every ``step_interval``-th step. A value is the mean over a log interval. If the file has every step, the log interval
-is one step; otherwise the file does not show its length. In older files ``values`` is a list.
+Megatron-LM (tests/functional_tests/test_cases, 2026-08-22): metric -> ``{"start_step", "end_step", "step_interval",
+"values": {"1": ..., "5": ...}}``, with seconds under ``iteration-time``. A value is "nan" if TensorBoard has none, else
+the mean over a log interval, whose length the file does not show unless it has every step. In older files ``values``
+is a list.
 
-Bridge (scripts/performance/utils/evaluate.py): the document is step -> ``{"lm loss", "elapsed time per iteration (ms)",
-"GPU utilization"}``, with steps from 0, and ``alloc`` and ``max_alloc`` beside the steps. The documents of both
-projects may be wrapped in ``baseline`` and ``current``.
+Bridge (scripts/performance/utils/evaluate.py): step -> ``{"lm loss", "elapsed time per iteration (ms)",
+"GPU utilization"}``, from 0. The documents of both projects may be wrapped in ``baseline`` and ``current``.
 """
 
 import math
