@@ -48,13 +48,10 @@ def judge_sessions(
     out: Path | None,
     baselines: Path | None = None,
 ) -> CheckResult:
-    """Judge several stored sessions that compare the same two arms, as if they were one session.
+    """Judge several stored sessions of the same two arms as if they were one session, with all of their pairs.
 
-    The settings come from the file ``config``, or else from the first session, and so do the declared changes if
-    ``expectations`` has none. ``baselines`` is a folder whose stored references replace those in the sessions. If
-    several sessions timed the same workload, all of their pairs count. ``out`` None writes no report.
-
-    Raises RecordError, ConfigError.
+    Settings and declared changes come from ``config`` and ``expectations``, or else from the first session. The
+    references in ``baselines`` replace those in the sessions. Raises RecordError, ConfigError.
     """
     sessions = [read_session(file) for file in files]
     first_header = sessions[0].header
@@ -96,9 +93,9 @@ def judge_sessions(
 
 
 def replace_references(session: Session, store: Store) -> Session:
-    """Return ``session`` with its stored references and stored traces replaced by those of ``store``.
-
-    References are looked up for the node class of the workload's runs, or of this machine if no run names its node."""
+    """Return ``session`` with the stored references and traces of ``store``, for the node class of the workload's runs,
+    or of this machine if no run names its node.
+    """
     header = session.header
     plans, warnings = [], list(header.warnings)
     for plan in header.timed:
@@ -114,10 +111,8 @@ def replace_references(session: Session, store: Store) -> Session:
 
 
 def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Run]:
-    """Return the runs of all sessions.
-
-    If two sessions timed the same workload, the blocks of the later session get the numbers after those of the earlier
-    one. The later session's runs without a block (warm launches and runs of head alone) are left out.
+    """Return the runs of all sessions. The blocks of later sessions of a workload are numbered after those of earlier
+    ones, and their runs without a block (warm launches and runs of head alone) are left out.
 
     Raises RecordError if a session or a run occurs twice, because its times would count twice.
     """
@@ -152,10 +147,9 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
 
 
 def _refuse_copied_run(run: Run, file_index_by_times: dict[tuple[float, ...], int], index: int, file: Path) -> None:
-    """Raise RecordError if a run in an earlier file has exactly the same step times and duration.
+    """Two launches never take equal times in every step, except in a simulator where all steps take the same time.
 
-    Two launches never take equal times in every step. Runs in which all steps take the same time come from a simulator.
-    They are not compared. ``file_index_by_times`` gets the times of this run. ``index`` is the index of ``file``.
+    ``file_index_by_times`` gets the times of this run. ``index`` is the index of ``file``.
     """
     step_times = tuple(run.timing.step_s) if run.timing is not None else ()
     if len(set(step_times)) <= 1:

@@ -1,8 +1,4 @@
-"""The verdict on files of step times, with one workload, ``files``: did throughput change?
-
-Paired files are judged by the same test as the sessions of a check. The difference of unpaired files includes the
-effects of nodes and sessions, so they decide only if they show that all runs are of one session.
-"""
+"""The verdict on files of step times, with one workload, ``files``: did throughput change?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,10 +46,7 @@ class ComparisonOptions:
 
 
 def compare(options: ComparisonOptions) -> Verdict:
-    """Compare the files and return the verdict.
-
-    Raises ConfigError for wrong options, RecordError for an unreadable file.
-    """
+    """Raises ConfigError for wrong options, RecordError for an unreadable file."""
     _check_options(options)
     base, head = (
         [read_steps(path, options.skip, options.tokens_per_step) for path in paths]
@@ -91,7 +84,6 @@ def compare(options: ComparisonOptions) -> Verdict:
 def _throughput_section(
     base: Sequence[StepFile], head: Sequence[StepFile], options: ComparisonOptions
 ) -> tuple[Throughput, list[str]]:
-    """Return the throughput section of files that can be compared, and warnings."""
     given_sd = None if options.noise_pct is None else options.noise_pct / 100
     make_section = paired_section if options.paired else unpaired_section
     section, section_warnings = make_section(base, head, given_sd)
@@ -105,7 +97,6 @@ def _throughput_section(
 
 
 def _check_options(options: ComparisonOptions) -> None:
-    """Raise ConfigError if options are out of range, exclude each other, or name a file twice."""
     if not options.base or not options.head:
         raise ConfigError("both arms need a file: --base FILE... --head FILE...")
     if options.paired and len(options.base) != len(options.head):
@@ -135,7 +126,6 @@ def _check_options(options: ComparisonOptions) -> None:
 
 
 def _arm(name: Literal["base", "head"], paths: Sequence[Path]) -> Arm:
-    """Build an arm without a commit. Its revision is the list of file names."""
     revision = ", ".join(printable(str(path)) for path in paths)
     if len(revision) > REVISION_CHARACTERS:
         revision = f"{revision[:CUT_REVISION_CHARACTERS]} ... ({len(paths)} files)"
