@@ -159,7 +159,7 @@ def read_ledgers(paths: Sequence[Path], format_name: str = "") -> Ledger:
 
 
 def read_ledger(path: Path, format_name: str = "") -> Ledger:
-    """Read a ledger record, a run record, or a file in any known format ('' detects it). Raises RecordError, ReadError."""
+    """Read a ledger or run record, or a file in a known format, '' to detect it. Raises RecordError, ReadError."""
     source = Source(path)
     if format_name or not _RECORD.match(source.head):
         return read_file(path, format_name)

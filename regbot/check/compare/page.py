@@ -43,13 +43,11 @@ def _headline(section: Throughput) -> str:
     if section.decision is None:  # the files could not be compared
         return section.reasons[0]
     words = DECISION_WORDS[section.decision]
-    deciding_tests = [test for test in section.tests if test.decision == section.decision]
-    if section.decision == "undecided":  # no test decided, so the estimate is that of the median
-        deciding_tests = []
-    if deciding_tests and all(test.summary != "median" for test in deciding_tests):
-        deciding = deciding_tests[0]
-        interval = _format_interval(deciding.estimate_pct, deciding.low_pct, deciding.high_pct)
-        words += f" by its {deciding.summary} step time, {interval}"
+    # No test decides an undecided section, so the estimate is that of the median.
+    deciding = [test for test in section.tests if test.decision == section.decision != "undecided"]
+    if deciding and all(test.summary != "median" for test in deciding):
+        interval = _format_interval(deciding[0].estimate_pct, deciding[0].low_pct, deciding[0].high_pct)
+        words += f" by its {deciding[0].summary} step time, {interval}"
     elif section.estimate_pct is not None:
         words += f", {_format_interval(section.estimate_pct, section.low_pct, section.high_pct)}"
     if section.pairs:

@@ -255,19 +255,15 @@ def _pairs_advice(estimates: Mapping[str, float], command: str) -> str:
 
     ``estimates`` are percentages. ``command`` are the words between how to run and the numbers of pairs.
     """
-    # On the log scale, a speed-up counts like a slowdown by the same factor.
+    # On the log scale, a speed-up counts like a slowdown by the same factor. Few runs support no more digits.
     largest = max(abs(math.log1p(value / 100)) for value in estimates.values())
-    # Round to whole percents, because so few runs do not support more digits.
     pct = max(round(percent(largest)), round(SETTINGS.threshold_pct))
+    target = f"{'or rule out ' if pct == round(SETTINGS.threshold_pct) else ''}a difference of {pct}%"
     if pct > UNUSUAL_PCT:
         target = "a difference like this"
-    else:
-        target = f"{'or rule out ' if pct == round(SETTINGS.threshold_pct) else ''}a difference of {pct}%"
     thresholds = Thresholds(delta=math.log1p(pct / 100), eps=THRESHOLDS.eps)
     needed = [pairs_needed(noise_pct / 100, ALPHA, thresholds) for noise_pct in PAIR_NOISE_PCT]
-    quiet, typical, noisy = (
-        f"{number}" if number is not None and number <= LOOKS[-1] else f"more than {LOOKS[-1]}" for number in needed
-    )
+    quiet, typical, noisy = (f"{n}" if n is not None and n <= LOOKS[-1] else f"more than {LOOKS[-1]}" for n in needed)
     quiet_pct, typical_pct, noisy_pct = PAIR_NOISE_PCT
     return (
         f"to prove {target}, run base and head in turn on one node{command} {quiet} pairs on a quiet node "

@@ -12,16 +12,12 @@ from regbot.check.compare.sections import paired_section, unpaired_section, with
 from regbot.check.compare.steady_cut import align_steps, describe_left_out
 from regbot.records.config import ConfigError
 from regbot.records.run import Arm
-from regbot.records.text.clip import clip_message
+from regbot.records.text.clip import clip, clip_message
 from regbot.records.text.printable import printable
 from regbot.records.verdict import Throughput, Validity, Verdict, WorkloadVerdict, compute_overall_status
 
 WORKLOAD = "files"
 """Name of the one workload in the verdict."""
-
-REVISION_CHARACTERS = 500
-"""Longer lists of file names are cut to ``CUT_REVISION_CHARACTERS``."""
-CUT_REVISION_CHARACTERS = 460
 
 NO_COMMIT = "0" * 40
 """Stands for the commit and the tree of an arm, because files have neither."""
@@ -52,11 +48,6 @@ def compare(options: ComparisonOptions) -> Verdict:
         [read_steps(path, options.skip, options.tokens_per_step) for path in paths]
         for paths in (options.base, options.head)
     )
-    has_torchtitan_log = any(file.log and file.log.format == "torchtitan" for file in (*base, *head))
-    if options.tokens_per_step is not None and not has_torchtitan_log:
-        raise ConfigError(
-            "--tokens-per-step is for step lines of torchtitan, but no file has them", "leave out --tokens-per-step"
-        )
     all_faults = list(faults(base, head, options.paired))
     section_warnings: list[str] = []
     if all_faults:
@@ -113,20 +104,15 @@ def _check_options(options: ComparisonOptions) -> None:
         raise ConfigError(
             f"--tokens-per-step {options.tokens_per_step:g}: must be above 0", "give the tokens of one step on one rank"
         )
-    given_paths: dict[Path, Path] = {}  # resolved path -> path as given
+    given_paths: set[Path] = set()
     for path in (*options.base, *options.head):
-        resolved = path.resolve()
-        if resolved in given_paths:
-            earlier_path = given_paths[resolved]
-            alias = f" (also as {printable(str(earlier_path))})" if earlier_path != path else ""
+        if path.resolve() in given_paths:
             raise ConfigError(
-                f"{printable(str(path))}: is given twice{alias}", "one file is one run, and each run counts once"
+                f"{printable(str(path))}: is given twice", "one file is one run, and each run counts once"
             )
-        given_paths[resolved] = path
+        given_paths.add(path.resolve())
 
 
 def _arm(name: Literal["base", "head"], paths: Sequence[Path]) -> Arm:
-    revision = ", ".join(printable(str(path)) for path in paths)
-    if len(revision) > REVISION_CHARACTERS:
-        revision = f"{revision[:CUT_REVISION_CHARACTERS]} ... ({len(paths)} files)"
+    revision = clip(", ".join(printable(str(path)) for path in paths), 500)
     return Arm(name=name, revision=revision, commit=NO_COMMIT, tree=NO_COMMIT)

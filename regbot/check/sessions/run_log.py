@@ -78,7 +78,7 @@ class RunLog(Generic[C]):
             raise RecordError(message, advice) from error
 
     def resume(self, planned: Record) -> C | None:
-        """Return the content of the log, without an incomplete last line; None if no line is left. Raises RecordError."""
+        """Return the content of the log, without a torn last line; None if no line is left. Raises RecordError."""
         if not self.path.exists():
             return None
         drop_torn_line(self.path)

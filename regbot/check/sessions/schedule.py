@@ -80,7 +80,7 @@ def next_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node:
 
 
 def _head_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
-    """Return the next run of head alone: slot 0 is the warm launch. After a failure or on another node all begin again."""
+    """Return the next run of head alone: slot 0 is the warm launch. After a failure or elsewhere all begin again."""
     attempt = max((run.attempt for run in runs), default=1)
     attempt_runs = [run for run in runs if run.attempt == attempt]
     if any(not is_sound(run) for run in attempt_runs) or _is_on_other_node(attempt_runs, node):
@@ -201,14 +201,13 @@ def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan
     else:
         estimate = "no pair yet"
     session_runs = [run for run in runs if not run.is_from_earlier_session]
-    seconds_of_paired_runs = [run.wall_s for run in session_runs if run.position is not None and run.position.block]
-    if not seconds_of_paired_runs:
+    seconds = [run.wall_s for run in session_runs if run.position is not None and run.position.block]
+    if not seconds:
         return estimate
     runs_left = max(0, max_runs(runs, plan) - len(session_runs))
-    minutes_left = runs_left * mean(seconds_of_paired_runs) / 60
+    minutes_left = runs_left * mean(seconds) / 60
     if header.budget_min is not None:
-        spent_min = sum(run.wall_s for run in session_runs) / 60
-        minutes_left = min(minutes_left, max(0.0, header.budget_min - spent_min))
+        minutes_left = min(minutes_left, max(0.0, header.budget_min - sum(run.wall_s for run in session_runs) / 60))
     return f"{estimate}, at most {runs_left} runs and {minutes_left:.1f} min more"
 
 

@@ -251,8 +251,8 @@ def explain_profile(runs: Sequence[Run], arm: Arm) -> str:
 
 def _describe_slot(slot: Slot) -> str:
     retry = " again" if slot.attempt > 1 else ""
-    if slot.position.order == "head":  # the order of runs of head alone
-        return f"head alone{retry}, {f'run {slot.position.slot}' if slot.position.slot else 'warm'}"
-    if not slot.position.block:
+    is_head_only = slot.position.order == "head"
+    if not slot.position.block and not (is_head_only and slot.position.slot):
         return f"warm {slot.arm}{retry}"
-    return f"block {slot.position.block}{retry} {slot.position.order}, run {slot.position.slot + 1} ({slot.arm})"
+    block = f"block {slot.position.block}{retry} {slot.position.order}"
+    return f"{'head alone' if is_head_only else block}, run {slot.position.slot + 1} ({slot.arm})"
