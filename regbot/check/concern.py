@@ -145,7 +145,10 @@ def _prove(
     gaps = [] if needed else ["a command does not report which files it loads"]
     proof_commit: str | None = None
     for evidence in needed:
-        session = _find_session(store, task.entry, evidence, change.base)
+        try:
+            session = newest_session(store, task.entry, evidence.variant, evidence.tier, change.base)
+        except RecordError:  # an unusable session proves nothing; the check of measured workloads warns about it
+            session = None
         if session is None or session.loaded_files is None:
             gaps.append(f"no stored {evidence.noun} of the base lists the files that it loaded")
             continue
@@ -164,13 +167,6 @@ def _prove(
     return UnconcernedWorkload(
         entry=task.entry, proof=proof_commit, reason="the stored runs of the base loaded none of the changed files"
     )
-
-
-def _find_session(store: Store, entry: str, evidence: LoadEvidence, commit: str) -> Baseline | None:
-    try:
-        return newest_session(store, entry, evidence.variant, evidence.tier, commit)
-    except RecordError:  # an unusable session proves nothing; the check of measured workloads warns about it
-        return None
 
 
 def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, workload: Workload) -> Iterator[str]:
@@ -193,10 +189,10 @@ def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, 
 def _find_unreported_file(change: ChangedTrees, changed_files: Sequence[DiffEntry], workload: Workload) -> str:
     """Return the first changed file that a run or its build may read without reporting it; '' if there is none."""
     unreported = (
-        file.name for file in changed_files if (workload.build or not file.is_python) and _may_be_read(change, file)
+        file.name
+        for file in changed_files
+        if (workload.build or not file.is_python)
+        and not file.is_inert(change.inert)
+        and not file.name.startswith(f"{change.stored_folder}/")
     )
     return next(unreported, "")
-
-
-def _may_be_read(change: ChangedTrees, file: DiffEntry) -> bool:
-    return not file.is_inert(change.inert) and not file.name.startswith(f"{change.stored_folder}/")

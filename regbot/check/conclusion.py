@@ -119,30 +119,26 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
     last_blocks: dict[str, int] = {}  # highest block number of each workload
     file_index_by_times: dict[tuple[float, ...], int] = {}  # times of a run -> index of its file, to detect copies
     digests: set[str] = set()
-    timed_workloads: set[str] = set()
     runs: list[Run] = []
     for index, (file, session) in enumerate(zip(files, sessions, strict=True)):
         digest = session_digest(session.header)
-        # Copies of the state before this session, because the loop below changes the originals.
-        earlier_workloads, earlier_last_blocks = set(timed_workloads), dict(last_blocks)
         if digest in digests:
             raise RecordError(f"{file}: is a session that was already given", "give each session once")
         digests.add(digest)
+        offsets = dict(last_blocks)  # of the workloads that an earlier session timed
         for run in session.runs:
             position = run.position
-            if run.tier != "timed" or position is None:
-                runs.append(run)
-                continue
-            _refuse_copied_run(run, file_index_by_times, index, file)
-            timed_workloads.add(run.workload)
-            block_offset = earlier_last_blocks.get(run.workload, 0)
-            if run.workload not in earlier_workloads:
-                runs.append(run)
-            elif position.block:  # 0 for a run without a block
-                shifted = position.model_copy(update={"block": position.block + block_offset})
-                # ``joined`` marks a run of another session. A run that is already marked keeps its mark.
-                runs.append(run.model_copy(update={"position": shifted, "joined": run.joined or digest}))
-            last_blocks[run.workload] = max(last_blocks.get(run.workload, 0), position.block + block_offset)
+            if run.tier == "timed" and position is not None:
+                _refuse_copied_run(run, file_index_by_times, index, file)
+                block = position.block + offsets.get(run.workload, 0)
+                last_blocks[run.workload] = max(last_blocks.get(run.workload, 0), block)
+                if run.workload in offsets:
+                    if not position.block:
+                        continue
+                    shifted = position.model_copy(update={"block": block})
+                    # ``joined`` marks a run of another session. A run that is already marked keeps its mark.
+                    run = run.model_copy(update={"position": shifted, "joined": run.joined or digest})
+            runs.append(run)
     return runs
 
 
