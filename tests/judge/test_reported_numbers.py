@@ -6,7 +6,6 @@ import random
 import re
 from datetime import UTC, datetime
 from functools import cache
-from html import unescape
 from statistics import median
 
 import numpy as np
@@ -25,10 +24,10 @@ from regbot.records.run import CodeProof, RankSteps, Run, Timing
 from regbot.records.session import Session
 from regbot.records.text.units import binary_bytes
 from regbot.records.text.words import count
-from regbot.records.verdict import RankComparison, RankTimes, RunVerdict, Throughput, Verdict
+from regbot.records.verdict import RunVerdict, Throughput, Verdict
 from regbot.report import comment, html
-from regbot.report.notes import format_outcome
 from regbot.report.markdown import prose
+from regbot.report.notes import format_outcome
 from regbot.report.quantities import milliseconds
 from regbot.report.throughput import format_change
 from support.health_builder import gpu, health
@@ -132,29 +131,24 @@ def memory(peak_bytes: int) -> str:
 
 def check_page(session: Session, section: Throughput, page: str) -> None:
     parsed = Page(page)
-    assert [row[:9] for row in parsed.runs] == [
+    assert parsed.runs == [
         [
             str(verdict.number),
             verdict.arm,
             block_of(run),
             format_outcome(run),
-            words_of(verdict),
             cell(verdict.median_s),
             cell(verdict.mean_s),
-            memory(verdict.peak_bytes),
-            f"{verdict.wall_s:.1f}",
+            f"{words_of(verdict)}{f': {verdict.reason[:200]}' if verdict.reason else ''}{earlier_of(run)}",
         ]
         for run, verdict in zip(session.timed_runs(HEADER.workloads[0]), section.runs, strict=True)
     ]
-    reasons = [
-        row[9].removesuffix(f"{len(run.ranks)} ranks") for row, run in zip(parsed.runs, section.runs, strict=True)
+    assert parsed.rows("rank", "peak memory") == [
+        [rank.rank, arm, cell(times.step_s), cell(times.cpu_s), cell(times.wait_s), memory(times.peak_bytes)]
+        for rank in section.ranks
+        for arm, times in (("base", rank.base), ("head", rank.head))
+        if times is not None
     ]
-    assert reasons == [unescape(prose(run.reason, 4000)) for run in section.runs]
-    printed_ranks = [parsed.run_ranks[number] for number, row in enumerate(parsed.rows) if len(row) > 1]
-    assert [[row for row in rows if row] for rows in printed_ranks] == [
-        [rank_row(times) for times in run.ranks] for run in section.runs
-    ]
-    assert [row for row in parsed.arm_ranks if row] == [arm_row(rank) for rank in section.ranks]
     if parsed.dots:
         drawn = [(dot["data-run"], dot["data-role"], dot.get("data-seconds")) for dot in parsed.dots]
         assert drawn == [
@@ -164,16 +158,11 @@ def check_page(session: Session, section: Throughput, page: str) -> None:
 
 def block_of(run: Run) -> str:
     block = run.position.block if run.position else 0
-    return f"{block}{' again' if run.attempt > 1 else ''}" if block else ""
+    return f"{block}{' (repeated)' if run.attempt > 1 else ''}" if block else ""
 
 
-def rank_row(times: RankTimes) -> list[str]:
-    return [times.rank, cell(times.step_s), cell(times.cpu_s), cell(times.wait_s), memory(times.peak_bytes)]
-
-
-def arm_row(rank: RankComparison) -> list[str]:
-    arms = [rank_row(times) if times is not None else [""] * 5 for times in (rank.base, rank.head)]
-    return [rank.rank, *(arm[column] for column in range(1, 5) for arm in arms)]
+def earlier_of(run: Run) -> str:
+    return " (earlier session)" if run.joined else ""
 
 
 def check_run_page(run: Run, verdict: RunVerdict) -> None:
