@@ -49,7 +49,7 @@ def test_the_mean_of_a_run_leaves_out_the_steps_before_its_steady_state() -> Non
     header_ = HEADER.model_copy(update={"timed": [LONG]})
     session = session_of(play(lambda at: slow_start(at, 0.1, 20), header_), header_)
     verdict = judge(session, Config())
-    means = [float(row[6].removesuffix(" ms")) for row in Page(html(verdict, session)).runs if row[4] == "pair"]
+    means = [float(row[5].removesuffix(" ms")) for row in Page(html(verdict, session)).runs if row[6] == "pair"]
     assert means == pytest.approx([100.0] * len(means), abs=0.5), "and not the 120 ms of all steps after the plan's cut"
 
 
