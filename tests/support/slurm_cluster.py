@@ -171,10 +171,6 @@ class Cluster:
         self._wait(reached, timeout_s, lambda: f"job {job_id} is {found.get('JobState')}, not {' or '.join(states)}")
         return found
 
-    def end_in(self, job_id: str, seconds: int) -> None:
-        """Move the end of a running job, as an operator may. Slurm looks every 30 s which jobs are past their end."""
-        self._tell("scontrol", "update", f"JobId={job_id}", f"EndTime=now+{seconds}")
-
     def cancel_all(self, timeout_s: float = 90.0) -> None:
         """Cancel every job and wait until none is left. What ended while the controller was dead takes a minute."""
         for job in self.jobs():
@@ -195,10 +191,6 @@ class Cluster:
             timeout_s,
             lambda: f"not idle after {timeout_s:.0f} s: {self.states()}, {self.jobs()}",
         )
-
-    def wait_node(self, name: str, *states: str, timeout_s: float = 30.0) -> None:
-        """Wait until Slurm calls the node one of ``states``."""
-        self._wait(lambda: self.states()[name] in states, timeout_s, lambda: f"{name} is {self.states()[name]}")
 
     def kill_node(self, name: str, *, jobs: bool = True) -> None:
         """SIGKILL for a node's slurmd; with ``jobs`` for everything that it runs too, as when the power fails."""
@@ -225,10 +217,6 @@ class Cluster:
     def resume(self, name: str) -> None:
         """Give a drained node or one that is down back to the jobs."""
         self._tell("scontrol", "update", f"NodeName={name}", "State=RESUME")
-
-    def set_features(self, name: str, features: str) -> None:
-        """Give a node ``features``, as nodes of one kind of hardware have them."""
-        self._tell("scontrol", "update", f"NodeName={name}", f"AvailableFeatures={features}")
 
     # ---- the controller
 
