@@ -54,10 +54,3 @@ def test_torch_itself_says_whether_it_has_a_name(history: ModuleType) -> None:
         lacks, sentence = history.ask_torch(sys.executable, history.MissingName(module, name))
         assert lacks is expected
         assert f"{'lacks' if expected else 'has'} {module}" in sentence
-
-
-def test_every_revision_of_the_tables_is_repeated(history: ModuleType) -> None:
-    for framework in ("torchtitan", "megatron"):
-        page = (FILE.parents[1] / "docs" / "frameworks" / f"{framework}.md").read_text()
-        assert len(history.HISTORIES[framework].commits) == 9
-        assert [commit for commit in history.HISTORIES[framework].commits if commit not in page] == []

@@ -103,7 +103,7 @@ def calibrate(
         plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True, "measures_luck": True})
         if ENTRY_PATTERN.fullmatch(plan.entry) is None:
             raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
-        sessions = _SessionSeries(options, task, plan, folder, cache, active_engine, watch).run()
+        sessions = _SessionSeries(options, task, plan, folder, cache, active_engine, watch=watch).run()
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
     class_folder = path.parent.parent  # the calibrations lie in a folder below it
@@ -187,6 +187,7 @@ class _SessionSeries:
         folder: Path,
         cache: Path,
         engine: Engine,
+        *,
         watch: Watcher,
     ) -> None:
         self._options, self._task, self._plan, self._engine, self._watch = options, task, plan, engine, watch

@@ -145,7 +145,7 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
         "pass_withheld": test.withheld,
     }
     used_ratios = {name: values[: test.pairs] for name, values in ratios.items()}
-    return _decided_section(test.decision, test.tests, test.alpha, reasons, base, head, used_ratios, **fields)
+    return _decided_section(test.decision, test.tests, test.alpha, reasons, base, head, ratios=used_ratios, **fields)
 
 
 def _pair_count_sentences(test: SequentialTest) -> Iterator[str]:
@@ -206,7 +206,7 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
             f"with this noise, to detect {SETTINGS.threshold_pct:g}% takes {effort} of each arm; pairs on one node "
             "(--paired) take fewer"
         )
-    return _decided_section(decision, tests, ALPHA, reasons, base, head, {}, by="runs"), warnings
+    return _decided_section(decision, tests, ALPHA, reasons, base, head, ratios={}, by="runs"), warnings
 
 
 def _describe_session(session: CommonSession) -> str:
@@ -308,6 +308,7 @@ def _decided_section(
     reasons: Sequence[str],
     base: Files,
     head: Files,
+    *,
     ratios: Mapping[str, Sequence[float]],
     **fields: Any,
 ) -> Throughput:

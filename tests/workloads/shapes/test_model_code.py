@@ -32,7 +32,7 @@ def test_code_of_every_file_of_the_model_is_in_the_hash(code: Path, name: str) -
 
 
 def test_comments_docstrings_and_layout_are_not_in_the_hash(code: Path) -> None:
-    replace(code / "rows.py", '"""Return the inverse', '"""Return, in other words, the inverse')
+    replace(code / "rows.py", '"""The interface of', '"""In other words, the interface of')
     replace(code / "rows.py", "def invert(", "# a comment\n\n\ndef invert(")
     assert hash_files(code, MODEL_FILES["smoke"]) == model_hash("smoke")
 
