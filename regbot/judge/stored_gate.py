@@ -13,12 +13,7 @@ from typing import Any
 from regbot.judge.estimates import format_estimate, percent
 from regbot.judge.interim import count_primary_tests, thresholds
 from regbot.judge.pairs import is_head_only, is_sound, summarise_timing
-from regbot.judge.references import (
-    explain_other_dispatcher,
-    explain_unknown_node,
-    select_reference,
-    stored_levels,
-)
+from regbot.judge.references import explain_other_dispatcher, explain_unknown_node, select_reference, stored_levels
 from regbot.judge.steadiness import has_gpus
 from regbot.judge.training import has_other_trajectory, loss_rounding
 from regbot.records.reference import Reference

@@ -34,11 +34,7 @@ _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 
 
 def choose_next_run(
-    model: CulpritModel,
-    samples: Sequence[Sample],
-    stratum: str,
-    available: Bools,
-    costs: Floats | None = None,
+    model: CulpritModel, samples: Sequence[Sample], stratum: str, available: Bools, costs: Floats | None = None
 ) -> int:
     """Return the point to run next in ``stratum``: the one with the most expected information per unit of ``costs``.
 

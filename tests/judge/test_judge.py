@@ -13,16 +13,7 @@ from regbot.records.run import CodeProof, Environment, Outcome, Run
 from regbot.records.session import Session
 from regbot.records.verdict import RoleCounts, Sharding, Status, Verdict, WireTime, WorkloadVerdict
 from support.judge_cases import A2A, BASE, GATHERED, HEAD
-from support.ledger_builder import (
-    WORKLOAD,
-    backend,
-    edited,
-    entry,
-    smoke_arm,
-    smoke_ledger,
-    smoke_run,
-    smoke_session,
-)
+from support.ledger_builder import WORKLOAD, backend, edited, entry, smoke_arm, smoke_ledger, smoke_run, smoke_session
 from support.timed_builder import HEADER, PLAN, noisy, play, statics
 
 TWO_AXES, IGNORES_MESH = smoke_ledger(world=64), smoke_ledger(world=64, dispatcher="local")

@@ -177,12 +177,7 @@ def test_outliers_of_a_long_search_are_all_recognised() -> None:
 # ---- invariances
 
 SAMPLES = st.lists(
-    st.builds(
-        Sample,
-        point=st.integers(0, 6),
-        value=st.floats(-0.1, 0.1),
-        stratum=st.sampled_from(["a", "b", "c"]),
-    ),
+    st.builds(Sample, point=st.integers(0, 6), value=st.floats(-0.1, 0.1), stratum=st.sampled_from(["a", "b", "c"])),
     min_size=1,
     max_size=25,
 )
@@ -290,17 +285,9 @@ def test_an_effect_above_the_prior_maximum_is_located_too(effect: float, noise: 
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    samples=SAMPLES,
-    noise=NOISES,
-    broken=st.sets(st.integers(0, 6), max_size=6),
-    built=st.sets(st.integers(0, 6)),
-)
+@given(samples=SAMPLES, noise=NOISES, broken=st.sets(st.integers(0, 6), max_size=6), built=st.sets(st.integers(0, 6)))
 def test_a_point_that_cannot_be_measured_is_never_chosen(
-    samples: list[Sample],
-    noise: dict[str, Any],
-    broken: set[int],
-    built: set[int],
+    samples: list[Sample], noise: dict[str, Any], broken: set[int], built: set[int]
 ) -> None:
     model = linear_model(6, **noise)
     available = anywhere(model)

@@ -15,13 +15,7 @@ from typer.testing import CliRunner
 
 from regbot.check.preflight import examine_configuration
 from regbot.cli.app import app
-from regbot.judge.preflight import (
-    facts_of_run,
-    find_advice,
-    find_conflicts,
-    preflight_page,
-    read_dump,
-)
+from regbot.judge.preflight import facts_of_run, find_advice, find_conflicts, preflight_page, read_dump
 from regbot.judge.preflight.conditions import evaluate
 from regbot.judge.preflight.facts import Facts
 from regbot.judge.preflight.page import advice_table, rules_table
@@ -288,14 +282,7 @@ SOUND: Config = {
 }
 """The canonical Qwen3-30B-A3B recipe on 16 H100, with the keys that rules test."""
 
-NODE = facts(
-    {
-        **H100,
-        "requested_dispatcher": "hybridep",
-        "torch": "2.13.0",
-        "transformer_engine": "2.14.0",
-    }
-)
+NODE = facts({**H100, "requested_dispatcher": "hybridep", "torch": "2.13.0", "transformer_engine": "2.14.0"})
 
 
 def test_a_published_recipe_has_no_conflict() -> None:
