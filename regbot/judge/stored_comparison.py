@@ -4,7 +4,7 @@ The comparison decides nothing. If base is not as fast as main was when it was s
 drifted since, or main has changed, and the stored sessions are out of date.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from statistics import fmean
 
 from regbot.judge.estimates import format_estimate, percent
@@ -48,25 +48,36 @@ def compare_times(
     if reason := _explain_incomparable(reference, pairs):
         return StoredTimes(reason=clip_message(reason), sessions=len(reference.sessions)), ()
     alpha = SESSION_ALPHA / count_primary_tests(header)
-    base_predictions = _predict(reference, pairs, "base", alpha) if not header.base.overrides else {}
-    head_predictions = _predict(reference, pairs, "head", alpha) if not header.head.overrides else {}
-    # The first interval of base (median or mean) that shows base outside of the predicted range; None if there is none.
-    outside_prediction = next(
-        (prediction for prediction in base_predictions.values() if prediction.p_value < alpha), None
-    )
-    is_drifted = outside_prediction is not None and len(reference.sessions) >= MIN_SESSIONS
+    predictions = {
+        arm.name: _predict(reference, pairs, arm.name, alpha) if not arm.overrides else {}
+        for arm in (header.base, header.head)
+    }
+    # The first interval of base (median or mean) that shows base outside of the predicted range.
+    outside = next((prediction for prediction in predictions["base"].values() if prediction.p_value < alpha), None)
+    is_drifted = outside is not None and len(reference.sessions) >= MIN_SESSIONS
     times = StoredTimes(
         sessions=len(reference.sessions),
         newest=reference.sessions[-1].measured,
         age_days=find_age_days(reference.sessions[-1].measured, header),
         runs=len(pairs),
         alpha=alpha,
-        tests=[*_stored_tests("base", base_predictions), *_stored_tests("head", head_predictions)],
+        tests=[
+            StoredTest.model_validate(
+                {
+                    "arm": arm,
+                    "summary": name,
+                    "estimate_pct": percent(prediction.estimate),
+                    "low_pct": percent(prediction.low),
+                    "high_pct": percent(prediction.high),
+                    "p_value": prediction.p_value,
+                }
+            )
+            for arm, by_summary in predictions.items()
+            for name, prediction in by_summary.items()
+        ],
         base_drifted=is_drifted,
     )
-    if not is_drifted or outside_prediction is None:
-        return times, ()
-    return times, (_describe_drift(header, reference, outside_prediction),)
+    return times, (_describe_drift(header, reference, outside),) if is_drifted and outside is not None else ()
 
 
 def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
@@ -78,29 +89,13 @@ def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
 
 
 def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float) -> dict[str, PredictionInterval]:
-    # All step times are on the log scale, by summary (median and mean).
     stored_step_times = stored_levels(reference, len(pairs))
-    run_summaries = []  # median and mean step time of each run
-    for pair in pairs:
-        run = pair.base if arm == "base" else pair.head
-        assert run.timing is not None
-        run_summaries.append(summarise_timing(run.timing, pair.cut))
-    arm_step_times = {name: fmean(summary[name] for summary in run_summaries) for name in SUMMARIES}
-    return {name: prediction_interval(stored_step_times[name], arm_step_times[name], alpha) for name in SUMMARIES}
-
-
-def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Iterator[StoredTest]:
-    for name, prediction in predictions.items():
-        yield StoredTest.model_validate(
-            {
-                "arm": arm,
-                "summary": name,
-                "estimate_pct": percent(prediction.estimate),
-                "low_pct": percent(prediction.low),
-                "high_pct": percent(prediction.high),
-                "p_value": prediction.p_value,
-            }
-        )
+    runs = [(pair.base if arm == "base" else pair.head, pair.cut) for pair in pairs]
+    summaries = [summarise_timing(run.timing, cut) for run, cut in runs if run.timing is not None]
+    return {
+        name: prediction_interval(stored_step_times[name], fmean(summary[name] for summary in summaries), alpha)
+        for name in SUMMARIES
+    }
 
 
 def _describe_drift(header: SessionHeader, reference: Reference, prediction: PredictionInterval) -> str:

@@ -5,6 +5,7 @@ failed. Every other case is INVALID.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from regbot.judge.backends import DISPATCHER, uncertain_dispatcher
 from regbot.judge.crashes import explain_doubt_of_sparse_checkout
@@ -15,6 +16,9 @@ from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.text.clip import clip_message
 from regbot.records.verdict import Status, Validity
+
+SlowedBlocks = Mapping[tuple[int, int], str]
+"""Reasons by block and attempt, for the blocks in which the hardware slowed down both arms (``find_slowed_blocks``)."""
 
 
 def judge_failures(runs: Sequence[Run]) -> Validity | None:
@@ -38,15 +42,11 @@ def judge_failures(runs: Sequence[Run]) -> Validity | None:
         if later_failures := [run for run in failures if run.attempt > first_failure.attempt]:
             return _judge_repeated_failure(first_failure, later_failures[0], runs, slowed)
         if not any(run.attempt > first_failure.attempt for run in block_runs):
-            failure_text = _describe_failure_in_session(first_failure, slowed)
+            failure_text = describe_run_failure(first_failure, slowed)
             return make_validity("INVALID", [f"{failure_text}. It was not tried twice: go on with --resume"])
     if runs and runs[-1].outcome == "lost":  # the session lost its node, and no other node was available
         return make_validity("INVALID", [f"{runs[-1].reason}; go on with --resume"])
     return None
-
-
-SlowedBlocks = Mapping[tuple[int, int], str]
-"""Reasons by block and attempt, for the blocks in which the hardware slowed down both arms (``find_slowed_blocks``)."""
 
 
 def _judge_repeated_failure(
@@ -65,20 +65,16 @@ def _judge_repeated_failure(
         if doubt := explain_doubt_of_sparse_checkout(failures):
             return make_validity("INVALID", [clip_message(f"{reason}. {doubt}")])
         return make_validity("FAIL" if base_ran else "INVALID", [reason])
-    reasons = dict.fromkeys(_describe_failure_in_session(run, slowed) for run in failures)
+    reasons = dict.fromkeys(describe_run_failure(run, slowed) for run in failures)
     return make_validity("INVALID", list(reasons))
-
-
-def describe_run_failure(run: Run) -> str:
-    """Return what was wrong with one run, judged without the other runs of its block."""
-    return _describe_failure_in_session(run, slowed={})
 
 
 def _is_slowed(run: Run, slowed: SlowedBlocks) -> bool:
     return run.position is not None and (run.position.block, run.attempt) in slowed
 
 
-def _describe_failure_in_session(run: Run, slowed: SlowedBlocks) -> str:
+def describe_run_failure(run: Run, slowed: SlowedBlocks = MappingProxyType({})) -> str:
+    """Return what was wrong with a run: its outcome, the fault of its node, or the slowdown of its block."""
     if cause := describe_outside_cause(run):
         return f"{run.arm.name} ran on a node that was not fit: {cause}"
     if run.outcome == "ok" and run.position is not None:
@@ -91,13 +87,9 @@ def list_failures(runs: Sequence[Run]) -> Iterator[str]:
     slowed = find_slowed_blocks(runs)  # blocks in which the hardware slowed down both arms
     for run in runs:
         if run.position is not None and (not is_sound(run) or _is_slowed(run, slowed)):
-            if is_head_only(run):
-                block = "the runs of head alone"
-            elif run.position.block == 0:
-                block = "the warm launches"
-            else:
-                block = f"block {run.position.block}"
-            failure = _describe_failure_in_session(run, slowed)
+            block = "the warm launches" if run.position.block == 0 else f"block {run.position.block}"
+            block = "the runs of head alone" if is_head_only(run) else block
+            failure = describe_run_failure(run, slowed)
             yield f"an attempt at {block} does not count, because a run failed: {failure}"
 
 
