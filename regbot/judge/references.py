@@ -33,8 +33,8 @@ def select_reference(plan: TimedPlan, run: Run) -> Reference | str:
         ]
         for reference in same_class
     ]
-    differences = "; ".join(min(differences_of_references, key=len))
-    return f"stored sessions of this node class cannot be compared: {differences or 'they used another clock'}"
+    nearest = min(differences_of_references, key=len)
+    return f"stored sessions of this node class cannot be compared: {'; '.join(nearest) or 'they used another clock'}"
 
 
 def stored_levels(reference: Reference, runs: int = SESSION_RUNS) -> dict[str, list[float]]:

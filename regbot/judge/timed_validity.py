@@ -107,34 +107,29 @@ def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the reasons to distrust the timed runs, without duplicates: each must execute the planned commit with the
+    """Yield the reasons to distrust the timed runs: each must execute the planned commit with the
     planned settings, and those of one arm the same dispatcher, environment and code."""
     good_runs = [run for run in runs if run.outcome == "ok"]
-    reasons: dict[str, None] = {}  # used as an ordered set
     for run in good_runs:
-        planned = header.base if run.arm.name == "base" else header.head
-        reasons |= dict.fromkeys(distrust_code(run, planned))
-        reasons |= dict.fromkeys(_differences_from_plan(run, plan))
+        yield from distrust_code(run, header.base if run.arm.name == "base" else header.head)
+        yield from _differences_from_plan(run, plan)
     runs_that_count = [run for run in good_runs if not is_warm(run)]
-    for run in runs_that_count[1:]:  # runs of different pairs may be on different nodes of one class
-        if mismatch := describe_mismatch(runs_that_count[0], run, same_pair=False):
-            reasons[f"the runs cannot be compared: {mismatch}"] = None
-    reasons |= dict.fromkeys(
-        f"the runs cannot be compared: {mismatch}" for mismatch in _pair_mismatches(runs_that_count)
-    )
+    # Runs of different pairs may be on different nodes of one class.
+    mismatches = [describe_mismatch(runs_that_count[0], run, same_pair=False) for run in runs_that_count[1:]]
+    for mismatch in (*mismatches, *_pair_mismatches(runs_that_count)):
+        if mismatch:
+            yield f"the runs cannot be compared: {mismatch}"
     for arm in (header.base, header.head):
         arm_runs = [run for run in good_runs if run.arm.name == arm.name]
-        requested = arm.overrides.get("dispatcher", plan.dispatcher)
-        reasons |= dict.fromkeys(uncertain_dispatcher(arm_runs, str(requested)) if arm_runs else ())
+        if arm_runs:
+            yield from uncertain_dispatcher(arm_runs, str(arm.overrides.get("dispatcher", plan.dispatcher)))
         if len({run.environment.model_dump_json() for run in arm_runs if run.environment is not None}) > 1:
-            reasons[f"{arm.name}: its software environment changed during the session"] = None
+            yield f"{arm.name}: its software environment changed during the session"
         first_digests: dict[str, str] = {}
         for run in arm_runs:
-            digests = run.code.files if run.code is not None else {}
-            for path, digest in digests.items():
+            for path, digest in (run.code.files if run.code is not None else {}).items():
                 if first_digests.setdefault(path, digest) != digest:
-                    reasons[f"{arm.name}: the code of {path} changed between runs"] = None
-    yield from reasons
+                    yield f"{arm.name}: the code of {path} changed between runs"
 
 
 def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
