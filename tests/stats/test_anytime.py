@@ -2,8 +2,6 @@
 
 import math
 import random
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -80,17 +78,3 @@ class TestDecision:
         assert result.alpha == ANYTIME_ALPHA / 4
         assert result.tests["median"][1] == anytime_interval(values, result.alpha)
         assert result.tests["median"][1].pairs == 26
-
-
-def test_the_example_of_the_documentation_is_right() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
-    section = " ".join(text[text.index("## Extra runs") : text.index("## Several metrics")].split())
-    expected = re.search(r"mean is ([\d.]+) and s is ([\d.]+) over (\d+) pairs", section)
-    assert expected is not None
-    mean, sd, pairs = float(expected[1]), float(expected[2]), int(expected[3])
-    # Any values with that mean and sd will do.
-    away = sd * math.sqrt((pairs - 1) / pairs)
-    values = [mean + away * (-1) ** pair for pair in range(pairs)]
-    always, once = anytime_interval(values, ANYTIME_ALPHA / 2), interval(values, ANYTIME_ALPHA / 2)
-    assert f"it is {always.low:.2f} to {always.high:.2f}" in section
-    assert f"{once.low:.2f} to {once.high:.2f}" in section
