@@ -44,13 +44,13 @@ def _check_run(run: Run) -> Iterator[str]:
         yield f"{name} was not timed by the harness's own clock"
         return
     for rank in timing.ranks.values():
-        if _is_contradicted(sum(rank.step_s), timing.harness_s, STEPS_TOLERANCE):
-            yield _describe_contradiction(name, "its steps", sum(rank.step_s), timing.harness_s)
-        if not has_steady_steps or timing.harness_steady_s is None:
-            continue
-        steady_s = sum(rank.step_s[timing.cut :])
-        if _is_contradicted(steady_s, timing.harness_steady_s, STEADY_TOLERANCE):
-            yield _describe_contradiction(name, "its steps after the warm-up", steady_s, timing.harness_steady_s)
+        claims = [("its steps", sum(rank.step_s), timing.harness_s, STEPS_TOLERANCE)]
+        if has_steady_steps and timing.harness_steady_s is not None:
+            steady_s = sum(rank.step_s[timing.cut :])
+            claims.append(("its steps after the warm-up", steady_s, timing.harness_steady_s, STEADY_TOLERANCE))
+        for steps, steps_s, harness_s, tolerance in claims:
+            if abs(steps_s - harness_s) > max(TOLERANCE_S, tolerance * harness_s):
+                yield f"{name} claims {steps_s:.4g} s for {steps}, but the harness's clock measured {harness_s:.4g} s"
 
 
 def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
@@ -61,11 +61,3 @@ def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
     longest_trace_s = max((run.wall_s for run in runs if run.tier == "static"), default=0.0)
     if longest_trace_s > job_s + JOB_TOLERANCE_S:
         yield f"one trace claims {longest_trace_s:.0f} s, but the whole job took {job_s:.0f} s"
-
-
-def _is_contradicted(claimed_s: float, harness_s: float, tolerance: float) -> bool:
-    return abs(claimed_s - harness_s) > max(TOLERANCE_S, tolerance * harness_s)
-
-
-def _describe_contradiction(name: str, steps: str, claimed_s: float, harness_s: float) -> str:
-    return f"{name} claims {claimed_s:.4g} s for {steps}, but the harness's clock measured {harness_s:.4g} s"

@@ -1,23 +1,13 @@
 """Estimates on the log scale, formatted as percentages of a ratio."""
 
 import math
-from typing import Protocol
 
+from regbot.stats.paired import Interval
+from regbot.stats.prediction import PredictionInterval
+from regbot.stats.unpaired import Difference
 
-class LogEstimate(Protocol):
-    """An estimate with its interval and the standard deviation of what was averaged, on the log scale."""
-
-    @property
-    def estimate(self) -> float: ...
-
-    @property
-    def low(self) -> float: ...
-
-    @property
-    def high(self) -> float: ...
-
-    @property
-    def sd(self) -> float: ...
+LogEstimate = Interval | PredictionInterval | Difference
+"""An estimate with its interval and the standard deviation of what was averaged, on the log scale."""
 
 
 def percent(log_ratio: float) -> float:

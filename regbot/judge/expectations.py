@@ -51,8 +51,11 @@ class Expectation:
 def parse_expectation(text: str) -> Expectation:
     """Parse ``text``. The first two '@' are separators. A workload may contain '@' ('qwen3-30b-a3b@1/ep'); it ends at
     the first colon after the second '@'. Raises ExpectationError."""
-    rule, colon, reason = _split_reason(text)
-    if not colon or not reason:
+    # Earlier colons may belong to an axis that is a rank list ('[0-8:4]'). Without a second '@', all of it is searched.
+    second_at = text.find("@", text.find("@") + 1)
+    workload_text, _, reason_text = text[second_at + 1 :].partition(":")
+    rule, reason = text[: second_at + 1] + workload_text, reason_text.strip()
+    if not reason:
         raise ExpectationError(text, f"the reason is missing; write '{FORM}'")
     parts = [part.strip() for part in rule.split("@", 2)]
     if len(parts) != 3 or not all(parts):
@@ -76,14 +79,6 @@ def accept(findings: Iterable[Finding], expectations: Iterable[Expectation], wor
             update = {"status": "PASS", "accepted": clip(covering_rule.reason, REASON_CHARACTERS)}
         judged.append(finding.model_copy(update=update))
     return judged
-
-
-def _split_reason(text: str) -> tuple[str, str, str]:
-    first_at = text.find("@")
-    second_at = text.find("@", first_at + 1)  # -1 if there is no second '@', so the whole text is searched
-    before_workload, from_workload = text[: second_at + 1], text[second_at + 1 :]
-    workload, colon, reason = from_workload.partition(":")
-    return before_workload + workload, colon, reason.strip()
 
 
 def _normalise(name: str) -> str:

@@ -10,8 +10,7 @@ from regbot.judge.backends import dispatcher_change
 from regbot.judge.expectations import Expectation
 from regbot.judge.profiled_steps import examine_profiles
 from regbot.judge.sharding import judge_sharding
-from regbot.judge.stored_comparison import compare_times
-from regbot.judge.stored_ledger import compare_head_with_stored, compare_with_stored
+from regbot.judge.stored_comparison import compare_head_with_stored, compare_times, compare_with_stored
 from regbot.judge.throughput import judge_timed
 from regbot.judge.validity import TracedRuns, examine_traced_runs
 from regbot.records.config import Config

@@ -37,12 +37,9 @@ def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> Tra
     if not traced.needs_profile and all(is_head_only(run) for run in runs):
         return TracedRuns(Validity(status="PASS", reasons=[]), warnings=(HEAD_ALONE,))
     base, head = choose_run(runs, "base"), choose_run(runs, "head")
-    problems = [
-        *_distrust(header.base, base, is_profiled),
-        *_distrust(header.head, head, is_profiled),
-        *_find_contradictions(runs, "base"),
-        *_find_contradictions(runs, "head"),
-    ]
+    problems: list[str] = []
+    for arm, run in ((header.base, base), (header.head, head)):
+        problems += [*_distrust(arm, run, is_profiled), *_find_contradictions(runs, arm.name)]
     if not problems and base is not None and head is not None:
         problems = [
             *list_incomparabilities(base, head),
@@ -75,22 +72,15 @@ def _find_contradictions(runs: Sequence[Run], arm: str) -> Iterator[str]:
     """Yield a message if the profiles of one arm differ: the verdict compares only one of each arm. Phases are not
     compared, because a profile derives them from the thread that issued a call."""
     ledgers = [
-        run.ledger
-        for run in runs
-        if run.arm.name == arm and run.profile is not None and run.ledger is not None and _has_usable_ledger(run)
+        run.ledger for run in runs if run.arm.name == arm and run.profile and run.ledger and _has_usable_ledger(run)
     ]
-    if not ledgers:
-        return
-    first_sums, *other_runs_sums = [_sum_collectives(ledger) for ledger in ledgers]
+    first_sums, *other_runs_sums = [_sum_collectives(ledger) for ledger in ledgers] or [{}]
     for sums in other_runs_sums:
-        keys = first_sums.keys() | sums.keys()
-        different_keys = sorted(key for key in keys if first_sums.get(key) != sums.get(key))
-        if different_keys:
-            key = different_keys[0]
-            kind, axis, group_size, dtype, role = key
-            first_count, first_bytes = first_sums.get(key, (0, 0))
-            other_count, other_bytes = sums.get(key, (0, 0))
-            more = f", and {len(different_keys) - 1} more" if len(different_keys) > 1 else ""
+        if keys := sorted(key for key in first_sums.keys() | sums.keys() if first_sums.get(key) != sums.get(key)):
+            kind, axis, group_size, dtype, role = keys[0]
+            first_count, first_bytes = first_sums.get(keys[0], (0, 0))
+            other_count, other_bytes = sums.get(keys[0], (0, 0))
+            more = f", and {len(keys) - 1} more" if len(keys) > 1 else ""
             yield (
                 f"{arm}: the profiles of its runs differ, so the collectives of its step are not certain: {role} "
                 f"{kind} over {axis} ({group_size} ranks, {dtype}) is {first_count} calls of {first_bytes:,} bytes in "

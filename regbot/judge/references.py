@@ -25,10 +25,16 @@ def select_reference(plan: TimedPlan, run: Run) -> Reference | str:
         if reference.environment == environment and run.timing is not None and reference.clock == run.timing.clock:
             return reference
     # Explain the reference whose environment differs from that of ``run`` in the fewest fields.
-    run_environment = environment.model_dump()
-    nearest = min(same_class, key=lambda reference: len(_differing_fields(reference, run_environment)))
-    differences = _describe_differing_fields(nearest, run_environment)
-    return f"stored sessions of this node class cannot be compared: {differences or 'they used another clock'}"
+    differences_of_references: list[list[str]] = [
+        [
+            f"{name} is {_format_value(stored)} in stored sessions, {_format_value(own)} here"
+            for name, stored in reference.environment.model_dump().items()
+            if stored != (own := getattr(environment, name))
+        ]
+        for reference in same_class
+    ]
+    nearest = min(differences_of_references, key=len)
+    return f"stored sessions of this node class cannot be compared: {'; '.join(nearest) or 'they used another clock'}"
 
 
 def stored_levels(reference: Reference, runs: int = SESSION_RUNS) -> dict[str, list[float]]:
@@ -65,19 +71,6 @@ def explain_other_dispatcher(reference: Reference, runs: Sequence[Run]) -> str:
         return ""
     arm, arm_executed = runs[0].arm.name, ", ".join(sorted(executed)) or "an unknown one"
     return f"stored sessions executed the dispatcher {reference.executed!r}, and {arm} executed {arm_executed}"
-
-
-def _differing_fields(reference: Reference, environment: dict[str, object]) -> list[str]:
-    return [name for name, value in reference.environment.model_dump().items() if value != environment[name]]
-
-
-def _describe_differing_fields(reference: Reference, environment: dict[str, object]) -> str:
-    stored = reference.environment.model_dump()
-    phrases = [
-        f"{name} is {_format_value(stored[name])} in stored sessions, {_format_value(environment[name])} here"
-        for name in _differing_fields(reference, environment)
-    ]
-    return "; ".join(phrases)
 
 
 def _format_value(value: object) -> str:

@@ -13,12 +13,7 @@ from typing import Any
 from regbot.judge.estimates import format_estimate, percent
 from regbot.judge.interim import count_primary_tests, thresholds
 from regbot.judge.pairs import is_head_only, is_sound, summarise_timing
-from regbot.judge.references import (
-    explain_other_dispatcher,
-    explain_unknown_node,
-    select_reference,
-    stored_levels,
-)
+from regbot.judge.references import explain_other_dispatcher, explain_unknown_node, select_reference, stored_levels
 from regbot.judge.steadiness import has_gpus
 from regbot.judge.training import has_other_trajectory, loss_rounding
 from regbot.records.reference import Reference
@@ -90,11 +85,11 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
         return None
     head = attempt_runs[1:HEAD_RUNS]  # without the warm launch
     doubt = explain_unknown_node(reference, head[-1])
-    doubt = doubt or _explain_difference(reference, head) or _explain_unsteady_head(head)
-    if doubt:
+    if doubt := doubt or _explain_difference(reference, head) or _explain_unsteady_head(head):
         return StoredVerdict(decision=None, reason=doubt, reference=reference)
     # Head's median and mean step time on the log scale, averaged over its runs.
-    levels = {name: fmean(_summarise_run(run)[name] for run in head) for name in SUMMARIES}
+    summaries = [summarise_timing(run.timing, launch_cut(run.timing)) for run in head if run.timing is not None]
+    levels = {name: fmean(summary[name] for summary in summaries) for name in SUMMARIES}
     # The largest slowdown that a pass may leave possible.
     max_bound = math.log1p(header.throughput.screen_bound_pct / 100)
     decision, tests = stored_gate(
@@ -147,11 +142,6 @@ def stored_numbers(result: StoredVerdict) -> dict[str, Any]:
     if result.bound is not None and result.decision in ("within_bound", "no_change", "improved"):
         fields["bound_pct"] = percent(result.bound)
     return fields
-
-
-def _summarise_run(run: Run) -> dict[str, float]:
-    assert run.timing is not None
-    return summarise_timing(run.timing, launch_cut(run.timing))
 
 
 def _explain_unsteady_head(head: Sequence[Run]) -> str:

@@ -145,7 +145,7 @@ def _distrust(
 ) -> TimedResult | None:
     """Return the INVALID result of runs that cannot be trusted, or that ran another dispatcher than the requested one;
     None if there is no such reason. ``last_runs`` has the last good run of each arm that was timed."""
-    if reasons := [*distrust_timed(header, plan, runs)]:
+    if reasons := [*dict.fromkeys(distrust_timed(header, plan, runs))]:
         section = _build_section("INVALID", ["the timed runs cannot be trusted"], **fields)
         return TimedResult(section, make_validity("INVALID", reasons))
     is_pair = len(last_runs) == 2

@@ -5,6 +5,7 @@ failed. Every other case is INVALID.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from regbot.judge.backends import DISPATCHER, uncertain_dispatcher
 from regbot.judge.health import describe_outside_cause, find_slowed_blocks
@@ -14,6 +15,9 @@ from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.text.clip import clip_message
 from regbot.records.verdict import Status, Validity
+
+SlowedBlocks = Mapping[tuple[int, int], str]
+"""Reasons by block and attempt, for the blocks in which the hardware slowed down both arms (``find_slowed_blocks``)."""
 
 
 def judge_failures(runs: Sequence[Run]) -> Validity | None:
@@ -37,15 +41,11 @@ def judge_failures(runs: Sequence[Run]) -> Validity | None:
         if later_failures := [run for run in failures if run.attempt > first_failure.attempt]:
             return _judge_repeated_failure(first_failure, later_failures[0], runs, slowed)
         if not any(run.attempt > first_failure.attempt for run in block_runs):
-            failure_text = _describe_failure_in_session(first_failure, slowed)
+            failure_text = describe_run_failure(first_failure, slowed)
             return make_validity("INVALID", [f"{failure_text}. It was not tried twice: go on with --resume"])
     if runs and runs[-1].outcome == "lost":  # the session lost its node, and no other node was available
         return make_validity("INVALID", [f"{runs[-1].reason}; go on with --resume"])
     return None
-
-
-SlowedBlocks = Mapping[tuple[int, int], str]
-"""Reasons by block and attempt, for the blocks in which the hardware slowed down both arms (``find_slowed_blocks``)."""
 
 
 def _judge_repeated_failure(
@@ -63,20 +63,16 @@ def _judge_repeated_failure(
         base_text = "base ran" if base_ran else "base was not reached"
         reason = f"in both attempts, {describe_failure(second_failure)}; {base_text}"
         return make_validity("FAIL" if base_ran else "INVALID", [reason])
-    reasons = dict.fromkeys(_describe_failure_in_session(run, slowed) for run in failures)
+    reasons = dict.fromkeys(describe_run_failure(run, slowed) for run in failures)
     return make_validity("INVALID", list(reasons))
-
-
-def describe_run_failure(run: Run) -> str:
-    """Return what was wrong with one run, judged without the other runs of its block."""
-    return _describe_failure_in_session(run, slowed={})
 
 
 def _is_slowed(run: Run, slowed: SlowedBlocks) -> bool:
     return run.position is not None and (run.position.block, run.attempt) in slowed
 
 
-def _describe_failure_in_session(run: Run, slowed: SlowedBlocks) -> str:
+def describe_run_failure(run: Run, slowed: SlowedBlocks = MappingProxyType({})) -> str:
+    """Return what was wrong with a run: its outcome, the fault of its node, or the slowdown of its block."""
     if cause := describe_outside_cause(run):
         return f"{run.arm.name} ran on a node that was not fit: {cause}"
     if run.outcome == "ok" and run.position is not None:
@@ -89,13 +85,9 @@ def list_failures(runs: Sequence[Run]) -> Iterator[str]:
     slowed = find_slowed_blocks(runs)  # blocks in which the hardware slowed down both arms
     for run in runs:
         if run.position is not None and (not is_sound(run) or _is_slowed(run, slowed)):
-            if is_head_only(run):
-                block = "the runs of head alone"
-            elif run.position.block == 0:
-                block = "the warm launches"
-            else:
-                block = f"block {run.position.block}"
-            failure = _describe_failure_in_session(run, slowed)
+            block = "the warm launches" if run.position.block == 0 else f"block {run.position.block}"
+            block = "the runs of head alone" if is_head_only(run) else block
+            failure = describe_run_failure(run, slowed)
             yield f"an attempt at {block} does not count, because a run failed: {failure}"
 
 
@@ -113,34 +105,29 @@ def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the reasons to distrust the timed runs, without duplicates: each must execute the planned commit with the
+    """Yield the reasons to distrust the timed runs: each must execute the planned commit with the
     planned settings, and those of one arm the same dispatcher, environment and code."""
     good_runs = [run for run in runs if run.outcome == "ok"]
-    reasons: dict[str, None] = {}  # used as an ordered set
     for run in good_runs:
-        planned = header.base if run.arm.name == "base" else header.head
-        reasons |= dict.fromkeys(distrust_code(run, planned))
-        reasons |= dict.fromkeys(_differences_from_plan(run, plan))
+        yield from distrust_code(run, header.base if run.arm.name == "base" else header.head)
+        yield from _differences_from_plan(run, plan)
     runs_that_count = [run for run in good_runs if not is_warm(run)]
-    for run in runs_that_count[1:]:  # runs of different pairs may be on different nodes of one class
-        if mismatch := describe_mismatch(runs_that_count[0], run, same_pair=False):
-            reasons[f"the runs cannot be compared: {mismatch}"] = None
-    reasons |= dict.fromkeys(
-        f"the runs cannot be compared: {mismatch}" for mismatch in _pair_mismatches(runs_that_count)
-    )
+    # Runs of different pairs may be on different nodes of one class.
+    mismatches = [describe_mismatch(runs_that_count[0], run, same_pair=False) for run in runs_that_count[1:]]
+    for mismatch in (*mismatches, *_pair_mismatches(runs_that_count)):
+        if mismatch:
+            yield f"the runs cannot be compared: {mismatch}"
     for arm in (header.base, header.head):
         arm_runs = [run for run in good_runs if run.arm.name == arm.name]
-        requested = arm.overrides.get("dispatcher", plan.dispatcher)
-        reasons |= dict.fromkeys(uncertain_dispatcher(arm_runs, str(requested)) if arm_runs else ())
+        if arm_runs:
+            yield from uncertain_dispatcher(arm_runs, str(arm.overrides.get("dispatcher", plan.dispatcher)))
         if len({run.environment.model_dump_json() for run in arm_runs if run.environment is not None}) > 1:
-            reasons[f"{arm.name}: its software environment changed during the session"] = None
+            yield f"{arm.name}: its software environment changed during the session"
         first_digests: dict[str, str] = {}
         for run in arm_runs:
-            digests = run.code.files if run.code is not None else {}
-            for path, digest in digests.items():
+            for path, digest in (run.code.files if run.code is not None else {}).items():
                 if first_digests.setdefault(path, digest) != digest:
-                    reasons[f"{arm.name}: the code of {path} changed between runs"] = None
-    yield from reasons
+                    yield f"{arm.name}: the code of {path} changed between runs"
 
 
 def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:

@@ -5,12 +5,11 @@ in a collective.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from statistics import mean, median
 from typing import Literal, NamedTuple
 
 from regbot.judge.pairs import Pair
-from regbot.records.run import RankSteps, Run
+from regbot.records.run import Run
 from regbot.records.text.units import binary_bytes
 from regbot.records.verdict import WallKind
 
@@ -31,15 +30,6 @@ class Wall(NamedTuple):
     sentence: str
 
 
-@dataclass(frozen=True)
-class _Parts:
-    step_s: float
-    wait_s: float
-    """Time in collectives."""
-    peak_bytes: float
-    """Peak memory."""
-
-
 def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wall | None:
     """Return the wall of a difference in step time, None if it is unknown. ``summary``: the one that shows the
     difference; stalls change the mean step time but not the median."""
@@ -47,8 +37,8 @@ def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wal
     head_parts = _measure_parts([(pair.head, pair.cut) for pair in pairs], _STATISTICS[summary])
     if base_parts is None or head_parts is None:
         return None
-    # Head minus base: ``extra_s`` is negative if head is faster.
-    extra_s, extra_wait_s = head_parts.step_s - base_parts.step_s, head_parts.wait_s - base_parts.wait_s
+    (base_s, base_wait_s, base_bytes), (head_s, head_wait_s, head_bytes) = base_parts, head_parts
+    extra_s, extra_wait_s = head_s - base_s, head_wait_s - base_wait_s  # negative if head is faster
     if extra_s == 0 or (extra_s > 0) != is_slowdown:
         # The pairs were decided by the step time of the slowest rank. The parts here are means over all ranks. If the
         # mean moves in the other direction than the slowest rank, its parts cannot explain the difference.
@@ -67,32 +57,27 @@ def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wal
         kind = "not one wall"
         communication = f"{wait_share:.0%} of the {extra_text} is communication (in collectives)"
         sentence = f"{communication}, the rest is outside of collectives"
-    if head_parts.peak_bytes > MEMORY_RISE * base_parts.peak_bytes:
-        sentence += (
-            f"; peak memory rose from {binary_bytes(int(base_parts.peak_bytes))} to "
-            f"{binary_bytes(int(head_parts.peak_bytes))}"
-        )
+    if head_bytes > MEMORY_RISE * base_bytes:
+        sentence += f"; peak memory rose from {binary_bytes(int(base_bytes))} to {binary_bytes(int(head_bytes))}"
     return Wall(kind, sentence)
 
 
-def _measure_parts(runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequence[float]], float]) -> _Parts | None:
-    parts_by_run = [
-        _Parts(
-            step_s=mean(statistic(rank.step_s[cut:]) for rank in run.timing.ranks.values()),
-            wait_s=mean(statistic(rank.wait_s[cut:]) for rank in run.timing.ranks.values()),
-            peak_bytes=run.timing.memory_peak_bytes,
+def _measure_parts(
+    runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequence[float]], float]
+) -> tuple[float, float, float] | None:
+    """Return the step time and its part in collectives (seconds, as means over ranks) and the peak memory, each as the
+    median over runs. ``runs`` has each run with its cut. None if no run has the times of all steps."""
+    parts = [
+        (
+            mean(statistic(rank.step_s[cut:]) for rank in run.timing.ranks.values()),
+            mean(statistic(rank.wait_s[cut:]) for rank in run.timing.ranks.values()),
+            run.timing.memory_peak_bytes,
         )
         for run, cut in runs
-        if run.timing is not None and _has_all_steps(run.timing.ranks.values(), cut)
+        if run.timing is not None
+        and all(len(rank.step_s) > cut and len(rank.wait_s) > cut for rank in run.timing.ranks.values())
     ]
-    if not parts_by_run:
+    if not parts:
         return None
-    return _Parts(
-        median(part.step_s for part in parts_by_run),
-        median(part.wait_s for part in parts_by_run),
-        median(part.peak_bytes for part in parts_by_run),
-    )
-
-
-def _has_all_steps(ranks: Iterable[RankSteps], cut: int) -> bool:
-    return all(len(rank.step_s) > cut and len(rank.wait_s) > cut for rank in ranks)
+    step_s, wait_s, peak_bytes = zip(*parts, strict=True)
+    return median(step_s), median(wait_s), median(peak_bytes)

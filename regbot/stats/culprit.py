@@ -3,7 +3,9 @@
 The points of a range are the commits along first parents, from good (point 0) to bad. Under hypothesis k, point k + 1
 is the culprit: it and all later points are slower by one unknown effect. Under "none" all points are equally fast. The
 logarithm of a run's step time is the sum of a level, the effect if the point is affected, and noise: a contaminated
-Gaussian, whose outliers ``outlier_runs`` finds. Level, effect and noise are integrated out. Their priors:
+Gaussian, in which a
+run is an outlier with the probability ``OUTLIER_SHARE``. Given the set of outliers the model is Gaussian, and the
+posterior is a sum over the few sets that explain the runs best. Level, effect and noise are integrated out. Priors:
 
     level    flat, one for each stratum (the runs of one node and session), so that nodes are never compared with
              each other
@@ -17,13 +19,12 @@ Gaussian, whose outliers ``outlier_runs`` finds. Level, effect and noise are int
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
-
-from regbot.stats.outlier_runs import EvidenceModel, RunTable, inner_products, outlier_weights, plausible_sets
+from scipy.special import log_ndtr, logsumexp
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -47,6 +48,22 @@ NOISE_DEVIATIONS = np.linspace(-2.5, 4.0, 14)
 MIN_REPEATS = 2
 """Minimum number of runs that repeat a point in the same stratum, if no noise is on record. Without repeats, the
 smallest noise of the grid fits best, and then any commit can look like the culprit."""
+
+
+OUTLIER_SHARE = 0.03
+"""Prior probability that a run is an outlier, such as a launch beside another job."""
+
+OUTLIER_SCALE = 10.0
+"""Standard deviation of an outlier, divided by that of another run."""
+
+MIN_SET_SHARE = 0.02
+"""Sets of outliers with a smaller share of the evidence are left out."""
+
+MOST_SETS = 8
+"""Maximum number of sets in the posterior, and of sets that each step of the search extends by one more outlier."""
+
+MOST_OUTLIERS = 8
+"""Maximum number of outliers in a set."""
 
 
 class Sample(NamedTuple):
@@ -175,6 +192,98 @@ def is_noise_known(model: CulpritModel, samples: Sequence[Sample]) -> bool:
     return len(samples) - len(distinct_runs) >= MIN_REPEATS
 
 
+@dataclass(frozen=True)
+class RunTable:
+    """The runs as arrays. ``strata`` has the names of the strata, ``points`` the numbers of the measured points."""
+
+    strata: list[str]
+    points: NDArray[np.intp]
+    values: Floats
+    """Value of each run minus the common mean of all runs, because sums of squares of large values would lose
+    precision."""
+    stratum_rows: NDArray[np.intp]
+    point_columns: NDArray[np.intp]
+    """For each run, the index of its stratum in ``strata``, and of its point in ``points``."""
+
+    @cached_property
+    def can_be_outlier(self) -> Bools:
+        """False for the only run of a stratum, which is compared with no other run."""
+        runs_of_stratum = np.bincount(self.stratum_rows, minlength=len(self.strata))
+        has_other_runs: Bools = runs_of_stratum[self.stratum_rows] > 1
+        return has_other_runs
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the values. Each stratum has a level of its own."""
+        return len(self.values) - len(self.strata)
+
+    def sum_strata(self, weights: Floats) -> "StratumSums":
+        """Return weighted sums over the runs. ``weights`` has the shape (sets, runs)."""
+        strata, points = len(self.strata), len(self.points)
+        runs = np.arange(len(self.values))
+        # Indicator matrices: in which cell (stratum and point) and in which stratum each run is.
+        in_cell, in_stratum = np.zeros((len(runs), strata * points)), np.zeros((len(runs), strata))
+        in_cell[runs, self.stratum_rows * points + self.point_columns] = 1
+        in_stratum[runs, self.stratum_rows] = 1
+        return StratumSums(
+            counts=(weights @ in_cell).reshape(len(weights), strata, points),
+            sums=((weights * self.values) @ in_cell).reshape(len(weights), strata, points),
+            squares=(weights * self.values**2) @ in_stratum,
+        )
+
+
+class StratumSums(NamedTuple):
+    """Sums over the runs, for several sets of outliers."""
+
+    counts: Floats
+    """Array of shape (sets, strata, points): sums of weights."""
+    sums: Floats
+    """Array of shape (sets, strata, points): sums of weighted values."""
+    squares: Floats
+    """Array of shape (sets, strata): sums of weighted squares."""
+
+
+class InnerProducts(NamedTuple):
+    """Weighted inner products over the runs of the values and of the indicator of affected runs. The weighted mean of
+    each stratum is subtracted from both, which removes the level."""
+
+    affected: Floats
+    """Array of shape (sets, groups): A, the product of the indicator with itself."""
+    slope: Floats
+    """Array of shape (sets, groups). It is B, the product of the indicator with the values."""
+    residual: Floats
+    """For each set, the product of the values with themselves."""
+    log_prior: Floats
+    """For each set, the logarithm of its prior probability, with factors of its likelihood."""
+
+
+def _outlier_weights(outliers: Bools) -> Floats:
+    """Return the weight of each run in each set, as an array of shape (sets, runs): 1, or 1 / ``OUTLIER_SCALE``^2 for
+    an outlier."""
+    return np.where(outliers, OUTLIER_SCALE**-2, 1.0)
+
+
+def _inner_products(table: RunTable, hits: Floats, outliers: Bools) -> InnerProducts:
+    """``hits``: array of shape (groups, measured points) with 1 where the group affects the point, else 0.
+    ``outliers``: bool array of shape (sets, runs)."""
+    stratum_sums = table.sum_strata(_outlier_weights(outliers))
+    weights, totals = stratum_sums.counts.sum(axis=2), stratum_sums.sums.sum(axis=2)  # shape (sets, strata)
+    # Sums over the runs at affected points, of shape (sets, strata, groups).
+    affected_weights = stratum_sums.counts @ hits.T
+    affected_totals = stratum_sums.sums @ hits.T
+    # In the names below, a is the indicator of affected runs, and y are the values.
+    # Subtracting the mean of each stratum turns sum(x y) into sum(x y) - sum(x) sum(y) / sum(weights).
+    a_a = (affected_weights - affected_weights**2 / weights[:, :, None]).sum(axis=1)
+    a_y = (affected_totals - affected_weights * (totals / weights)[:, :, None]).sum(axis=1)
+    y_y = (stratum_sums.squares - totals**2 / weights).sum(axis=1)
+    # ``log_odds`` is for one outlier in place of a usual run: the ratio of both probabilities, and the factor 1 /
+    # OUTLIER_SCALE of an outlier's density. The second term of ``log_prior`` is the integral over the level of each
+    # stratum, which is larger if the runs of the stratum have less weight.
+    log_odds = math.log(OUTLIER_SHARE / (1 - OUTLIER_SHARE) / OUTLIER_SCALE)
+    log_prior = outliers.sum(axis=1) * log_odds - np.log(weights).sum(axis=1) / 2
+    return InnerProducts(affected=np.maximum(a_a, 0.0), slope=a_y, residual=np.maximum(y_y, 0.0), log_prior=log_prior)
+
+
 class GroupPosterior(NamedTuple):
     """Posterior over groups of hypotheses. A group is a set of hypotheses that the runs do not distinguish."""
 
@@ -194,22 +303,11 @@ class GroupPosterior(NamedTuple):
     effect_var: Floats
     """Arrays of shape (groups, effects): posterior mean and variance of each Gaussian of the effect, at the noise
     ``noise``."""
-    strata: "Strata"
-    """Sums over the runs of each stratum and point."""
-
-
-class Strata(NamedTuple):
-    """Sums over the runs of each stratum and point. The weight of a run is near 1, and smaller the more probably the
-    run is an outlier."""
-
-    names: list[str]
-    """Names of the strata."""
-    points: NDArray[np.intp]
-    """Numbers of the measured points."""
+    table: RunTable
     counts: Floats
-    """Array of shape (strata, measured points): sums of weights."""
     sums: Floats
-    """Array of the same shape: sums of weighted values. The mean of all runs is subtracted from each value first."""
+    """Arrays of shape (strata, measured points): sums of weights, and of weighted values minus their common mean. The
+    weight of a run is near 1, and smaller the more probably the run is an outlier."""
 
 
 def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPosterior:
@@ -222,19 +320,10 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     prior = np.bincount(labels, weights=model.prior).astype(float)
     with np.errstate(divide="ignore"):
         log_group_prior = np.log(np.append(prior, model.no_culprit))  # the last value is for no culprit
-        log_noise_prior = np.log(model.noise_prior)
-    smallest, largest = float(model.effects[0]), float(model.effects[-1])
-    evidence_model = EvidenceModel(hits, log_group_prior, model.noises, log_noise_prior, smallest, largest)
-    outliers = plausible_sets(table, evidence_model)
-    # For each set of outliers: ``affected`` is A, the inner product of the indicator of affected runs with itself,
-    # ``slope`` is B, its product with the values, and ``residual`` is the product of the values with themselves.
-    # ``log_prior`` is the log prior probability of the set, with factors of its likelihood.
-    fit = inner_products(table, hits, outliers)
+    outliers = _plausible_sets(table, model, hits, log_group_prior)
+    fit = _inner_products(table, hits, outliers)
     variances = model.noises**2
-    # Shape (sets, noises): logarithm of prior times likelihood if no run is affected, up to a constant.
-    # ``table.freedom`` has the degrees of freedom of the values.
-    log_unaffected = log_noise_prior - table.freedom * np.log(model.noises) - fit.residual[:, None] / (2 * variances)
-    log_unaffected += fit.log_prior[:, None]
+    log_unaffected = _log_unaffected(table, model, fit)
     # Axes: sets of outliers, groups, effects, noises. With A and B divided by the variance of a run, a Gaussian of the
     # effect's prior (mean m, sd w) has the likelihood
     # exp((B m + B^2 w^2 / 2 - A m^2 / 2) / (1 + A w^2)) / sqrt(1 + A w^2).
@@ -253,11 +342,8 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     joint += _log_positive((effects + widths**2 * b) / (widths * np.sqrt(variance_ratio)))
     joint -= math.log(len(model.effects))
     no_culprit = log_unaffected + log_group_prior[-1]  # shape (sets, noises)
-    # From logarithms to probabilities. Subtract the largest logarithm first, so that exp does not overflow.
-    top = max(float(joint.max(initial=-math.inf)), float(no_culprit.max()))
-    joint, no_culprit = np.exp(joint - top), np.exp(no_culprit - top)
-    total = float(joint.sum() + no_culprit.sum())
-    joint, no_culprit = joint / total, no_culprit / total
+    log_total = float(np.logaddexp(logsumexp(joint), logsumexp(no_culprit)))
+    joint, no_culprit = np.exp(joint - log_total), np.exp(no_culprit - log_total)
     noise = math.sqrt(float((joint.sum(axis=(0, 1, 2)) + no_culprit.sum(axis=0)) @ variances))
     # Moments of the effect at this noise, for each set; then the mean over the sets by their posterior shares.
     variance_ratio = 1 + fit.affected[:, :, None] / noise**2 * model.widths**2
@@ -270,7 +356,7 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     effect_mean = (set_shares * mean).sum(axis=0)
     effect_var = (set_shares * (var + mean**2)).sum(axis=0) - effect_mean**2
     set_posterior = joint.sum(axis=(1, 2, 3)) + no_culprit.sum(axis=1)
-    run_weights = set_posterior @ outlier_weights(outliers)
+    run_weights = set_posterior @ _outlier_weights(outliers)
     sums = table.sum_strata(run_weights[None, :])
     return GroupPosterior(
         labels=labels,
@@ -281,8 +367,70 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
         noise=noise,
         effect_mean=effect_mean,
         effect_var=np.maximum(effect_var, 0.0),
-        strata=Strata(table.strata, table.points, sums.counts[0], sums.sums[0]),
+        table=table,
+        counts=sums.counts[0],
+        sums=sums.sums[0],
     )
+
+
+def _plausible_sets(table: RunTable, model: CulpritModel, hits: Floats, log_group_prior: Floats) -> Bools:
+    """Return the sets of outliers with a share of the evidence of at least ``MIN_SET_SHARE``, and the empty set, as an
+    array of shape (sets, runs). Each step of the search extends the best sets of the step before by one more outlier.
+    """
+    tried_sets = np.zeros((1, len(table.values)), dtype=bool)  # the empty set
+    evidence = _approximate_evidence(table, model, hits, log_group_prior, tried_sets)
+    sets_to_extend = tried_sets
+    for _ in range(MOST_OUTLIERS):
+        larger_sets = _add_one_outlier(sets_to_extend, table.can_be_outlier)
+        if not len(larger_sets):
+            break
+        larger_evidence = _approximate_evidence(table, model, hits, log_group_prior, larger_sets)
+        tried_sets, evidence = np.concatenate([tried_sets, larger_sets]), np.concatenate([evidence, larger_evidence])
+        min_evidence = float(logsumexp(evidence)) + math.log(MIN_SET_SHARE)
+        best_first = np.argsort(-larger_evidence, kind="stable")
+        plausible_count = int((larger_evidence >= min_evidence).sum())
+        sets_to_extend = larger_sets[best_first[: min(MOST_SETS, plausible_count)]]
+    # Keep the empty set, which is row 0, and the best of the others.
+    best_others = np.argsort(-evidence[1:], kind="stable")[: MOST_SETS - 1] + 1
+    kept_rows = best_others[evidence[best_others] >= float(logsumexp(evidence)) + math.log(MIN_SET_SHARE)]
+    return tried_sets[[0, *kept_rows]]
+
+
+def _add_one_outlier(sets: Bools, can_be_outlier: Bools) -> Bools:
+    rows, runs = np.nonzero(~sets & can_be_outlier)  # every set, with every run that can be added to it
+    larger_sets = sets[rows]
+    larger_sets[np.arange(len(rows)), runs] = True
+    unique_sets: Bools = np.unique(larger_sets, axis=0) if len(sets) > 1 else larger_sets
+    return unique_sets
+
+
+def _approximate_evidence(
+    table: RunTable, model: CulpritModel, hits: Floats, log_group_prior: Floats, outliers: Bools
+) -> Floats:
+    """Return the logarithm of the approximate evidence of each set, up to a constant. The effect is integrated by
+    Laplace's method, under a prior that is flat on the log scale."""
+    fit = _inner_products(table, hits, outliers)
+    variances, smallest, largest = model.noises**2, float(model.effects[0]), float(model.effects[-1])
+    log_unaffected = _log_unaffected(table, model, fit)
+    affected, slope = fit.affected[:, :, None], fit.slope[:, :, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        best_effect = np.clip(np.where(affected > 0, slope / affected, smallest), smallest, largest)
+        log_peak_width = np.log(2 * math.pi * variances / affected) / 2
+        log_width_share = log_peak_width - np.log(best_effect * math.log(largest / smallest))
+    log_likelihood_ratio = (slope * best_effect - affected * best_effect**2 / 2) / variances
+    gain = log_likelihood_ratio + np.minimum(log_width_share, 0.0)  # shape (sets, groups, noises)
+    by_group = log_unaffected[:, None, :] + log_group_prior[:-1, None] + gain
+    no_culprit = log_unaffected + log_group_prior[-1]
+    evidence: Floats = logsumexp(np.concatenate([by_group, no_culprit[:, None, :]], axis=1), axis=(1, 2))
+    return evidence
+
+
+def _log_unaffected(table: RunTable, model: CulpritModel, fit: InnerProducts) -> Floats:
+    """Logarithm of prior times likelihood if no run is affected, up to a constant, of shape (sets, noises)."""
+    with np.errstate(divide="ignore"):
+        log_noise = np.log(model.noise_prior) - table.freedom * np.log(model.noises)
+    unaffected: Floats = log_noise - fit.residual[:, None] / (2 * model.noises**2) + fit.log_prior[:, None]
+    return unaffected
 
 
 def _log_positive(mean: Floats) -> Floats:

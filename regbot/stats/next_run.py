@@ -34,11 +34,7 @@ _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 
 
 def choose_next_run(
-    model: CulpritModel,
-    samples: Sequence[Sample],
-    stratum: str,
-    available: Bools,
-    costs: Floats | None = None,
+    model: CulpritModel, samples: Sequence[Sample], stratum: str, available: Bools, costs: Floats | None = None
 ) -> int:
     """Return the point to run next in ``stratum``: the one with the most expected information per unit of ``costs``.
 
@@ -78,7 +74,7 @@ def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, available: B
     total = float(all_hypotheses.sum())
     for quantile in SPLIT_QUANTILES:
         positions.add(int(np.argmin(np.abs(affected_mass[0] - quantile * total))))
-    measured_points = np.intersect1d(beliefs.strata.points, available_points).tolist()
+    measured_points = np.intersect1d(beliefs.table.points, available_points).tolist()
     chosen = {*measured_points, *(int(available_points[position]) for position in positions)}
     return np.array(sorted(chosen), dtype=np.intp)
 
@@ -133,13 +129,12 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
 def _stratum_level(beliefs: GroupPosterior, hits: Floats, stratum: str) -> tuple[float, Floats, float]:
     """Return the mean value of a stratum, the share of affected runs in that mean for each group, and the variance of
     the mean, which is very large for a stratum without runs."""
-    strata = beliefs.strata
-    if stratum not in strata.names:
+    if stratum not in beliefs.table.strata:
         return 0.0, np.zeros(len(hits)), 1e6 * beliefs.noise**2
-    row = strata.names.index(stratum)
-    run_weight = float(strata.counts[row].sum())
-    level = float(strata.sums[row].sum()) / run_weight
-    affected_share = hits @ strata.counts[row] / run_weight
+    row = beliefs.table.strata.index(stratum)
+    run_weight = float(beliefs.counts[row].sum())
+    level = float(beliefs.sums[row].sum()) / run_weight
+    affected_share = hits @ beliefs.counts[row] / run_weight
     return level, affected_share, beliefs.noise**2 / run_weight
 
 

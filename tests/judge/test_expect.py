@@ -45,10 +45,7 @@ def test_an_axis_that_is_a_rank_list_keeps_its_colon() -> None:
         ("recompute re-dispatches: why", "write 'pattern@axis@workload: reason'"),
         ("@ep@*: why", "write 'pattern@axis@workload: reason'"),
         ("", "the reason is missing"),
-        (
-            "everything@*@*: why",
-            "unknown pattern 'everything'; the patterns are: all-to-all replaced",
-        ),
+        ("everything@*@*: why", "unknown pattern 'everything'; the patterns are: all-to-all replaced"),
         ("*@*@*: why", "unknown pattern '*'"),
     ],
 )

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from regbot.check.sessions.schedule import Slot
-from regbot.check.sessions.timed import explain_profile
 from regbot.judge import judge
 from regbot.judge.backends import uncertain_dispatcher
 from regbot.ledgers import catalogue
@@ -165,13 +164,3 @@ def test_timed_runs_that_could_be_counted_answer_for_traces_that_could_not() -> 
     _, workload = judged(session(counted, counted, refused()))
     assert workload.sharding is not None
     assert (workload.sharding.status, workload.sharding.tier) == ("PASS", "timed")
-
-
-def test_after_a_profiled_run_all_later_runs_are_profiled() -> None:
-    """So both arms of a block have ledgers from the same source, even if only one arm is compiled."""
-    place: Callable[[str], Slot] = lambda arm: Slot(Position(block=0, slot=0, order="ABBA"), 1, arm, 8)  # type: ignore[arg-type]  # noqa: E731
-    counted = timed_run(place("base"), 0.1, ledger=A2A)
-    compiled = timed_run(place("head"), 0.1, **profiled(SAME))
-    assert explain_profile([counted], BASE) == ""
-    assert explain_profile([counted, compiled], HEAD) == REASON
-    assert explain_profile([counted, compiled], BASE) == f"the steps of head are profiled: {REASON}"

@@ -2,21 +2,18 @@
 
 import math
 import random
-from datetime import UTC, datetime
 from functools import cache
 from statistics import median
 
 import numpy as np
 import pytest
 
-from regbot.baselines.intake import Intake, distil
-from regbot.baselines.store import BaselineError
 from regbot.check.sessions.schedule import next_slot
 from regbot.judge import judge
 from regbot.judge.pairs import pair_up
 from regbot.records.config import Config
 from regbot.records.health import Cause
-from regbot.records.run import CodeProof, RankSteps, Run, Timing
+from regbot.records.run import RankSteps, Run, Timing
 from regbot.records.session import Session
 from regbot.records.verdict import RunVerdict, Throughput, Verdict
 from support.health_builder import gpu, health
@@ -26,8 +23,6 @@ from support.verdict_page import section_of
 
 SEEDS = 40
 RANKS = 4
-NOW = datetime(2026, 6, 1, tzinfo=UTC)
-TRUSTED = CodeProof(watched={}, foreign={}, files={})
 
 OTHER = NODE.model_copy(update={"name": "node-4"})
 
@@ -179,25 +174,3 @@ def test_the_storm_holds_every_role_and_every_reason() -> None:
         "its block was repeated",
         "the node was not fit",
     } <= reasons
-
-
-def test_every_number_stored_of_a_run_is_the_verdicts() -> None:
-    stored = 0
-    for session, verdict in map(storm, range(SEEDS)):
-        proven = [run.model_copy(update={"code": TRUSTED}) for run in session.runs if run.tier == "timed"]
-        timed = session.model_copy(update={"runs": proven})
-        try:
-            (baseline,) = distil(timed, verdict, Intake("session.jsonl", "ada", "nightly"), NOW).baselines
-        except BaselineError:
-            continue
-        stored += 1
-        section = section_of(verdict)
-        own_verdicts = [
-            run_verdict for run, run_verdict in zip(timed.runs, section.runs, strict=True) if run.joined is None
-        ]
-        runs = [run for run in own_verdicts if run.arm == "base" and run.pair is not None]
-        assert [(run.log_median, run.log_mean, run.cut) for run in baseline.runs] == [
-            (math.log(run.median_s or 0), math.log(run.mean_s or 0), run.cut) for run in runs
-        ]
-        assert baseline.level_s["median"] == section.base_step_s
-    assert stored > SEEDS / 8

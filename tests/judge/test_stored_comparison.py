@@ -98,17 +98,6 @@ def test_sessions_that_cannot_be_compared_give_the_reason(stored: Reference, rea
     assert not section.base_drifted
 
 
-def test_an_arm_with_overrides_is_not_compared_because_no_commit_has_them() -> None:
-    overridden = BASE.model_copy(update={"name": "head", "overrides": {"dispatcher": "allgather"}})
-    session_header = header(KNOWN, gate="pairs", head=overridden)
-    runs = [
-        run.model_copy(update={"arm": overridden}) if run.arm.name == "head" else run
-        for run in play(at(0.1), session_header)
-    ]
-    section = times(runs, session_header)
-    assert {test.arm for test in section.tests} == {"base"}
-
-
 def stored_trace(**changes: object) -> StoredTrace:
     trace = StoredTrace(
         entry=WORKLOAD,
@@ -140,29 +129,3 @@ def test_a_head_with_other_collectives_names_what_differs_from_the_stored_ledger
     assert stored is not None
     assert stored.collectives is not None
     assert stored.collectives.patterns
-
-
-@pytest.mark.parametrize(
-    ("stored_ledger", "reason"),
-    [
-        ({"source": "hlo"}, "were counted in different ways: 'hlo' in the stored ledger, 'dispatch-mode' in "),
-        ({"device": "cpu"}, "are of programs for different devices: cpu in the stored ledger, cuda in "),
-        ({"gpu": "h200"}, "were traced for different GPUs: h200 in the stored ledger, h100 in "),
-    ],
-)
-def test_a_stored_ledger_of_another_method_is_not_compared_and_the_warning_says_how_to_replace_it(
-    stored_ledger: dict[str, object], reason: str
-) -> None:
-    on_cuda = smoke_ledger().model_copy(update={"device": "cuda"})
-    runs = [run.model_copy(update={"ledger": on_cuda}) for run in session_of([]).runs]
-    other = stored_trace(ledger=on_cuda.model_copy(update=stored_ledger))
-    session = Session(header=header(KNOWN, timed=[], stored=[other]), runs=runs)
-    verdict = judge(session, Config())
-    (workload,) = verdict.workloads
-    assert workload.sharding is not None
-    assert workload.sharding.status == "PASS"
-    (warning,) = (text for text in verdict.warnings if "cannot be compared" in text)
-    assert warning.endswith(f"they {reason}base; replace it with 'regbot baseline refresh'")
-    assert workload.stored is not None
-    assert workload.stored.collectives is not None
-    assert workload.stored.collectives.reason == f"they {reason}head"

@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from regbot.stats.calibration import (
-    RateEstimate,
-    contradiction,
-    estimate_pair_sd,
-    rate_bounds,
-    resample_sessions,
-)
+from regbot.stats.calibration import RateEstimate, contradiction, estimate_pair_sd, rate_bounds, resample_sessions
 from regbot.stats.correlation import CorrelationEstimate
 from regbot.stats.paired import Thresholds
 

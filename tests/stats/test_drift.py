@@ -2,9 +2,7 @@
 
 import math
 import random
-import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from scipy import stats
@@ -13,7 +11,6 @@ from regbot.stats.drift import (
     BUDGET_NIGHTS,
     LIMIT,
     MAX_NIGHT_STEP,
-    MIN_SLACK,
     NIGHT_PAIRS,
     PRIOR_CORRELATION,
     SLACK,
@@ -58,29 +55,6 @@ def by_now(nights: Sequence[Night]) -> Interval:
     result = budget_interval(nights)
     assert result is not None
     return result
-
-
-def test_the_example_of_the_documentation_holds() -> None:
-    """Every row of the table in ``docs/baselines.md``: mean, corrected sd, correlation, error, contribution, sum."""
-    text = (Path(__file__).parents[2] / "docs" / "baselines.md").read_text(encoding="utf-8")
-    rows = [
-        line.strip("| ").replace("%", "").split(" | ") for line in text.splitlines() if re.match(r"\| \d+ \|", line)
-    ]
-    assert len(rows) == 13
-    nights = [(float(row[1]) / 100, 4) for row in rows]
-    before = 0.0
-    for row, (mean, _), standing in zip(rows, nights, cusum_states(nights, SD), strict=True):
-        error = standing.night_error(4)
-        adds = max(-MAX_NIGHT_STEP, min((mean - max(SLACK * error, MIN_SLACK)) / error, MAX_NIGHT_STEP))
-        assert [float(count) for count in row[2:]] == pytest.approx(
-            [100 * standing.pair_sd, standing.correlation, 100 * error, adds, standing.total], abs=0.006
-        )
-        assert standing.total == pytest.approx(max(0.0, before + adds))
-        before = standing.total
-    result, today = cusum(nights, SD), by_now(nights)
-    assert result.estimate is not None
-    assert (result.alarm, result.since, round(100 * result.estimate, 2)) == (True, 4, 0.86)
-    assert [round(100 * count, 2) for count in (today.estimate, today.low, today.high)] == [0.94, 0.67, 1.22]
 
 
 def test_each_night_adds_its_score_less_the_slack() -> None:

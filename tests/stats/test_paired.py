@@ -84,11 +84,6 @@ class TestInterval:
         assert (result.low, result.high) == pytest.approx((0.03 - 1.959964 * 0.005, 0.03 + 1.959964 * 0.005))
         assert result.sd == 0.01
 
-    def test_one_pair_has_no_variance_of_its_own(self) -> None:
-        with pytest.raises(ValueError, match="needs 2"):
-            interval([0.01], 0.02)
-        assert interval([0.01], 0.02, known_sd=0.01).pairs == 1
-
     def test_a_log_ratio_that_is_not_finite_is_refused(self) -> None:
         with pytest.raises(ValueError, match="not finite"):
             interval([0.0, math.nan], 0.02)
@@ -156,18 +151,9 @@ class TestRule:
         tests = [(decision, bounds(*reach.get(decision, (-0.05, 0.05)))) for decision in (median, mean)]
         assert combine(tests, THRESHOLDS) == combine(tests[::-1], THRESHOLDS) == expected
 
-    def test_an_improvement_needs_the_other_summary_not_to_be_slower(self) -> None:
-        """A result that may be an improvement and is no slowdown is undecided."""
-        tests: list[tuple[Decision, Interval]] = [
-            ("improved", bounds(-0.05, -0.03)),
-            ("undecided", bounds(-0.05, 0.01)),
-        ]
-        assert combine(tests, THRESHOLDS) == "improved"
-
 
 QUIET = [0.001, -0.001] * 6
 """Twelve pairs around 0, which the first look decides as unchanged."""
-WIDE = [0.05, -0.05] * 6
 """Twelve pairs that decide nothing."""
 
 
@@ -180,9 +166,6 @@ class TestLooks:
         tests = {"median": median} if mean is None else {"median": median, "mean": mean}
         return sequential_test(tests, options.pop("primary_tests", len(tests)), THRESHOLDS, **options)
 
-    def test_below_four_pairs_there_is_no_look(self) -> None:
-        assert self.look(shifted(QUIET, 0.5)[:3]) is None
-
     def test_a_clear_regression_stops_at_the_first_look(self) -> None:
         result = self.look(shifted(QUIET, 0.05))
         assert (result.decision, result.pairs, result.look, result.unused, result.final) == ("regressed", 4, 1, 8, True)
@@ -192,24 +175,11 @@ class TestLooks:
         assert (result.decision, result.pairs, result.look) == ("undecided", 8, 2)
         assert not result.final
 
-    def test_twelve_open_pairs_are_the_end(self) -> None:
-        result = self.look([*WIDE, 0.0, 0.0])
-        assert (result.decision, result.pairs, result.look, result.unused) == ("undecided", 12, 3, 2)
-        assert result.final
-
     def test_the_error_of_a_look_is_shared_among_the_primary_tests(self) -> None:
         for tests in (1, 2, 4, 12):
             result = self.look(QUIET, primary_tests=tests)
             assert result.alpha == LOOK_ALPHA / tests
             assert result.tests["median"][1] == look_interval(QUIET[: result.pairs], LOOK_ALPHA / tests)
-
-    def test_no_change_of_the_median_waits_for_the_mean(self) -> None:
-        result = self.look(QUIET, WIDE)
-        assert (result.decision, result.pairs) == ("undecided", 12)
-
-    def test_an_improvement_is_undecided_while_the_mean_may_be_slower(self) -> None:
-        assert self.look(shifted(QUIET, -0.05), WIDE).decision == "undecided"
-        assert self.look(shifted(QUIET, -0.05), shifted(WIDE, -0.2)).decision == "improved"
 
     @settings(max_examples=200)
     @given(st.lists(st.floats(-0.06, 0.06).map(lambda value: round(value, 6)), min_size=4, max_size=14))
@@ -245,11 +215,6 @@ class TestDependentPairs:
 
 
 class TestPlanning:
-    def test_the_detectable_effect_by_hand(self) -> None:
-        """Six pairs at 5%, known sd: the normal's quantiles at 0.975 and 0.8 are 1.9600 and 0.8416."""
-        known = mde(0.01, 6, 0.05, 0.002, known=True)
-        assert known == pytest.approx(0.002 + (1.959964 + 0.841621) * 0.01 / math.sqrt(6))
-
     @pytest.mark.parametrize("alpha", [0.05, LOOK_ALPHA, LOOK_ALPHA / 2, LOOK_ALPHA / 16])
     @pytest.mark.parametrize("pairs", [2, 4, 8, 12, 60])
     def test_the_detectable_effect_is_proven_with_probability_0_8(self, pairs: int, alpha: float) -> None:

@@ -8,13 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regbot.stats.paired import Thresholds
-from regbot.stats.prediction import (
-    SESSION_ALPHA,
-    SESSION_RUNS,
-    prediction_interval,
-    session_level,
-    stored_gate,
-)
+from regbot.stats.prediction import SESSION_ALPHA, SESSION_RUNS, prediction_interval, session_level, stored_gate
 
 THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
 BOUND = math.log1p(0.05)

@@ -10,8 +10,7 @@ from regbot.judge import judge
 from regbot.judge.estimates import format_estimate
 from regbot.judge.pairs import pair_up
 from regbot.judge.reasons import describe_slow_launches, explain_withheld
-from regbot.judge.stored_comparison import compare_times
-from regbot.judge.stored_ledger import compare_head_with_stored
+from regbot.judge.stored_comparison import compare_head_with_stored, compare_times
 from regbot.judge.throughput import primary_test, slow_launches
 from regbot.judge.timed_validity import list_failures
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise, Rate
