@@ -28,8 +28,7 @@ from regbot.records.bisection import BisectionHeader, Point, SearchMetric
 from regbot.records.config import DEFAULTS, Config, ConfigError
 from regbot.records.text.clip import clip_message
 from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
-from regbot.workloads.checkout import CheckoutError
-from regbot.workloads.checkout.git import FILTERED_ADVICE, FILTERED_REASON, common_dir, find_commit
+from regbot.workloads.checkout.git import FILTERED_ADVICE, FILTERED_REASON, CheckoutError, common_dir, find_commit
 from regbot.workloads.checkout.partial import find_promisor, list_missing
 
 
