@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regbot.records.text.python_code import dump_code
-from regbot.workloads.checkout.git import OFFLINE, CheckoutError, try_git
+from regbot.workloads.checkout.git import OFFLINE, CheckoutError, read_blobs, try_git
 from regbot.workloads.checkout.inert import EXECUTABLE, REGULAR, is_inert
 
 MAX_FILES = 500
@@ -77,7 +77,7 @@ class _CodeDigests:
             batch = [entry for entry in entries[start : start + _BATCH_FILES] if entry.has_python_after]
             blobs = [blob for entry in batch for blob in (entry.blobs if entry.is_python else entry.blobs[1:])]
             new_blobs = [blob for blob in dict.fromkeys(blobs) if blob not in self._digests]
-            for blob, content in _read_blobs(self._repo, new_blobs).items():
+            for blob, content in _read_python(self._repo, new_blobs).items():
                 self._parsed_bytes += len(content)
                 code = _dump(content) if self._parsed_bytes <= MAX_PARSED_BYTES else None
                 if code is not None:
@@ -197,7 +197,7 @@ def _parse_entries(raw: str) -> Iterator[DiffEntry]:
         yield DiffEntry(name, (old_mode, new_mode), (old_blob, new_blob))
 
 
-def _read_blobs(repo: Path, blobs: Sequence[str]) -> dict[str, bytes]:
+def _read_python(repo: Path, blobs: Sequence[str]) -> dict[str, bytes]:
     """Return the content of each blob. Blobs that do not exist or are larger than MAX_PYTHON_BYTES are left out.
 
     Return {} if git cannot read the blobs.
@@ -208,14 +208,7 @@ def _read_blobs(repo: Path, blobs: Sequence[str]) -> dict[str, bytes]:
         blob, kind, *size = line.split(" ")  # "BLOB missing" has no size
         if kind == "blob" and int(size[0]) <= MAX_PYTHON_BYTES:
             sizes[blob] = int(size[0])
-    result = try_git(repo, "cat-file", "--batch", env=OFFLINE, stdin="".join(f"{blob}\n" for blob in sizes))
-    output = result.out.encode("utf-8", "surrogateescape")
-    contents, position = {}, 0  # ``position`` is where the next header begins in ``output``
-    for blob, byte_count in sizes.items():
-        position += len(f"{blob} blob {byte_count}\n")
-        contents[blob] = output[position : position + byte_count]
-        position += byte_count + 1  # a newline follows the content
-    return contents if result.code == 0 and len(output) == position else {}
+    return read_blobs(repo, sizes) or {}
 
 
 def _dump(source: bytes) -> str | None:

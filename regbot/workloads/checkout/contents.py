@@ -6,7 +6,7 @@ import os
 import stat
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path, PurePosixPath
 
 from pydantic import Field
@@ -52,13 +52,19 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[s
             location_options = (f"--git-dir={clone}", f"--work-tree={folder}")
             git(folder, *location_options, "read-tree", part.commit, env=env)
             lines = git(folder, *location_options, "ls-files", "--stage", "-z", env=env).split("\0")
-            modes = {name: fields.split()[0] for fields, _, name in (line.partition("\t") for line in lines if line)}
-            names = {name for name, mode in modes.items() if mode != "160000"}
-            changed_names = {name for name in names if _is_special(folder / name)}
-            changed_names |= _find_grown(folder, clone, part.commit, names)
+            fields_by_name = {
+                name: fields.split() for fields, _, name in (line.partition("\t") for line in lines if line)
+            }
+            submodules = {name for name, (mode, *_) in fields_by_name.items() if mode == "160000"}
+            names = fields_by_name.keys() - submodules
+            changed_names = {name for name in names if _must_not_be_read(folder / name, clone, fields_by_name[name][1])}
             _refuse_pipes(folder, names)
-            # Git must look at no submodule, and at no file that a build has replaced by a folder or a pipe.
-            _mark_absent(folder, location_options, sorted(modes.keys() - names | changed_names), env)
+            if submodules | changed_names:  # git must not look at them, as if they were not checked out
+                absent_names = "".join(f"{name}\0" for name in sorted(submodules | changed_names))
+                mark = (*location_options, "update-index", "-z", "--skip-worktree", "--stdin")
+                result = try_git(folder, *mark, env=env, stdin=absent_names, timeout_s=TRANSFER_TIMEOUT_S)
+                if result.code != 0:
+                    raise CheckoutError(f"{folder}: git cannot leave out files: {result.error_line}")
             command = (*location_options, "diff", *_DIFF, "--name-only", "-z", part.commit)
             output = git(folder, *command, env=env, timeout_s=TRANSFER_TIMEOUT_S)
             changed_names.update(name for name in output.split("\0") if name)
@@ -67,14 +73,6 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[s
     for line in (*changed_files, "", *_list_changeable(entry.path, unchanged_files)):
         digest.update(f"{line}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest(), [printable(name) for name in changed_files]
-
-
-def _is_special(path: Path) -> bool:
-    try:
-        mode = path.lstat().st_mode
-    except OSError:
-        return False
-    return not stat.S_ISREG(mode) and not stat.S_ISLNK(mode)
 
 
 def _refuse_pipes(top: Path, names: Iterable[str]) -> None:
@@ -86,26 +84,17 @@ def _refuse_pipes(top: Path, names: Iterable[str]) -> None:
                 raise CheckoutError(f"{printable(str(path))}: is a named pipe")
 
 
-def _find_grown(folder: Path, clone: Path, commit: str, names: Iterable[str]) -> set[str]:
-    grown_names = set()
-    for name in names:
-        with contextlib.suppress(OSError):  # it was removed, or a folder above it was
-            status = (folder / name).lstat()
-            if stat.S_ISREG(status.st_mode) and status.st_size > _MAX_GROWTH_BYTES:
-                size = int(git(clone, f"--git-dir={clone}", "cat-file", "-s", f"{commit}:{name}"))
-                if status.st_size > size + _MAX_GROWTH_BYTES:
-                    grown_names.add(name)
-    return grown_names
-
-
-def _mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], env: Mapping[str, str]) -> None:
-    if not names:
-        return
-    lines = "".join(f"{name}\0" for name in names)
-    command = (*location, "update-index", "-z", "--skip-worktree", "--stdin")
-    result = try_git(folder, *command, env=env, stdin=lines, timeout_s=TRANSFER_TIMEOUT_S)
-    if result.code != 0:
-        raise CheckoutError(f"{folder}: git cannot leave out files: {result.error_line}")
+def _must_not_be_read(path: Path, clone: Path, blob: str) -> bool:
+    """Return whether a build made a tracked file, whose content was ``blob``, a folder, a pipe, or too large."""
+    try:
+        status = path.lstat()
+    except OSError:  # it was removed, or a folder above it was
+        return False
+    if not stat.S_ISREG(status.st_mode):
+        return not stat.S_ISLNK(status.st_mode)
+    if status.st_size <= _MAX_GROWTH_BYTES:
+        return False
+    return status.st_size > int(git(clone, f"--git-dir={clone}", "cat-file", "-s", blob)) + _MAX_GROWTH_BYTES
 
 
 def _list_changeable(top: Path, unchanged_files: Set[str]) -> Iterator[str]:

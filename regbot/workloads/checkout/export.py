@@ -4,14 +4,14 @@ The bytes come from git's objects, exactly as they were committed. A checkout or
 .gitattributes, which can leave files out (``export-ignore``) and change other files.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.text.clip import clip, short_commit
 from regbot.records.text.printable import printable
-from regbot.workloads.checkout.git import OFFLINE, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
+from regbot.workloads.checkout.git import OFFLINE, CheckoutError, git, read_blobs
 
 
 @dataclass(frozen=True)
@@ -56,27 +56,14 @@ def export(repo: Path, commit: str, paths: Sequence[str], folder: Path) -> None:
     Raises CheckoutError if ``list_files`` does, or if a file cannot be read or written.
     """
     files = list_files(repo, commit, paths)
-    for file, content in zip(files, _read_contents(repo, files), strict=True):
+    contents = read_blobs(repo, {file.blob: file.bytes for file in files})
+    if contents is None:
+        raise CheckoutError(f"{repo}: files of {short_commit(commit)} cannot be read", "see git fsck")
+    for file in files:
         target = folder / file.path
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(content)
+            target.write_bytes(contents[file.blob])
         except OSError as error:
             message_start = f"{repo}: {clip(printable(file.path), 200)} of {short_commit(commit)}"
             raise CheckoutError(f"{message_start} cannot be written: {error.strerror}", f"see {folder}") from error
-
-
-def _read_contents(repo: Path, files: Sequence[CommitFile]) -> Iterator[bytes]:
-    blob_lines = "".join(f"{file.blob}\n" for file in files)
-    result = try_git(
-        repo, "cat-file", "--batch", "--buffer", env=OFFLINE, stdin=blob_lines, timeout_s=TRANSFER_TIMEOUT_S
-    )
-    output, position = result.out.encode("utf-8", "surrogateescape"), 0
-    for file in files:
-        header = f"{file.blob} blob {file.bytes}\n".encode()
-        if result.code != 0 or not output.startswith(header, position):
-            reason = result.error_line if result.code != 0 else "the repository lacks it"
-            raise CheckoutError(f"{repo}: {printable(file.path)[:200]} cannot be read: {reason}", "see git fsck")
-        position += len(header)
-        yield output[position : position + file.bytes]
-        position += file.bytes + 1  # a newline follows the content

@@ -139,6 +139,22 @@ def try_git(
     )
 
 
+def read_blobs(repo: Path, sizes: Mapping[str, int]) -> dict[str, bytes] | None:
+    """Return the contents of blobs, whose ``sizes`` are known; None if git cannot read one of them."""
+    names = "".join(f"{blob}\n" for blob in sizes)
+    result = try_git(repo, "cat-file", "--batch", "--buffer", env=OFFLINE, stdin=names, timeout_s=TRANSFER_TIMEOUT_S)
+    output = result.out.encode("utf-8", "surrogateescape")
+    contents, position = {}, 0
+    for blob, size in sizes.items():
+        header = f"{blob} blob {size}\n".encode()
+        if result.code != 0 or not output.startswith(header, position):
+            return None
+        position += len(header)
+        contents[blob] = output[position : position + size]
+        position += size + 1  # a newline follows the content
+    return contents
+
+
 def kill_group(leader: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
