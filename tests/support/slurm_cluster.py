@@ -10,7 +10,7 @@ is made with ``prefix``, words in front of its slurmd, so that all of its jobs r
 
     a folder that lags or is full    ("bwrap", "--dev-bind", "/", "/", "--bind", other, shared, "--")
     an environment of its own        a script as setting TaskProlog, which prints "export NAME=value" where
-                                     SLURMD_NODENAME is the node's; with LD_PRELOAD of libfaketime, a clock of its own
+                                     SLURMD_NODENAME is the node's
 """
 
 import contextlib
