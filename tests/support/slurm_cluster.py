@@ -171,10 +171,6 @@ class Cluster:
         self._wait(reached, timeout_s, lambda: f"job {job_id} is {found.get('JobState')}, not {' or '.join(states)}")
         return found
 
-    def end_in(self, job_id: str, seconds: int) -> None:
-        """Move the end of a running job, as an operator may. Slurm looks every 30 s which jobs are past their end."""
-        self._tell("scontrol", "update", f"JobId={job_id}", f"EndTime=now+{seconds}")
-
     def cancel_all(self, timeout_s: float = 90.0) -> None:
         """Cancel every job and wait until none is left. What ended while the controller was dead takes a minute."""
         for job in self.jobs():
@@ -196,10 +192,6 @@ class Cluster:
             lambda: f"not idle after {timeout_s:.0f} s: {self.states()}, {self.jobs()}",
         )
 
-    def wait_node(self, name: str, *states: str, timeout_s: float = 30.0) -> None:
-        """Wait until Slurm calls the node one of ``states``."""
-        self._wait(lambda: self.states()[name] in states, timeout_s, lambda: f"{name} is {self.states()[name]}")
-
     def kill_node(self, name: str, *, jobs: bool = True) -> None:
         """SIGKILL for a node's slurmd; with ``jobs`` for everything that it runs too, as when the power fails."""
         kill(lambda: self._of_node(name, jobs))
@@ -213,22 +205,6 @@ class Cluster:
             START_S,
             lambda: f"{name} did not come back: {self.states()[name]}",
         )
-
-    def drain(self, name: str, reason: str = "a test wants it so") -> None:
-        """Let a node take no new jobs."""
-        self._tell("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
-
-    def down(self, name: str, reason: str = "a test wants it so") -> None:
-        """Take a node away at once; its jobs end as NODE_FAIL."""
-        self._tell("scontrol", "update", f"NodeName={name}", "State=DOWN", f"Reason={reason}")
-
-    def resume(self, name: str) -> None:
-        """Give a drained node or one that is down back to the jobs."""
-        self._tell("scontrol", "update", f"NodeName={name}", "State=RESUME")
-
-    def set_features(self, name: str, features: str) -> None:
-        """Give a node ``features``, as nodes of one kind of hardware have them."""
-        self._tell("scontrol", "update", f"NodeName={name}", f"AvailableFeatures={features}")
 
     # ---- the controller
 
