@@ -1,9 +1,4 @@
-"""Stored references: sessions and ledgers of each workload, node class and environment, and the anchor.
-
-``store`` reads and writes the files. ``intake`` selects which parts of a session are stored. ``query`` selects
-comparable sessions for a run, ``history`` shows the trend of the sessions, and ``verify`` checks the store. The judge
-makes the decisions, not this package.
-"""
+"""Stored references: sessions and ledgers of each workload, node class and environment, and the anchor."""
 
 from regbot.baselines.intake import Intake, environment_of, node_class_of
 from regbot.baselines.store import BaselineError, Store

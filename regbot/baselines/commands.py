@@ -1,9 +1,6 @@
 """The commands ``regbot baseline list|show|add|verify|anchor`` and the text that they print.
 
-A *group* is the folder of one workload, node class and environment in the store. A *class* is a node class. A stored
-session is a ``Baseline`` record in a file of its group.
-
-A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
+A *group* is the sessions of one workload, node class and environment.
 """
 
 import getpass

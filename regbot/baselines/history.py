@@ -1,27 +1,21 @@
-"""``regbot baseline history``: the trend of one workload, and the text that shows it.
-
-A trend is only an annotation and decides nothing.
+"""``regbot baseline history``: the trend of one workload, and the text that shows it. It decides nothing.
 
 The *level* of a session is the time of its typical step. A *series* is the sessions of one node class and environment
-that were timed on the same terms (``TERMS``), so their levels are comparable. A *bucket* combines neighbouring sessions
-of a series, and a *stretch* is all sessions between two changes of level.
-
-A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
+that were timed on the same terms (``TERMS``). A *stretch* is all sessions between two changes of level.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any
 
 from regbot.baselines.commands import format_environment
 from regbot.baselines.names import workload_folder
 from regbot.baselines.query import TERMS, check_not_in_future
 from regbot.baselines.store import BaselineError, Store
-from regbot.records.baseline import Baseline, EnvironmentKey
+from regbot.records.baseline import Baseline
 from regbot.records.history import History, HistoryChange, HistoryPoint, HistorySeries, HistoryTrend
 from regbot.records.text.clip import short_commit
 from regbot.records.text.printable import printable
@@ -37,58 +31,8 @@ MIN_SCALE = math.log(1.02)
 
 ANCHOR_SERIES = "anchor"
 """Value of ``Baseline.series`` for sessions that repeat the anchor's commit. They are not part of the trend of main."""
-WITHHELD_SERIES = "held"
 
 Terms = tuple[Any, ...]
-
-
-@dataclass
-class _Bucket:
-    """Summary of neighbouring sessions of one series. Levels are logarithms of seconds."""
-
-    oldest: Baseline
-    newest: Baseline
-    sessions: int = 0
-    total: float = 0.0
-    low: float = math.inf
-    high: float = -math.inf
-    has_anchor: bool = False
-    """Whether a session of the anchor's commit is in the bucket."""
-
-    @property
-    def mean(self) -> float:
-        return self.total / self.sessions
-
-    def point(self) -> HistoryPoint:
-        """Return the bucket as a record, with levels in seconds."""
-        return HistoryPoint(
-            first=self.oldest.measured,
-            last=self.newest.measured,
-            sessions=self.sessions,
-            level_s=math.exp(self.mean),
-            low_s=math.exp(self.low),
-            high_s=math.exp(self.high),
-            anchor=self.has_anchor,
-        )
-
-
-@dataclass
-class _SeriesBuckets:
-    """The sessions of one series, combined into buckets, and totals of the sessions of the anchor's commit."""
-
-    buckets: list[_Bucket]
-    """At most ``MAX_LEVELS`` buckets, oldest first. They do not contain sessions of ``ANCHOR_SERIES``."""
-    excluded_sessions: int = 0
-    anchor_sessions: int = 0
-    anchor_total: float = 0.0
-
-
-class _ClassSeries(NamedTuple):
-    """One series of a node class, before the search for changes of level."""
-
-    environment: EnvironmentKey
-    terms: Terms
-    collected: _SeriesBuckets
 
 
 def history(
@@ -164,13 +108,12 @@ def _class_trend(
     for session in sessions:
         terms = tuple(getattr(session, name) for name in TERMS)
         sessions_by_series.setdefault((session.environment.model_dump_json(), terms), []).append(session)
-    class_series = [
-        _ClassSeries(members[0].environment, terms, _collect_buckets(members, last, anchor_commit))
-        for (_, terms), members in sessions_by_series.items()
+    all_series = [
+        _make_series(members, last, points, anchor_commit)
+        for members in sessions_by_series.values()
         if any(session.series != ANCHOR_SERIES for session in members)
     ]
-    class_series.sort(key=lambda series: series.collected.buckets[0].oldest.measured)
-    all_series = [_make_series(series, points) for series in class_series]
+    all_series.sort(key=lambda series: series.first)
     all_previous = [all_series[0], *all_series[:-1]]  # the first series is compared with itself: nothing has changed
     return HistoryTrend(
         variant=sample.variant,
@@ -183,105 +126,72 @@ def _class_trend(
     )
 
 
-def _collect_buckets(sessions: Sequence[Baseline], last: int | None, anchor_commit: str | None) -> _SeriesBuckets:
-    """Collect the newest ``last`` sessions of one series; None for all. ``sessions`` are oldest first.
+def _make_series(
+    members: Sequence[Baseline], last: int | None, points: int, anchor_commit: str | None
+) -> HistorySeries:
+    """Return the record of a series, with its changes of level and at most ``points`` points.
 
-    Sessions of ``ANCHOR_SERIES`` do not count for ``last``. Those that are newer than the oldest collected session
-    count for the anchor's level. ``anchor_commit`` is the commit of the present anchor; None if there is no anchor.
+    ``members`` are oldest first; only the newest ``last`` count, None for all. Sessions of ``ANCHOR_SERIES`` do not
+    count for ``last``. Those that are newer than the oldest counted session count for the anchor's level.
     """
-    # If two users stored the same session, count it once.
-    distinct_sessions = list({session.session: session for session in sessions}.values())
-    main_sessions = [session for session in distinct_sessions if session.series != ANCHOR_SERIES][-(last or 0) :]
+    distinct = list({session.session: session for session in members}.values())  # two users may have stored one session
+    sessions = [session for session in distinct if session.series != ANCHOR_SERIES][-(last or 0) :]
     of_anchor = [
         _level(session)
-        for session in distinct_sessions
-        if session.commit == anchor_commit and session.measured >= main_sessions[0].measured
+        for session in distinct
+        if session.commit == anchor_commit and session.measured >= sessions[0].measured
     ]
-    starts = [*bucket_starts(len(main_sessions), MAX_LEVELS), len(main_sessions)]
-    return _SeriesBuckets(
-        buckets=[_make_bucket(main_sessions[start:end], anchor_commit) for start, end in pairwise(starts)],
-        excluded_sessions=sum(session.series == WITHHELD_SERIES for session in main_sessions),
-        anchor_sessions=len(of_anchor),
-        anchor_total=math.fsum(of_anchor),
-    )
-
-
-def _make_bucket(sessions: Sequence[Baseline], anchor_commit: str | None) -> _Bucket:
-    levels = [_level(session) for session in sessions]
-    return _Bucket(
-        oldest=sessions[0],
-        newest=sessions[-1],
+    searched = sessions[-MAX_LEVELS:]
+    offset = len(sessions) - len(searched)
+    changes = [offset + position for position in change_points([_level(session) for session in searched])]
+    stretches = _make_points(sessions, [0, *changes], anchor_commit)
+    return HistorySeries(
+        environment=sessions[0].environment,
+        changed=[],  # filled in later, because it depends on the series before
+        **{name: getattr(sessions[0], name) for name in TERMS},
         sessions=len(sessions),
-        total=math.fsum(levels),
-        low=min(levels),
-        high=max(levels),
-        has_anchor=any(session.commit == anchor_commit for session in sessions),
+        excluded_sessions=sum(session.series == "held" for session in sessions),
+        first=sessions[0].measured,
+        last=sessions[-1].measured,
+        anchor_sessions=len(of_anchor),
+        anchor_s=math.exp(math.fsum(of_anchor) / len(of_anchor)) if of_anchor else None,
+        points=_make_points(sessions, bucket_starts(len(sessions), points), anchor_commit),
+        stretches=stretches,
+        changes=[
+            HistoryChange(
+                at=sessions[position].measured,
+                before=sessions[position - 1].commit,
+                commit=sessions[position].commit,
+                change_pct=100 * (after.level_s / before.level_s - 1),
+            )
+            for position, (before, after) in zip(changes, pairwise(stretches), strict=True)
+        ],
     )
+
+
+def _make_points(sessions: Sequence[Baseline], starts: Sequence[int], anchor_commit: str | None) -> list[HistoryPoint]:
+    """Combine the sessions of each segment into one point. A segment begins at each position in ``starts``."""
+    combined = []
+    for start, end in pairwise([*starts, len(sessions)]):
+        members = sessions[start:end]
+        levels = [_level(session) for session in members]
+        combined.append(
+            HistoryPoint(
+                first=members[0].measured,
+                last=members[-1].measured,
+                sessions=len(members),
+                level_s=math.exp(math.fsum(levels) / len(levels)),
+                low_s=math.exp(min(levels)),
+                high_s=math.exp(max(levels)),
+                anchor=any(session.commit == anchor_commit for session in members),
+            )
+        )
+    return combined
 
 
 def _level(session: Baseline) -> float:
     """Return the logarithm of the session's level in seconds."""
     return math.log(session.level_s["median"])
-
-
-def _make_series(series: _ClassSeries, points: int) -> HistorySeries:
-    """Return the record of a series, with its changes of level and at most ``points`` points."""
-    collected = series.collected
-    buckets = collected.buckets
-    change_positions = change_points([bucket.mean for bucket in buckets])
-    stretches = _merge_buckets(buckets, [0, *change_positions])
-    buckets_of_points = _merge_buckets(buckets, bucket_starts(len(buckets), points))
-    anchor_s = None
-    if collected.anchor_sessions:
-        anchor_s = math.exp(collected.anchor_total / collected.anchor_sessions)
-    return HistorySeries(
-        environment=series.environment,
-        changed=[],
-        **dict(zip(TERMS, series.terms, strict=True)),
-        sessions=sum(bucket.sessions for bucket in buckets),
-        excluded_sessions=collected.excluded_sessions,
-        first=buckets[0].oldest.measured,
-        last=buckets[-1].newest.measured,
-        anchor_sessions=collected.anchor_sessions,
-        anchor_s=anchor_s,
-        points=[bucket.point() for bucket in buckets_of_points],
-        stretches=[bucket.point() for bucket in stretches],
-        changes=[
-            _make_change(before, after, buckets[position])
-            for position, (before, after) in zip(change_positions, pairwise(stretches), strict=True)
-        ],
-    )
-
-
-def _make_change(before: _Bucket, after: _Bucket, first_bucket: _Bucket) -> HistoryChange:
-    """Return the change of level between two stretches. ``first_bucket`` is the bucket with which the new level begins.
-    Any session of this bucket may be the first at the new level, so the number of its sessions is stored as ``grain``.
-    """
-    return HistoryChange(
-        at=after.oldest.measured,
-        before=before.newest.commit,
-        commit=after.oldest.commit,
-        grain=first_bucket.sessions,
-        change_pct=100 * math.expm1(after.mean - before.mean),
-    )
-
-
-def _merge_buckets(buckets: Sequence[_Bucket], starts: Sequence[int]) -> list[_Bucket]:
-    merged = []
-    for start, end in pairwise([*starts, len(buckets)]):
-        members = buckets[start:end]
-        merged.append(
-            _Bucket(
-                oldest=members[0].oldest,
-                newest=members[-1].newest,
-                sessions=sum(bucket.sessions for bucket in members),
-                total=math.fsum(bucket.total for bucket in members),
-                low=min(bucket.low for bucket in members),
-                high=max(bucket.high for bucket in members),
-                has_anchor=any(bucket.has_anchor for bucket in members),
-            )
-        )
-    return merged
 
 
 def _changed_fields(previous: HistorySeries, current: HistorySeries) -> list[str]:

@@ -5,11 +5,7 @@
     <workload>@<version>/<class>/anchor.json
     ledgers/<hash>.json
 
-The folder of a workload is ``[label+]shape+mesh+variant@version``, for example ``qwen3-30b-a3b+ep+smoke@1``. The folder
-of a class has a readable form of the node class. Folders only sort the files: the facts, such as the environment, stand
-in the files.
-
-A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
+Folders only sort the files: the facts, such as the environment, stand in the files.
 """
 
 import re

@@ -1,11 +1,5 @@
-"""Selects the stored sessions that a run may be compared with: only sessions of the same node class and environment.
-
-The result is the sessions, or a refusal that names the differences. The judge decides what the sessions are used for.
-The *terms* are the fields ``TERMS`` (world size, steps, warm-up, clock, requested dispatcher). Times on other terms are
-not comparable.
-
-A parameter ``workload`` is an entry, such as ``mixtral-8x7b@1/ep``.
-"""
+"""Selects the stored sessions that a run may be compared with: only sessions of the same node class, environment and
+terms (``TERMS``). The result is the sessions, or a refusal that names the differences."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

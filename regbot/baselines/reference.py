@@ -1,9 +1,8 @@
 """Loads references for a check: the stored sessions and calibrations of each timed workload on this node class.
 
-References of all environments of the node class are loaded, because the environment of the check is known only after
-its first run. A *placebo* is a calibration session that compares a commit with itself. An *injected* session does so
-too, but head is slowed down by a known share. A run has two step times, the median and the mean of its steps
-(``SUMMARIES``).
+References of all environments are loaded, because the environment of the check is known only after its first run. A
+*placebo* is a calibration session that compares a commit with itself. In an *injected* session, head is slowed down by
+a known share.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,6 +1,6 @@
 """Verification of the store. It reads every file and reports each problem in one line: file: problem: advice.
 
-A note is about sound content that checks no longer use, for example traces of another kind of device.
+A note is about sound content that checks no longer use.
 """
 
 import os
@@ -19,26 +19,18 @@ from regbot.workloads.shapes import ShapeError, load_shape
 from regbot.workloads.shapes.model_code import MODEL_FILES, model_hash
 
 README = "README.md"
-CPU_PROGRAM = "dispatch-mode"
 OWN_MODEL_KEY = "reshard_after_forward"
 """A key of the configuration in the ledgers of the adapters smoke and module, and of no other adapter."""
-
-
-class _LedgerFacts(NamedTuple):
-    source: str
-    is_own_model: bool
-    """Whether regbot's own model ran: the smoke model, or the transformer around a user's layer."""
 
 
 class _StoreContent(NamedTuple):
     """Content of the store, with the problems found while reading it."""
 
     sessions: dict[PurePosixPath, Baseline]
-    ledgers: dict[str, "_LedgerFacts"]
+    ledgers: dict[str, bool]
+    """By hash: whether regbot's own model ran, the smoke model or the transformer around a user's layer."""
     anchors: list[tuple[PurePosixPath, Anchor]]
-    calibrations: dict[PurePosixPath, bool]
-    """By path: whether a session of the calibration drew its compiler caches anew. Only then does the calibration show
-    the luck of an arm."""
+    calibrations: list[PurePosixPath]
     problems: list[str]
 
 
@@ -46,11 +38,11 @@ def verify(store: Store, now: datetime) -> BaselineCheck:
     """Read the whole store and return the result. Raises BaselineError if there is no store."""
     if not store.root.is_dir():
         raise BaselineError(store.root, "is not a folder", "give the folder of the baselines with --store")
-    content = _StoreContent(sessions={}, ledgers={}, anchors=[], calibrations={}, problems=[])
+    content = _StoreContent(sessions={}, ledgers={}, anchors=[], calibrations=[], problems=[])
     for path in _list_files(store, PurePosixPath(), content.problems):
         _read_file(store, path, content, now)
     problems = [*content.problems, *_cross_check(content)]
-    notes = (*_note_outdated_traces(content), *_note_outdated_times(content), *_note_missing_luck(content))
+    notes = _note_outdated_times(content)
     return BaselineCheck(
         sessions=len(content.sessions),
         ledgers=len(content.ledgers),
@@ -69,7 +61,7 @@ def _read_file(store: Store, path: PurePosixPath, content: _StoreContent, now: d
     try:
         if path.parts[0] == LEDGERS:
             ledger = store.ledger(_check_ledger_name(path))
-            content.ledgers[path.stem] = _LedgerFacts(ledger.source, OWN_MODEL_KEY in ledger.config)
+            content.ledgers[path.stem] = OWN_MODEL_KEY in ledger.config
         elif path.name == ANCHOR:
             anchor = store.read_anchor(path)
             _check_not_in_future(path, anchor.moved, now)
@@ -77,7 +69,7 @@ def _read_file(store: Store, path: PurePosixPath, content: _StoreContent, now: d
         elif path.parent.name == CALIBRATION:
             calibration = store.calibration(_check_session_name(path))
             _check_not_in_future(path, calibration.measured, now)
-            content.calibrations[path] = any(session.draws is not None for session in calibration.sessions)
+            content.calibrations.append(path)
         elif path != PurePosixPath(README):
             baseline = store.session(_check_session_name(path))
             content.sessions[path] = baseline
@@ -119,27 +111,6 @@ def _cross_check(content: _StoreContent) -> Iterator[str]:
             )
 
 
-def _note_outdated_traces(content: _StoreContent) -> Iterator[str]:
-    """Yield a note for each workload whose newest trace comes from a CPU program.
-
-    Such a trace is not comparable with traces on a paper GPU.
-    """
-    traces = {path: baseline for path, baseline in content.sessions.items() if baseline.tier == "static"}
-    newest_by_workload: dict[str, PurePosixPath] = {}
-    for path, baseline in traces.items():
-        workload_folder = path.parts[0]
-        newest_path = newest_by_workload.get(workload_folder)
-        if newest_path is None or traces[newest_path].measured < baseline.measured:
-            newest_by_workload[workload_folder] = path
-    for path in sorted(newest_by_workload.values()):
-        facts = content.ledgers.get(traces[path].ledger or "")
-        if facts is not None and facts.source == CPU_PROGRAM:
-            yield (
-                f"{path}: was traced as a CPU program; checks of the adapters smoke and module trace on a paper GPU "
-                "and do not compare with it: replace it by 'regbot baseline refresh', or set device = 'cpu'"
-            )
-
-
 def _note_outdated_times(content: _StoreContent) -> Iterator[str]:
     """Yield a note for each workload and node class whose times are all from other versions of regbot's model code.
 
@@ -153,9 +124,8 @@ def _note_outdated_times(content: _StoreContent) -> Iterator[str]:
     }
     outdated: dict[PurePosixPath, list[Baseline]] = {}
     for path, baseline in sorted(timed.items()):
-        facts = content.ledgers.get(baseline.ledger or "")
         # ``environment.model`` is the hash of regbot's model code; None if other code ran, or in older sessions.
-        is_own_model = baseline.environment.model is not None or (facts is not None and facts.is_own_model)
+        is_own_model = baseline.environment.model is not None or content.ledgers.get(baseline.ledger or "", False)
         folder = _class_folder_of(path)
         if is_own_model and folder not in current_folders:
             outdated.setdefault(folder, []).append(baseline)
@@ -170,22 +140,6 @@ def _note_outdated_times(content: _StoreContent) -> Iterator[str]:
             f"{folder}: {stored} of another version of regbot's model code: checks do not compare with them; measure "
             f"again with {commands}"
         )
-
-
-def _note_missing_luck(content: _StoreContent) -> Iterator[str]:
-    """Yield a note for each workload and node class whose calibrations do not show the luck of an arm, because none of
-    them drew compiler caches anew."""
-    has_draws_by_folder: dict[PurePosixPath, list[bool]] = {}  # one value for every calibration of the folder
-    for path, has_draws in sorted(content.calibrations.items()):
-        has_draws_by_folder.setdefault(_class_folder_of(path), []).append(has_draws)
-    for folder, has_draws_values in has_draws_by_folder.items():
-        if not any(has_draws_values):
-            calibrations = len(has_draws_values)
-            subject = "1 calibration does" if calibrations == 1 else f"{calibrations} calibrations do"
-            yield (
-                f"{folder}: {subject} not know the luck of an arm, because both arms used one compiler cache: "
-                "calibrate again with 'regbot calibrate'"
-            )
 
 
 def _class_folder_of(path: PurePosixPath) -> PurePosixPath:

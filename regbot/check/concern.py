@@ -1,15 +1,12 @@
 """Decide which workloads a change concerns, by the git pathspecs in the setting ``paths`` of each workload.
 
 Git lists the changed files. No report of a training process of the pull request is used. A workload is not concerned if
-no changed file matches its pathspecs. This is no proof yet, because ``paths`` may be wrong. So the workload passes only
-if stored sessions of the base, which a trusted node measured, show that a run loads no changed file. Both
-conditions must hold:
+no changed file matches its pathspecs. Because ``paths`` may be wrong, it passes only if stored sessions of the base,
+which a trusted node measured, show that a run loads no changed file. Both conditions must hold:
 
-- The runs loaded only files that match the pathspecs. If they loaded other files, ``paths`` is wrong, and the workload
-  is measured as if ``paths`` were not set.
-- Every changed file is inert, a stored reference, or a Python file that the base already has. A run reports the Python
-  files that it loads. It does not report other files that it reads, and a new file may be loaded from now on. A build
-  reports nothing, so a workload with build commands has no proof for Python files either.
+- The runs loaded only files that match the pathspecs. Otherwise ``paths`` is ignored and the workload measured.
+- Every changed file is inert, a stored reference, or a Python file that the base already has. A run does not report
+  other files that it reads, and a new file may be loaded from now on. A build reports nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -62,8 +59,6 @@ class ChangedTrees:
 
 
 class ConcernResult(NamedTuple):
-    """The entries that a change does not concern, and warnings about paths that cannot be used."""
-
     unconcerned: list[UnconcernedWorkload]
     """Entries with and without a proof. No changed file matches their pathspecs."""
     warnings: list[str]
@@ -74,10 +69,10 @@ def has_paths(tasks: Sequence[Task]) -> bool:
 
 
 def list_evidence(config: Config, tasks: Sequence[Task], timing: bool) -> dict[str, list[LoadEvidence]]:
-    """Return, for each entry, the kinds of stored sessions that must show which files the workload loads.
-
-    These are a trace, and with ``timing`` also the timed session of a node with enough GPUs. Workloads with the adapter
-    ``command`` are left out, because a command does not report which files it loads. Raises ConfigError."""
+    """Return, for each entry, the kinds of stored sessions that must show which files the workload loads: a trace, and
+    with ``timing`` the timed session of a node with enough GPUs. A command does not report its files. Raises
+    ConfigError.
+    """
     evidence = {
         task.entry: [LoadEvidence("static", task.variant.name)] for task in tasks if task.workload.adapter != "command"
     }
@@ -91,11 +86,10 @@ def list_evidence(config: Config, tasks: Sequence[Task], timing: bool) -> dict[s
 def find_unconcerned(
     change: ChangedTrees, tasks: Sequence[Task], evidence: Mapping[str, Sequence[LoadEvidence]], store: Store
 ) -> ConcernResult:
-    """Return the entries of ``tasks`` that ``change`` does not concern, with or without a proof.
+    """Return the entries of ``tasks`` that ``change`` does not concern, with or without a proof from ``store``.
 
-    An entry is left out if a changed file matches its pathspecs, or if its pathspecs are wrong. ``evidence`` is the
-    result of ``list_evidence``. ``store`` has the stored references of the base. Raises CheckoutError if git cannot
-    read the trees, and ConfigError for pathspecs that git refuses.
+    ``evidence`` is the result of ``list_evidence``. Raises CheckoutError if git cannot read the trees, and ConfigError
+    for pathspecs that git refuses.
     """
     result = ConcernResult([], [])
     changed_files = list_diff_entries(change.repo, change.base, change.head)
@@ -145,16 +139,16 @@ class _WrongPaths(NamedTuple):
 def _prove(
     change: ChangedTrees, task: Task, needed: Sequence[LoadEvidence], store: Store, changed_files: Sequence[DiffEntry]
 ) -> UnconcernedWorkload | _WrongPaths:
-    """Return ``task`` as a workload that the change does not concern, with or without a proof.
-
-    With a proof, the field ``proof`` is the commit of a stored session, and the workload passes. The proof needs a
-    usable stored session of each kind in ``needed``. If a stored session loaded files that no pathspec matches, return
-    these files instead.
+    """Return ``task`` as a workload that the change does not concern. It passes if it has a proof, which needs a usable
+    stored session of each kind in ``needed``. If one loaded files that no pathspec matches, return these instead.
     """
     gaps = [] if needed else ["a command does not report which files it loads"]
     proof_commit: str | None = None
     for evidence in needed:
-        session = _find_session(store, task.entry, evidence, change.base)
+        try:
+            session = newest_session(store, task.entry, evidence.variant, evidence.tier, change.base)
+        except RecordError:  # an unusable session proves nothing; the check of measured workloads warns about it
+            session = None
         if session is None or session.loaded_files is None:
             gaps.append(f"no stored {evidence.noun} of the base lists the files that it loaded")
             continue
@@ -175,19 +169,8 @@ def _prove(
     )
 
 
-def _find_session(store: Store, entry: str, evidence: LoadEvidence, commit: str) -> Baseline | None:
-    """Return the newest stored session of the kind ``evidence``, if possible of ``commit``; None if none is usable."""
-    try:
-        return newest_session(store, entry, evidence.variant, evidence.tier, commit)
-    except RecordError:  # an unusable session proves nothing; the check of measured workloads warns about it
-        return None
-
-
 def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, workload: Workload) -> Iterator[str]:
-    """Yield the reasons why a stored session shows nothing about the base.
-
-    A session of an earlier commit is evidence for the base only if no file that the workload may read differs between
-    this commit and the base. Yield nothing if the session's commit has the same tree as the base."""
+    """Yield why a stored session shows nothing about the base: files that differ between its commit and the base."""
     base_tree = git(change.repo, "rev-parse", f"{change.base}^{{tree}}").strip()
     if session.tree == base_tree:
         return
@@ -204,16 +187,12 @@ def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, 
 
 
 def _find_unreported_file(change: ChangedTrees, changed_files: Sequence[DiffEntry], workload: Workload) -> str:
-    """Return the first changed file that a run or its build may read without reporting it; '' if there is none.
-
-    A run reports only Python files, and a build reports no files. An added Python file counts as not reported
-    (``is_python`` is false), because a stored run could not load it yet."""
+    """Return the first changed file that a run or its build may read without reporting it; '' if there is none."""
     unreported = (
-        file.name for file in changed_files if (workload.build or not file.is_python) and _may_be_read(change, file)
+        file.name
+        for file in changed_files
+        if (workload.build or not file.is_python)
+        and not file.is_inert(change.inert)
+        and not file.name.startswith(f"{change.stored_folder}/")
     )
     return next(unreported, "")
-
-
-def _may_be_read(change: ChangedTrees, file: DiffEntry) -> bool:
-    """Return whether a run may read the file. It reads no inert files and no stored references."""
-    return not file.is_inert(change.inert) and not file.name.startswith(f"{change.stored_folder}/")

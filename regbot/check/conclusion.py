@@ -48,13 +48,10 @@ def judge_sessions(
     out: Path | None,
     baselines: Path | None = None,
 ) -> CheckResult:
-    """Judge several stored sessions that compare the same two arms, as if they were one session.
+    """Judge several stored sessions of the same two arms as if they were one session, with all of their pairs.
 
-    The settings come from the file ``config``, or else from the first session, and so do the declared changes if
-    ``expectations`` has none. ``baselines`` is a folder whose stored references replace those in the sessions. If
-    several sessions timed the same workload, all of their pairs count. ``out`` None writes no report.
-
-    Raises RecordError, ConfigError.
+    Settings and declared changes come from ``config`` and ``expectations``, or else from the first session. The
+    references in ``baselines`` replace those in the sessions. Raises RecordError, ConfigError.
     """
     sessions = [read_session(file) for file in files]
     first_header = sessions[0].header
@@ -96,9 +93,9 @@ def judge_sessions(
 
 
 def replace_references(session: Session, store: Store) -> Session:
-    """Return ``session`` with its stored references and stored traces replaced by those of ``store``.
-
-    References are looked up for the node class of the workload's runs, or of this machine if no run names its node."""
+    """Return ``session`` with the stored references and traces of ``store``, for the node class of the workload's runs,
+    or of this machine if no run names its node.
+    """
     header = session.header
     plans, warnings = [], list(header.warnings)
     for plan in header.timed:
@@ -114,48 +111,41 @@ def replace_references(session: Session, store: Store) -> Session:
 
 
 def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Run]:
-    """Return the runs of all sessions.
-
-    If two sessions timed the same workload, the blocks of the later session get the numbers after those of the earlier
-    one. The later session's runs without a block (warm launches and runs of head alone) are left out.
+    """Return the runs of all sessions. The blocks of later sessions of a workload are numbered after those of earlier
+    ones, and their runs without a block (warm launches and runs of head alone) are left out.
 
     Raises RecordError if a session or a run occurs twice, because its times would count twice.
     """
     last_blocks: dict[str, int] = {}  # highest block number of each workload
     file_index_by_times: dict[tuple[float, ...], int] = {}  # times of a run -> index of its file, to detect copies
     digests: set[str] = set()
-    timed_workloads: set[str] = set()
     runs: list[Run] = []
     for index, (file, session) in enumerate(zip(files, sessions, strict=True)):
         digest = session_digest(session.header)
-        # Copies of the state before this session, because the loop below changes the originals.
-        earlier_workloads, earlier_last_blocks = set(timed_workloads), dict(last_blocks)
         if digest in digests:
             raise RecordError(f"{file}: is a session that was already given", "give each session once")
         digests.add(digest)
+        offsets = dict(last_blocks)  # of the workloads that an earlier session timed
         for run in session.runs:
             position = run.position
-            if run.tier != "timed" or position is None:
-                runs.append(run)
-                continue
-            _refuse_copied_run(run, file_index_by_times, index, file)
-            timed_workloads.add(run.workload)
-            block_offset = earlier_last_blocks.get(run.workload, 0)
-            if run.workload not in earlier_workloads:
-                runs.append(run)
-            elif position.block:  # 0 for a run without a block
-                shifted = position.model_copy(update={"block": position.block + block_offset})
-                # ``joined`` marks a run of another session. A run that is already marked keeps its mark.
-                runs.append(run.model_copy(update={"position": shifted, "joined": run.joined or digest}))
-            last_blocks[run.workload] = max(last_blocks.get(run.workload, 0), position.block + block_offset)
+            if run.tier == "timed" and position is not None:
+                _refuse_copied_run(run, file_index_by_times, index, file)
+                block = position.block + offsets.get(run.workload, 0)
+                last_blocks[run.workload] = max(last_blocks.get(run.workload, 0), block)
+                if run.workload in offsets:
+                    if not position.block:
+                        continue
+                    shifted = position.model_copy(update={"block": block})
+                    # ``joined`` marks a run of another session. A run that is already marked keeps its mark.
+                    run = run.model_copy(update={"position": shifted, "joined": run.joined or digest})
+            runs.append(run)
     return runs
 
 
 def _refuse_copied_run(run: Run, file_index_by_times: dict[tuple[float, ...], int], index: int, file: Path) -> None:
-    """Raise RecordError if a run in an earlier file has exactly the same step times and duration.
+    """Two launches never take equal times in every step, except in a simulator where all steps take the same time.
 
-    Two launches never take equal times in every step. Runs in which all steps take the same time come from a simulator.
-    They are not compared. ``file_index_by_times`` gets the times of this run. ``index`` is the index of ``file``.
+    ``file_index_by_times`` gets the times of this run. ``index`` is the index of ``file``.
     """
     step_times = tuple(run.timing.step_s) if run.timing is not None else ()
     if len(set(step_times)) <= 1:

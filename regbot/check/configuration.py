@@ -31,15 +31,9 @@ def find_config(
 ) -> LoadedConfig:
     """Return the configuration of the commit ``base``, so that a pull request cannot weaken its own check.
 
-    If ``base`` has no configuration, the branch ``target`` (None: a guessed branch) and then ``head`` are tried. The
-    commit ``head`` is allowed, because a pull request may introduce regbot. With ``exact``, the check
-    compares with ``base`` itself and not with a merge base, so ``target`` is not tried. If ``file`` is given, use this
-    file in any case. If the configuration comes from ``base`` and that of ``head`` differs, the result has a warning.
-
-    If ``repo`` is a partial clone, ``readable`` is the private clone that has the files of the commits. If it is None,
-    only ``repo`` is read.
-
-    Raises ConfigError, CheckoutError.
+    If ``base`` has none, the branch ``target`` (None: a guessed branch; not with ``exact``) and then ``head`` are
+    tried, because a pull request may introduce regbot. ``file`` replaces all of them. A warning says that ``head`` has
+    another one. ``readable`` is the private clone of a partial clone ``repo``. Raises ConfigError, CheckoutError.
     """
     if isinstance(file, LoadedConfig):
         return file
@@ -70,8 +64,8 @@ def find_config(
 def confine(loaded: LoadedConfig, node_file: Path | None, untrusted: bool, head: str, advice: str) -> LoadedConfig:
     """Return ``loaded`` with the machine tables (``[sandbox]``, ``[slurm]``, ``[local]``) of ``node_file``, if given.
 
-    Raises ConfigError if the code is untrusted and these tables come from the head commit, because code must not choose
-    its own confinement. In the error, ``head`` names that commit and ``advice`` says what to do.
+    Raises ConfigError if untrusted code would choose its own confinement: if these tables come from the head commit,
+    which ``head`` names in the error. ``advice`` says what to do.
     """
     loaded = with_machine_tables(loaded, node_file)
     if untrusted and loaded.machine_source.kind is SourceKind.HEAD:

@@ -1,7 +1,6 @@
-"""A whole check, in the order in which it runs: plan, worktrees, traces, timed runs, conclusion.
+"""A whole check, in the order in which it runs: change, plan, traces, timed runs, conclusion.
 
-Each run is appended to ``session.jsonl`` when it ends. The verdict is computed only from that file, so ``regbot judge``
-can compute it again on any machine. An interrupted check is resumed from that file too.
+Each run is appended to ``session.jsonl`` when it ends. The verdict is computed only from that file.
 """
 
 from collections.abc import Sequence
@@ -87,7 +86,7 @@ The form is pydantic's ``exclude``: True excludes a whole field, and ``__all__``
 
 
 def _open_session(log: RunLog[Session], plan: CheckPlan, options: CheckOptions) -> Session:
-    """Return the session to resume, or a new session without runs. Raises RecordError if it cannot be resumed."""
+    """Return the session to resume, or a new one without runs. Raises RecordError."""
     if options.resume and (session := log.resume(plan.header)) is not None:
         nodes = [timed.node for timed in plan.timed if timed.node is not None]
         if nodes:
@@ -102,10 +101,7 @@ def _open_session(log: RunLog[Session], plan: CheckPlan, options: CheckOptions) 
 
 
 def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[Node], engine: str) -> None:
-    """Raise RecordError if a resumed session would continue on another node than ``nodes``.
-
-    On a cluster, only the node class must match. Runs that were copied from earlier sessions may come from other nodes.
-    """
+    """On a cluster, only the node class must match. Runs of earlier sessions may come from other nodes."""
     known_classes = {node.node_class for node in nodes}
     for run in session.runs:
         if run.node is None or run.is_from_earlier_session:

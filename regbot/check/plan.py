@@ -39,8 +39,6 @@ NO_SANDBOX_WARNING = "the code is untrusted and ran without a sandbox, because -
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """Options of a check."""
-
     repo: Path
     """Work tree or git directory of the user's repository."""
     cache: Path
@@ -158,10 +156,8 @@ def find_change(options: CheckOptions) -> Change:
 def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPlan:
     """Plan what is traced and timed on ``engine``, and load the stored references of the base commit.
 
-    Workloads with the adapter ``command`` are only timed. All others are traced, and also timed if this engine's nodes
-    can run one of their variants. Entries that the change does not concern are neither traced nor timed.
-
-    Raises ConfigError, CheckoutError.
+    Workloads with the adapter ``command`` are only timed. Entries that the change does not concern are left out. Raises
+    ConfigError, CheckoutError.
     """
     config, base, head = change.config, change.base, change.head
     tasks = plan(config, options.workloads, options.mesh)
@@ -224,11 +220,7 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
 
 
 def _may_skip(options: CheckOptions, change: Change, tasks: Sequence[Task]) -> bool:
-    """Return whether entries that the change does not concern are left out.
-
-    They are measured if the user requested it: by naming workloads, by overrides, or by requesting to time identical
-    programs.
-    """
+    """Unconcerned entries are measured all the same if the user asked for a measurement."""
     is_requested = options.workloads or options.even_if_identical or change.base.overrides or change.head.overrides
     return not is_requested and has_paths(tasks)
 
@@ -236,7 +228,6 @@ def _may_skip(options: CheckOptions, change: Change, tasks: Sequence[Task]) -> b
 def _plan_timed_task(
     options: CheckOptions, config: Config, settings: ThroughputThresholds, engine: Engine, task: Task, store: Store
 ) -> tuple[TimedTask, list[str]]:
-    """Return ``task`` with its plan and the stored references of its node class, and warnings about these."""
     needs = needs_of(task)
     node = engine.describe(needs)
     confinement = ("confined",) if engine.sandbox is not None else ()

@@ -70,8 +70,7 @@ class PreflightResult:
 def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> PreflightResult:
     """Return the conflicts and advice for ``target``: a file, or a workload of the ``regbot.toml`` in ``folder``.
 
-    If the configuration names no GPU, the first GPU of this machine is used. Raises
-    ConfigError, RecordError, ShapeError, EngineError.
+    If it names no GPU, that of this machine is used. Raises ConfigError, RecordError, ShapeError, EngineError.
     """
     file = folder / target
     # A dump is a resolved configuration with facts about the run, such as its GPU and environment variables.

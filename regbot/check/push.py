@@ -9,10 +9,8 @@ from regbot.workloads.checkout.git import file_at
 
 
 def why_nothing_to_compare(repo: Path, base: str | None, head: str, config: Path | None) -> str:
-    """Return why a push of ``head`` needs no check; '' if it needs one. Raises CheckoutError.
-
-    ``head`` is a revision, such as HEAD. ``base`` is the target branch; None to guess it. ``config`` is the file that
-    replaces the ``regbot.toml`` of the commits; None if their own file is used.
+    """Return why a push of ``head`` needs no check; '' if it needs one. ``base`` None guesses the target branch.
+    ``config`` replaces the ``regbot.toml`` of the commits. Raises CheckoutError.
     """
     if not has_commits_of_its_own(repo, base, head):
         return f"{head} has no commits that the target branch lacks, or no history in common with it"
@@ -24,10 +22,7 @@ def why_nothing_to_compare(repo: Path, base: str | None, head: str, config: Path
 
 
 def stops_push(status: Status) -> bool:
-    """Return whether a verdict stops a push. Only FAIL does.
-
-    REVIEW does not stop it, because a maintainer can accept the change only after the push. INVALID and INCONCLUSIVE do
-    not stop it, because they do not show a regression. For example, a push that introduces regbot is INVALID, because
-    its base cannot be measured.
+    """REVIEW does not stop it, because a maintainer can accept the change only after the push. INVALID and INCONCLUSIVE
+    show no regression. For example, a push that introduces regbot is INVALID.
     """
     return status == "FAIL"

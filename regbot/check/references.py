@@ -24,10 +24,9 @@ from regbot.workloads.checkout import export
 def store_at(
     repo: Path, commit: str, folder: str, override: Path | None, workloads: Iterable[tuple[str, str]]
 ) -> Iterator[Store]:
-    """Yield the store of ``commit``, exported from its ``folder`` to a temporary folder.
+    """Yield the store ``override``, or that of ``commit``, exported from its ``folder`` to a temporary folder.
 
-    If the folder ``override`` is given, yield the store in it instead. Only the files of ``workloads``, which are pairs
-    of entry and variant, and the stored ledgers of all workloads are exported. Raises CheckoutError.
+    Only the files of ``workloads`` (entry and variant) and the stored ledgers are exported. Raises CheckoutError.
     """
     if override is not None:
         yield Store(override)
@@ -43,11 +42,7 @@ def store_at(
 def with_references(
     plan: TimedPlan, store: Store, settings: ThroughputThresholds, node_class: str
 ) -> tuple[TimedPlan, list[str]]:
-    """Return ``plan`` with its stored references, and warnings about references that cannot be used.
-
-    References are the stored sessions of main, and the calibrations, on nodes of the class ``node_class``.
-    If the stored sessions are not comparable, ``no_reference`` in the plan says why; otherwise it is ''.
-    """
+    """Return ``plan`` with its stored sessions and calibrations on ``node_class``, and warnings about unusable ones."""
     lookup = load_references(store, plan, node_class, thresholds_from(settings), datetime.now(UTC))
     warnings = [
         clip_message(f"{plan.entry}: not all stored references can be used: {fault}") for fault in lookup.faults
@@ -57,10 +52,7 @@ def with_references(
 
 
 def stored_traces(store: Store, entries: Iterable[tuple[str, str]], base: Arm) -> tuple[list[StoredTrace], list[str]]:
-    """Return the stored ledger of each pair of entry and variant, and warnings about ledgers that cannot be used.
-
-    Entries without a stored ledger are left out. The newest ledger of an entry is taken, if possible one of ``base``.
-    """
+    """Return the newest stored ledger of each pair of entry and variant, if possible of ``base``, and warnings."""
     traces, warnings = [], []
     for entry, variant in entries:
         if not ENTRY_PATTERN.fullmatch(entry):  # such an entry has no folder in a store

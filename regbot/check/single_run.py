@@ -48,9 +48,9 @@ class SingleRunOptions:
 def run_once(
     options: SingleRunOptions, folder: Path, cache: Path, watch: Watcher = lambda _: None, engine: Engine | None = None
 ) -> Run:
-    """Launch the workload once and time its steps. If the commit cannot be built, the run has crashed.
+    """Launch the workload of the working tree ``folder`` once and time its steps.
 
-    ``folder`` is the working tree with the ``regbot.toml``. Raises ConfigError, ShapeError, CheckoutError, EngineError.
+    Raises ConfigError, ShapeError, CheckoutError, EngineError.
     """
     config = config_of(folder)
     own_engine = open_engine(options.engine, config, cache)
@@ -82,9 +82,9 @@ def config_of(folder: Path) -> Config:
 
 
 def timed_task(options: SingleRunOptions, folder: Path, gpus: int) -> Task:
-    """Return the task that ``NAME[:SHAPE][/MESH]`` selects, at the requested variant.
+    """Return the task that ``options`` selects, at the requested variant or one that ``gpus`` GPUs can time.
 
-    If no variant is requested, choose one that ``gpus`` GPUs can time. Raises ConfigError, ShapeError.
+    Raises ConfigError, ShapeError.
     """
     traced_task = choose_task(TraceOptions(options.workload, variant=options.variant), folder)
     mesh = traced_task.parallelism.shape_mesh  # None for a mesh that the workload itself defines

@@ -52,11 +52,10 @@ class TraceOptions:
 
 
 def trace_working_tree(options: TraceOptions, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> Run:
-    """Trace one workload of the working tree in ``folder``, or in its nearest parent that has a ``regbot.toml``.
+    """Trace one workload of ``folder``, or of its nearest parent that has a ``regbot.toml``.
 
-    The trace runs on a paper GPU, whose library is built into ``cache``. If the build or the trace fails, the workload
-    may be traced as a CPU program instead. This is done only if the workload has a CPU program, and if the user
-    requested neither a device nor a GPU. Raises ConfigError, ShapeError, EngineError, NoPaperGpuError.
+    The trace runs on a paper GPU, built into ``cache``, or else as a CPU program, unless the user requested a device or
+    GPU. Raises ConfigError, ShapeError, EngineError, NoPaperGpuError.
     """
     folder = next((parent for parent in (folder, *folder.parents) if (parent / FILE_NAME).is_file()), folder)
     task = choose_task(options, folder)
@@ -91,9 +90,8 @@ def trace_working_tree(options: TraceOptions, folder: Path, cache: Path, watch: 
 
 
 def choose_task(options: TraceOptions, folder: Path) -> Task:
-    """Return the task that ``NAME[:SHAPE][/MESH]`` selects. NAME is a workload, or a shape for regbot's smoke model.
-
-    Raises ConfigError, ShapeError.
+    """NAME in ``NAME[:SHAPE][/MESH]`` is a workload, or a shape for regbot's smoke model. Raises ConfigError,
+    ShapeError.
     """
     name, _, mesh_name = options.workload.partition("/")
     name, _, shape_name = name.partition(":")
@@ -131,10 +129,8 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
 
 
 def read_ledgers(paths: Sequence[Path], format_name: str = "") -> Ledger:
-    """Read one file for each rank. Return the lowest rank's ledger, with a digest of every other rank's ledger.
-
-    If ranks issued other collectives than the lowest rank, a warning in the ledger names up to eight of these ranks.
-    ``format_name`` is the format of the files; '' to detect it. Raises RecordError, ReadError.
+    """Read one file for each rank. Return the lowest rank's ledger, with a digest of every other rank's ledger, and a
+    warning if they differ. Raises RecordError, ReadError.
     """
     ledgers = [(read_ledger(path, format_name), path) for path in paths]
     ledgers.sort(key=lambda ledger_and_path: ledger_and_path[0].rank)
@@ -163,9 +159,7 @@ def read_ledgers(paths: Sequence[Path], format_name: str = "") -> Ledger:
 
 
 def read_ledger(path: Path, format_name: str = "") -> Ledger:
-    """Read a ledger from a ledger record, a run record, or a file in any known format.
-
-    ``format_name`` is the format of the file; '' to detect it. Raises RecordError, ReadError."""
+    """Read a ledger or run record, or a file in a known format, '' to detect it. Raises RecordError, ReadError."""
     source = Source(path)
     if format_name or not _RECORD.match(source.head):
         return read_file(path, format_name)
@@ -202,9 +196,7 @@ def _select_shape_mesh(name: str, others: Iterable[str] = ()) -> MeshName:
 
 
 def _load_selected_shape(workload: str, requested: str, shapes: list[str]) -> Shape:
-    """Load the shape ``requested``, or the workload's only shape if '' is requested. Raises ConfigError, ShapeError.
-
-    ``shapes`` are the shapes of the workload. The version after ``@`` may be left out."""
+    """The version after ``@`` may be left out. '' is the workload's only shape. Raises ConfigError, ShapeError."""
     names_without_version = {shape.partition("@")[0] for shape in shapes}
     if requested and requested.partition("@")[0] not in names_without_version:
         raise ConfigError(f"workload {workload!r} has no shape {requested!r}", f"use one of {', '.join(shapes)}")

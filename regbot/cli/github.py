@@ -17,8 +17,8 @@ from regbot.errors import INTERNAL_ERROR, UserError
 from regbot.records.text.clip import short_commit
 
 if TYPE_CHECKING:
+    from regbot.github.approval import GateOutcome
     from regbot.github.client import Forge
-    from regbot.github.command_effects import GateOutcome
 
 UNMEASURED = 4
 """Exit code of a refresh that could not measure a workload. It equals the exit code of the verdict INVALID."""

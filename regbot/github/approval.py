@@ -1,15 +1,12 @@
 """Decide whether a commit of a pull request may run. An approval names a full commit hash and ends when the head moves.
 
-``permission`` has already checked the role of the person who approves. This module checks that the commit is the
-current head, and lists the protected files that the commit changes.
-
 Protected files decide which code runs on which machine and how a result is judged. regbot's trusted jobs never read
-protected files from a pull request, so a pull request cannot change what these jobs do. A maintainer still has to look
-at the changed protected files and confirm the run.
+them from a pull request. A maintainer still has to look at the changed ones and confirm the run.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from regbot.github.client import RefusedError
 from regbot.github.types import Pull
@@ -28,6 +25,19 @@ class CommandRefusal:
     """A command line that the person can type instead; '' if no command line would be accepted."""
     fault: RefusedError | None = None
     """GitHub's error, if regbot accepted the command and GitHub did not execute it. None if regbot refused it."""
+
+
+Effect = Literal["nothing", "started", "noted", "refused", "stale"]
+"""What the gate did. started: it started a workflow. noted: it accepted a declaration. refused: it refused a command.
+stale: it marked an old result as stale."""
+
+
+@dataclass(frozen=True)
+class GateOutcome:
+    """What the gate did about an event, and a message for the job's log."""
+
+    effect: Effect
+    message: str
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,5 @@
-"""Load the configuration by which a pull request is judged, and the ``[github]`` settings.
-
-The configuration comes from the pull request's base commit, and the settings come from the default branch. Both are
-read from a checkout of the default branch with its history. Nothing is read from the pull request. A pull request that
-adds the first ``regbot.toml`` is therefore not judged before that file is merged.
-"""
+"""Load the configuration by which a pull request is judged, from its base commit, and the ``[github]`` settings, from
+the default branch. Nothing is read from the pull request."""
 
 from functools import partial
 from pathlib import Path, PurePosixPath

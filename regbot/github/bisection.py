@@ -1,12 +1,8 @@
 """Reply to a comment that asked for a bisection. There is one reply, however often the job runs.
 
-Two inputs are not trusted:
-
-- The title of the workflow run names the pull request, the searched range and a nonce. Anybody with the role write can
-  start a run with any title. The pull request must therefore have a comment with the same nonce, whose command was not
-  refused.
-- The job that wrote the artifact also ran a pull request's code. A result is therefore not posted if it is for another
-  range, or if it names a commit outside the range.
+Two inputs are not trusted. Anybody with the role write can start a run with any title, so the pull request must have a
+comment with the same nonce, whose command was not refused. The job that wrote the artifact also ran a pull request's
+code, so a result is not posted if it is for another range, or names a commit outside the range.
 """
 
 import re
@@ -61,11 +57,7 @@ class BisectionRequest:
 
 def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply | IgnoredRun:
     """Reply with the result of a regbot-bisect run, or with the reason why the run has no result. A second call changes
-    nothing.
-
-    Returns IgnoredRun if regbot-gate did not start the run, or if the request is no longer valid. The run may still be
-    in progress, because its last job posts the reply. ``bot`` is the login of regbot's app. Raises ForgeError.
-    """
+    nothing. The run may still be in progress, because its last job posts the reply. Raises ForgeError."""
     request = _read_request(forge, run)
     if request is None:
         return IgnoredRun(f"run {run.id} was not started by regbot-gate")

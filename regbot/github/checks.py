@@ -1,17 +1,9 @@
 """regbot's check run on a head commit: find it, write it, and choose its conclusion for a verdict.
 
-A job of a pull request may also be called ``regbot``. GitHub then shows a second check run of this name. regbot
-recognizes its own check run by two properties: the app that created it, and the external id ``PR:SHA:NONCE``, which no
-job can set. GitHub lets no app change the check run of another app.
-
-A *foreign* check run has regbot's name and app, but no external id of regbot. A required check looks at the newest
-check run of a name, so a foreign check run could replace regbot's result. regbot therefore does two things:
-
-- On a commit with a foreign check run, regbot's check run is at least as strict as INVALID. A commit with more check
-  runs than regbot reads is treated in the same way.
-- If the foreign check run is newer, regbot creates its own check run again.
-
-A parameter ``github`` has the settings of the table ``[github]``.
+regbot recognizes its own check run by the app that created it, and by the external id ``PR:SHA:NONCE``, which no job
+can set. A job of a pull request may also be called ``regbot``. Such a *foreign* check run could replace regbot's
+result, because a required check looks at the newest one of a name. regbot's check run is then at least as strict as
+INVALID, and is created again if the foreign one is newer. More check runs than regbot reads are treated alike.
 """
 
 import re
@@ -128,14 +120,14 @@ def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
     app_runs = [run for run in listed if run.app == bot.removesuffix("[bot]")]  # oldest first
     newest_by_pull = {find_owner(run, bot): run for run in app_runs}
     own_runs = [run for run in app_runs if find_owner(run, bot) == number]
-    nonces = [nonce for run in own_runs if (nonce := run.external_id.rpartition(":")[2]) != STATIC_NONCE]
-    waiting_runs = [run for run in own_runs if run.status != "completed"]
+    requested = next((run for run in reversed(own_runs) if not run.external_id.endswith(f":{STATIC_NONCE}")), None)
+    is_waiting = requested is not None and requested.status != "completed"
     others = [_read_text(run) for pull, run in newest_by_pull.items() if pull not in (None, 0, number)]
     return HeadChecks(
-        run=next(reversed(waiting_runs or own_runs), None),
+        run=requested if is_waiting else next(reversed(own_runs), None),
         newest=app_runs[-1] if app_runs else None,
         others=[text.stamp for text in others if text is not None],
-        requested_nonce=nonces[-1] if nonces else "",
+        requested_nonce=requested.external_id.rpartition(":")[2] if requested is not None else "",
         has_foreign=None in newest_by_pull,
         is_complete=is_complete,
         bot=bot,
@@ -198,16 +190,15 @@ def write(
         annotations=tuple(annotations),
         details_url=url,
     )
+    if run is not None:
+        summary = run.summary.replace("\r\n", "\n").strip()  # GitHub may change line ends and outer whitespace
+        shown = (run.status, run.conclusion, run.title, summary)
+        if shown != ("completed", conclusion, check.title, check.summary.strip()):
+            # Somebody may have requested a measurement since the check run was read, so its external id is kept.
+            update = replace(check, external_id="", annotations=() if run.annotations else check.annotations)
+            forge.update_check(run.id, update)
     if run is None or head_checks.is_hidden(conclusion):
         forge.create_check(check)
-        return
-    summary = run.summary.replace("\r\n", "\n").strip()  # GitHub may change line ends and outer whitespace
-    has_same_result = run.status == "completed" and run.conclusion == conclusion and summary == check.summary.strip()
-    if not has_same_result:
-        # Somebody may have requested a measurement since the check run was read, so its external id is kept.
-        forge.update_check(
-            run.id, replace(check, external_id="", annotations=() if run.annotations else check.annotations)
-        )
 
 
 def _find_stricter(forge: Forge, head_checks: HeadChecks, stamp: Stamp, github: GitHub) -> Stamp | None:

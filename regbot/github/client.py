@@ -177,18 +177,9 @@ class Forge:
                 return None
             raise
 
-    def create_comment(
-        self, number: int, body: str, find_created: Callable[[], Comment | None] | None = None
-    ) -> Comment:
+    def create_comment(self, number: int, body: str, find_created: Callable[[], Comment | None]) -> Comment:
         """Create a comment. If GitHub's reply is lost, ``find_created`` looks for the created comment, and returns None
-        if there is none. By default, it looks for a new comment with the same text."""
-        if find_created is None:
-            known_ids = {comment.id for comment in self.comments(number)}
-
-            def find_created() -> Comment | None:
-                new_comments = (comment for comment in self.comments(number) if comment.id not in known_ids)
-                return next((comment for comment in new_comments if comment.body.strip() == body.strip()), None)
-
+        if there is none."""
         path = f"{self._root}/issues/{number}/comments"
         return self._api.create(path, {"body": body}, lambda data: _parse(Comment.from_json, data), find_created)
 

@@ -1,17 +1,13 @@
 """Execute a command: measure a commit, bisect a range, or judge a commit again with a new declaration.
 
-A command can be refused because of its author's role, its commit, or protected files. The author and the role come from
-GitHub. No workflow starts twice for a command: the title of a workflow run shows which command started it.
-
-A parameter ``settings`` has the settings of the table ``[github]``.
+No workflow starts twice for a command: the title of a workflow run shows which command started it.
 """
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from regbot.github import checks
-from regbot.github.approval import CommandRefusal, find_obstacle, find_protected
+from regbot.github.approval import CommandRefusal, GateOutcome, find_obstacle, find_protected
 from regbot.github.artifact import ARTIFACT
 from regbot.github.changed_files import list_changed_files
 from regbot.github.client import Forge
@@ -39,7 +35,6 @@ from regbot.github.shared_history import is_ancestor
 from regbot.github.types import Pull, Role
 from regbot.github.workflow_start import (
     BISECT,
-    MEASURE,
     POST,
     Measurement,
     has_measurement_started,
@@ -49,18 +44,6 @@ from regbot.github.workflow_start import (
 )
 from regbot.records.config import GitHub
 from regbot.report.markdown import Name
-
-Effect = Literal["nothing", "started", "noted", "refused", "stale"]
-"""What the gate did. started: it started a workflow. noted: it accepted a declaration. refused: it refused a command.
-stale: it marked an old result as stale."""
-
-
-@dataclass(frozen=True)
-class GateOutcome:
-    """What the gate did about an event, and a message for the job's log."""
-
-    effect: Effect
-    message: str
 
 
 @dataclass(frozen=True)
@@ -133,13 +116,7 @@ def start_measurement(
         # Number of pairs to add to an earlier measurement; 0 for a new measurement.
         more=command.pairs if isinstance(command, MoreCommand) else 0,
     )
-    result = request_measurement(forge, measurement, lambda: find_obstacle(forge.pull(pull.number), command.sha))
-    if isinstance(result, CommandRefusal):
-        return result
-    is_started_now = result
-    if not is_started_now:
-        return GateOutcome("nothing", "this measurement was started before")
-    return GateOutcome("started", f"{MEASURE} was started on {command.sha}, for {request.login}")
+    return request_measurement(forge, measurement, lambda: find_obstacle(forge.pull(pull.number), command.sha))
 
 
 def _start_bisection(
@@ -147,10 +124,7 @@ def _start_bisection(
 ) -> GateOutcome | CommandRefusal:
     """Start a bisection, or return the reason for the refusal. Both ends of the range must be in the history of the
     pull request's head or base branch. If an end is not in the base branch yet, a pull request that changes protected
-    files needs a stronger role.
-
-    The state of the pull request is read again immediately before the start, because the head may have moved.
-    """
+    files needs a stronger role."""
     # The command names no head, so the only possible obstacle is that the pull request is closed.
     if obstacle := find_obstacle(pull, pull.head_sha):
         return CommandRefusal(obstacle)

@@ -1,13 +1,8 @@
 """Grammar of comment commands, such as ``/regbot run SHA``: parse the command in a comment, and format one.
 
-A command is the first line of a comment. The line must match the grammar exactly: lower case, one space between words,
-nothing before the command. A command in a quotation, in a code block or in a later line is ignored. Text below the
-command is for human readers, but a second command in that text makes the comment invalid.
-
-The words of a command may contain only letters, digits and a few punctuation marks. They are sent to GitHub as JSON and
-to workflows as inputs, never as part of a shell line. A reason may contain any visible text.
-
-``permission`` decides who may give which command. ``approval`` decides whether the commit in the command may run.
+A command is the first line of a comment, which must match the grammar exactly. Its words may contain only letters,
+digits and a few punctuation marks. They are sent to GitHub as JSON and to workflows as inputs, never as part of a shell
+line. A reason may contain any visible text.
 """
 
 import re
@@ -123,7 +118,7 @@ def parse_command(body: str) -> Command | InvalidCommand | None:
         return InvalidCommand(None, problem)
     if _LATER_COMMAND.search(text_below):
         return InvalidCommand(verb, "the comment contains more than one command; write a comment for each command")
-    return _PARSERS[verb](rest)
+    return _parse(verb, rest)
 
 
 def format_command(command: Command) -> str:
@@ -143,78 +138,51 @@ def format_command(command: Command) -> str:
             return f"{_PREFIX} accept {sha}: {reason}"
 
 
-# Each of these functions parses ``rest``, the command line after the verb.
-
-
-def _parse_run(rest: str) -> RunCommand | InvalidCommand:
-    if match := _RUN.fullmatch(rest):
-        sha, option = match.groups()
-        return RunCommand(sha, protected=option is not None)
-    has_commit = re.match(rf"{_SHA} ", rest)
-    if has_commit:
-        return InvalidCommand("run", f"only {_PROTECTED_OPTION} may follow the commit")
-    return InvalidCommand("run", _explain_missing_commit(rest))
-
-
-def _parse_more(rest: str) -> MoreCommand | InvalidCommand:
-    match = _MORE.fullmatch(rest)
-    if match is None:
-        has_commit = re.match(rf"{_SHA} ", rest)
-        problem = "PAIRS is no whole number above 0" if has_commit else _explain_missing_commit(rest)
-        return InvalidCommand("more", problem)
-    sha, pairs_text = match.groups()
-    pairs = int(pairs_text) if pairs_text else DEFAULT_PAIRS
-    if pairs > MAX_PAIRS:
-        return InvalidCommand("more", f"PAIRS is above {MAX_PAIRS}, the largest number that a command may request")
-    return MoreCommand(sha, pairs)
-
-
-def _parse_bisect(rest: str) -> BisectCommand | InvalidCommand:
-    match = _BISECT.fullmatch(rest)
-    if match is None:
-        has_range = re.match(rf"{_SHA}\.\.{_SHA} ", rest)
-        if has_range:
-            return InvalidCommand("bisect", "WORKLOAD is no valid name of a workload")
-        return InvalidCommand(
-            "bisect",
-            "GOOD..BAD must be two commits of 40 lower-case hexadecimal digits with two dots between them. Branch "
-            "names and short hashes are not accepted, because the commit that they name can change",
-        )
-    good, bad, workload = match.groups()
-    if good == bad:
-        return InvalidCommand("bisect", "GOOD and BAD are the same commit")
-    return BisectCommand(good, bad, workload or "")
-
-
-def _parse_expect(rest: str) -> ExpectCommand | InvalidCommand:
-    try:
-        rule = parse_expectation(rest)
-    except ExpectationError as error:
-        return InvalidCommand("expect", error.problem)
-    return _refuse_long_reason("expect", rule.reason) or ExpectCommand(rest)
-
-
-def _parse_accept(rest: str) -> AcceptCommand | InvalidCommand:
-    if match := _ACCEPT.fullmatch(rest):
-        sha, reason = match.groups()
-        return _refuse_long_reason("accept", reason) or AcceptCommand(sha, reason)
-    has_commit = re.match(_SHA, rest)
-    return InvalidCommand("accept", "the reason is missing" if has_commit else _explain_missing_commit(rest))
-
-
-_PARSERS = {
-    "run": _parse_run,
-    "more": _parse_more,
-    "bisect": _parse_bisect,
-    "expect": _parse_expect,
-    "accept": _parse_accept,
-}
-
-
-def _refuse_long_reason(verb: Verb, reason: str) -> InvalidCommand | None:
-    if len(reason) <= MAX_REASON_CHARACTERS:
-        return None
-    return InvalidCommand(verb, f"the reason has more than {MAX_REASON_CHARACTERS} characters")
+def _parse(verb: Verb, rest: str) -> Command | InvalidCommand:  # noqa: C901 (one case a verb)
+    """Parse ``rest``, the command line after the verb (``FORMS``)."""
+    problem = _explain_missing_commit(rest)
+    match verb:
+        case "run":
+            if match := _RUN.fullmatch(rest):
+                return RunCommand(match[1], protected=match[2] is not None)
+            if re.match(rf"{_SHA} ", rest):
+                problem = f"only {_PROTECTED_OPTION} may follow the commit"
+        case "more":
+            if match := _MORE.fullmatch(rest):
+                pairs = int(match[2]) if match[2] else DEFAULT_PAIRS
+                if pairs <= MAX_PAIRS:
+                    return MoreCommand(match[1], pairs)
+                problem = f"PAIRS is above {MAX_PAIRS}, the largest number that a command may request"
+            elif re.match(rf"{_SHA} ", rest):
+                problem = "PAIRS is no whole number above 0"
+        case "bisect":
+            if match := _BISECT.fullmatch(rest):
+                if match[1] != match[2]:
+                    return BisectCommand(match[1], match[2], match[3] or "")
+                problem = "GOOD and BAD are the same commit"
+            elif re.match(rf"{_SHA}\.\.{_SHA} ", rest):
+                problem = "WORKLOAD is no valid name of a workload"
+            else:
+                problem = (
+                    "GOOD..BAD must be two commits of 40 lower-case hexadecimal digits with two dots between them. "
+                    "Branch names and short hashes are not accepted, because the commit that they name can change"
+                )
+        case "expect":
+            try:
+                reason = parse_expectation(rest).reason
+            except ExpectationError as error:
+                return InvalidCommand("expect", error.problem)
+            if len(reason) <= MAX_REASON_CHARACTERS:
+                return ExpectCommand(rest)
+            problem = f"the reason has more than {MAX_REASON_CHARACTERS} characters"
+        case "accept":
+            if match := _ACCEPT.fullmatch(rest):
+                if len(match[2]) <= MAX_REASON_CHARACTERS:
+                    return AcceptCommand(match[1], match[2])
+                problem = f"the reason has more than {MAX_REASON_CHARACTERS} characters"
+            elif re.match(_SHA, rest):
+                problem = "the reason is missing"
+    return InvalidCommand(verb, problem)
 
 
 def _explain_missing_commit(rest: str) -> str:

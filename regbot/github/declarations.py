@@ -2,10 +2,6 @@
 
 regbot stores no declarations. Whenever it posts a result, it reads the comments and the roles of their authors again.
 An edited comment does not count, because somebody other than its author may have edited it.
-
-Anybody may write commands, so regbot requests the roles of only ``MAX_AUTHORS`` authors. Authors whom GitHub describes
-as members come first, then the authors of newer comments. ``Declarations.warnings`` says if comments or authors were
-left out.
 """
 
 from collections.abc import Sequence

@@ -1,24 +1,18 @@
-"""The gate decides who may start a measurement of which commit. It reacts to comments, labels, pushes and base
-changes.
+"""The gate decides who may start a measurement of which commit. It reacts to comments, labels, pushes and base changes.
 
-The gate neither checks out nor runs code of a pull request. Roles, commits and other facts come from GitHub at the time
-of the decision.
-
-An event that arrives twice has no second effect. The gate recognizes a workflow that it has already started by the
-title of its run. It recognizes an event that it has already handled by its own reaction or reply.
-
-A parameter ``settings`` has the settings of the table ``[github]``.
+It neither checks out nor runs code of a pull request. Roles, commits and other facts come from GitHub at the time of
+the decision. An event that arrives twice has no second effect: the gate recognizes it by the title of the run that it
+has started, or by its own reaction or reply.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 
 from regbot.github import checks
-from regbot.github.approval import CommandRefusal
+from regbot.github.approval import CommandRefusal, GateOutcome
 from regbot.github.client import Forge, ForgeError, RefusedError
 from regbot.github.command_effects import (
     CommandRequest,
-    GateOutcome,
     execute_command,
     has_command_started,
 )

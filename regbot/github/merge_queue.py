@@ -1,23 +1,19 @@
 """Start the measurement of a merge group, if the repository is configured with ``[github] queue = "timed"``.
 
-For the event ``merge_group``, GitHub reads workflow files from the merge group, which contains changes of pull
-requests. The gate therefore reacts to another event: the request of a regbot-static run on the merge group. For this
-event, GitHub reads the gate's workflow file from the default branch.
-
-Nobody approves a merge group: queueing a pull request already requires the role write. If the merge group changes
-protected files, its pull request must have been measured first, which requires the approval of these files.
+For the event ``merge_group``, GitHub reads workflow files from the merge group. The gate therefore reacts to the
+request of a regbot-static run on the group, for which GitHub reads the gate's file from the default branch. Nobody
+approves a merge group: queueing a pull request already requires the role write.
 """
 
 from regbot.github import checks
-from regbot.github.approval import CommandRefusal, find_protected
+from regbot.github.approval import CommandRefusal, GateOutcome, find_protected
 from regbot.github.changed_files import list_changed_files
 from regbot.github.client import Forge, RefusedError
-from regbot.github.command_effects import GateOutcome
 from regbot.github.commands import RunCommand, format_command
 from regbot.github.metadata import MergeGroup, find_group, has_other_pulls
 from regbot.github.shared_history import MISSING_STATUSES
 from regbot.github.types import CommitComparison
-from regbot.github.workflow_start import MEASURE, Measurement, compute_nonce, request_measurement
+from regbot.github.workflow_start import Measurement, compute_nonce, request_measurement
 from regbot.records.config import GitHub
 from regbot.report.markdown import Name, Words, sentence
 
@@ -47,9 +43,7 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
     result = request_measurement(forge, measurement, lambda: _find_obstacle(forge, group, change, settings))
     if isinstance(result, CommandRefusal):
         return GateOutcome("refused", str(sentence(result.reason)))
-    if not result:
-        return GateOutcome("nothing", "this measurement was started before")
-    return GateOutcome("started", f"{MEASURE} was started on the merge group {group.sha} of #{group.last_pull}")
+    return result
 
 
 def _find_obstacle(forge: Forge, group: MergeGroup, change: CommitComparison, settings: GitHub) -> Words | None:

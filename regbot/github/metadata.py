@@ -1,8 +1,7 @@
 """Find the pull request and the commit that a workflow run measured, from GitHub's metadata of the run.
 
-A job of a pull request chooses the content of its artifact, so this module reads nothing from the artifact. The job
-cannot choose the id, path, event, branch and title of its workflow run. It cannot choose the heads of pull requests
-either.
+Nothing is read from the artifact. A job cannot choose the id, path, event, branch and title of its run, and the heads
+of pull requests.
 """
 
 import re
@@ -142,7 +141,13 @@ def find_runs(forge: Forge, change: str, bot: str) -> list[WorkflowRun]:
     number, sha, event = (pull.number, pull.head_sha, "pull_request") if pull else (0, change, "merge_group")
     head_checks = checks.find(forge, sha, number, bot)
     stamp = head_checks.text.stamp if head_checks.text is not None else None
-    runs = [forge.run(stamp.run)] if stamp is not None else []
+    runs = []
+    if stamp is not None:
+        try:
+            runs.append(forge.run(stamp.run))
+        except RefusedError as error:  # somebody has deleted the run
+            if error.status != UNKNOWN_OBJECT:
+                raise
     if head_checks.pending_nonce:
         for run in forge.runs(MEASURE.removeprefix(FOLDER), datetime.now(UTC) - MAX_MEASUREMENT_AGE):
             title = MEASURE_TITLE.fullmatch(run.title)
@@ -151,7 +156,8 @@ def find_runs(forge: Forge, change: str, bot: str) -> list[WorkflowRun]:
     if stamp is None or stamp.tier == "static" or stamp.is_void:
         traces = forge.head_runs(STATIC.removeprefix(FOLDER), event, sha)
         own_traces = [run for run in traces if run.title == f"regbot-static {change}" and run.conclusion != "skipped"]
-        runs += own_traces[:1]
+        # A job of another pull request with this head may have the title too.
+        runs += [run for run in own_traces if pull is None or _is_of_branch(run, pull)][:1]
     return [run for run in runs if run.status == "completed"]
 
 
@@ -201,8 +207,11 @@ def _find_pull(forge: Forge, run: WorkflowRun) -> Pull | None:
         if error.status != UNKNOWN_OBJECT:
             raise
         return None
-    comes_from_branch = (pull.head_repository, pull.head_ref) == (run.head_repository, run.head_branch)
-    return pull if pull.open and comes_from_branch else None
+    return pull if pull.open and _is_of_branch(run, pull) else None
+
+
+def _is_of_branch(run: WorkflowRun, pull: Pull) -> bool:
+    return (pull.head_repository, pull.head_ref) == (run.head_repository, run.head_branch)
 
 
 def find_group(forge: Forge, run: WorkflowRun) -> MergeGroup | None:

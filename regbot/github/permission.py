@@ -3,7 +3,6 @@
 from regbot.github.commands import AcceptCommand, BisectCommand, Command, ExpectCommand, MoreCommand, RunCommand
 from regbot.github.types import ROLES, Role
 
-LABEL_ROLE: Role = "write"
 PROTECTED_ROLE: Role = "maintain"
 
 OTHER_BASE_ROLE: Role = "maintain"

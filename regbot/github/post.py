@@ -2,9 +2,7 @@
 
 The measurement comes from the run's artifact. The measured commit comes from GitHub (``metadata``), the configuration
 from the base commit (``base_branch``), and the declarations from comments (``declarations``). If a result cannot be
-judged, INVALID is posted. Without any comment or completed check run, the pull request would look as if it had passed.
-
-A parameter ``github`` has the settings of the table ``[github]``.
+judged, INVALID is posted.
 """
 
 import traceback
@@ -243,12 +241,8 @@ def _judge_by_base(
 def _find_unconcerned(
     subject: Subject, session: Session, config: Config, base: str, repo: Path, trees: Path
 ) -> ConcernResult:
-    """Return the entries that need no runs, because the change cannot affect them (``regbot.check.concern``).
-
-    These entries are computed from git's list of changed files and the stored references of ``base``. The artifact's
-    own statement about these entries is not read. If every entry with the setting ``paths`` has runs, the result is
-    empty. ``trees`` is a repository with both commits, and ``repo`` the checkout of the default branch.
-    """
+    """Return the entries that need no runs, because the change cannot affect them (``regbot.check.concern``), by git's
+    list of changed files and the stored references of ``base``. The artifact's own statement is not read."""
     measured_entries = {run.workload for run in session.runs}
     is_timed = subject.tier == "measured"
     # A workload with the adapter "command" is only timed, so a static result has no runs of it.

@@ -10,7 +10,7 @@ from regbot.baselines import BaselineError, Store
 from regbot.baselines.names import class_folder
 from regbot.baselines.store import record_digest
 from regbot.check.refresh.night import describe_absorbed_slowdown, night_slowdown_pct
-from regbot.check.refresh.store_changes import remove_withheld_copies, timed_sessions
+from regbot.check.refresh.storing import remove_withheld_copies, timed_sessions
 from regbot.errors import UserError
 from regbot.github.archive import read_single_file
 from regbot.judge.interim import thresholds_from
@@ -151,12 +151,8 @@ def _find_anchor_faults(
 
 
 def store_proposal(proposal: Proposal, store: Store) -> None:
-    """Write the records of a proposal to ``store``, which may contain earlier nights. If the store has an anchor for a
-    workload, a proposed first anchor is not written. If a person accepted the slowdown of a night, copies of its
-    sessions that the store holds back (series ``held``) are removed.
-
-    Raises UserError if the store already has the same session with different content.
-    """
+    """Write the records of a proposal to ``store``, which may contain earlier nights. A first anchor does not replace
+    a stored one. Raises UserError if the store already has the same session with different content."""
     try:
         accepted_keys = {
             (night.name, night.variant) for night in proposal.refreshed.workloads if night.accepted is not None

@@ -1,17 +1,10 @@
 """``regbot github refresh``: maintain one open pull request with the references of the last nights.
 
-The node that measures has no token. It passes its records to this job as a ``regbot.records.proposal``. This job has a
-token and measures nothing. It writes the text of the pull request from the records. Several nodes may measure different
-workloads in one night; each uploads a proposal of its own.
-
-Each night becomes one commit on top of the refresh branch, so that earlier commits, including commits by people, are
-never overwritten. After the pull request was merged or closed, the branch starts again from the measured commit.
-
-After a fault, the job can be repeated without doing anything twice. The commit of a night is always the same. After a
-push, the branch is read from GitHub. GitHub allows only one open pull request between two branches.
+The node that measures has no token and passes its records to this job. Each night becomes one commit on top of the
+refresh branch, so that earlier commits, including commits by people, are never overwritten. After a fault, the job can
+be repeated without doing anything twice: the commit of a night is always the same.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -26,13 +19,10 @@ from regbot.github.git_remote import Remote
 from regbot.github.labels import set_label
 from regbot.github.proposal import ARTIFACT, read_proposal, unpack_proposal
 from regbot.github.refresh_commit import (
-    TRAILER,
     RefreshBranch,
     check_night,
     is_reachable,
-    list_commits,
     make_commit,
-    read_last_night,
 )
 from regbot.github.refresh_text import list_unmeasured, write_pull_body
 from regbot.github.types import Pull
@@ -47,10 +37,9 @@ from regbot.records.verdict import select_gravest_status
 from regbot.workloads.checkout import CheckoutError
 from regbot.workloads.checkout.git import DEEPEN_ADVICE, file_at, is_shallow
 
-BRANCH = "regbot/check/refresh"
+BRANCH = "regbot/refresh"
 ATTEMPTS = 4
 """Largest number of attempts to push a night. An attempt fails if somebody else moves the branch before the push."""
-MAX_NIGHTS = 30
 
 
 class ReceivedProposal(NamedTuple):
@@ -100,12 +89,6 @@ class _RefreshNight:
             }
         )
 
-    @property
-    def digest(self) -> str:
-        """Hash of all proposals. It identifies the night in the commit message (``TRAILER``)."""
-        texts = sorted(proposal.to_json() for proposal in self.proposals)
-        return hashlib.sha256("".join(texts).encode()).hexdigest()[:16]
-
 
 def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
     """Return the proposals that the nodes of a run uploaded. If several artifacts have the same name, the newest is
@@ -126,12 +109,9 @@ def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
 def post_refresh(
     forge: Forge, remote: Remote, received: Sequence[ReceivedProposal], now: datetime, run_url: str = ""
 ) -> RefreshPost:
-    """Add one night to the open refresh pull request, or open a new pull request. If the night has nothing to store, a
-    comment on the open pull request names the workloads that were not measured.
-
-    ``run_url`` is the URL of the workflow run that measured; '' if unknown. Raises UserError if a proposal is refused.
-    In that case nothing is changed. Raises ForgeError, CheckoutError, ConfigError.
-    """
+    """Add one night to the open refresh pull request, or open a new one. ``run_url`` is the URL of the run that
+    measured; '' if unknown. Raises UserError if a proposal is refused. In that case nothing is changed. Raises
+    ForgeError, CheckoutError, ConfigError."""
     proposals = [read_proposal(item.data, item.origin) for item in received]
     if not proposals:
         raise UserError("no node uploaded a proposal", "see the log of the job that measures")
@@ -158,12 +138,8 @@ def post_refresh(
 
 
 def _store_night(night: _RefreshNight) -> RefreshPost | None:
-    """Commit the night, push the commit, and open or update the pull request.
-
-    Return None if somebody else moved the branch before the push. The caller then tries again. Nothing is stored if
-    somebody closed the last pull request without merging and this night has no new session, or if main already has
-    everything.
-    """
+    """Commit the night, push the commit, and open or update the pull request. Return None if somebody else moved the
+    branch before the push."""
     remote, measured_commit = night.remote, night.measured_commit
     tips = remote.tips(night.main_name, BRANCH)
     if night.main_name not in tips:
@@ -190,28 +166,16 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     parent = measured_commit if tip is None or is_finished else tip
     branch = RefreshBranch(repo=remote.repo, main=main, folder=folder, parent=parent)
     check_night(branch, night.proposals, measured_config)
-    message = f"{commit_message(night.report)}\n\n{TRAILER}: {night.digest}"
-    night_commit = make_commit(branch, night.proposals, message, parse_time(night.proposals[0].created), night.now)
+    message, at = commit_message(night.report), parse_time(night.proposals[0].created)
+    night_commit = make_commit(branch, night.proposals, message, at, night.now)
     if night_commit.is_already_in_main and pull is None:
         return _report_unchanged(night, None, "Main already has these baselines.")
+    if night_commit.commit == branch.parent and pull is not None:
+        return _report_unchanged(night, pull, "The pull request already has this night.")
     report = night.report.model_copy(update={"files": list(night_commit.files)})
-    commits = list_commits(replace(branch, parent=night_commit.commit), MAX_NIGHTS)
-    body = write_pull_body(
-        night.proposals,
-        report,
-        night_commit,
-        commits,
-        rejected=rejected_pull.number if rejected_pull is not None else None,
-        run_url=night.run_url,
-    )
-    has_new_commit = night_commit.commit != branch.parent
-    if has_new_commit:
-        if not remote.push(night_commit.commit, BRANCH, tip):
-            return None  # somebody else moved the branch
-    elif read_last_night(branch) != night.digest:
-        # The branch already contains this night, and a later night on top of it.
-        return _report_unchanged(night, pull, "The pull request already has a later night.")
-    # This night is the newest night on the branch: it was pushed now, or by an earlier attempt of this job.
+    if night_commit.commit != branch.parent and not remote.push(night_commit.commit, BRANCH, tip):
+        return None  # somebody else moved the branch
+    body = write_pull_body(night.proposals, report, night_commit, night.run_url)
     return _write_pull(night, proposal_title(report), body, pull, config)
 
 

@@ -1,8 +1,6 @@
 """Commit one night to the branch of the refresh pull request, and compute the result of merging the branch into main.
 
-Git makes the commit from the files of the store, without changing the checkout. The commit changes only the folder of
-references. It adds sessions and never changes a stored session. A commit that causes a new problem in the store is
-refused.
+The commit changes only the folder of references. It never changes a stored session, and causes no problem in the store.
 """
 
 import tempfile
@@ -14,7 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from regbot.baselines import Store, verify
 from regbot.baselines.names import ANCHOR
-from regbot.check.refresh.store_changes import store_files
+from regbot.check.refresh.storing import store_files
 from regbot.errors import UserError
 from regbot.github.proposal import check_proposal, store_proposal
 from regbot.records.config import Config
@@ -24,9 +22,6 @@ from regbot.workloads.checkout import CheckoutError, export
 from regbot.workloads.checkout.commits import commit_files
 from regbot.workloads.checkout.export import list_files
 from regbot.workloads.checkout.git import git, try_git
-
-TRAILER = "regbot-proposal"
-"""Name of the trailer in regbot's commit messages. Its value is the digest of the night's proposals."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +43,6 @@ class NightCommit:
     """Files that main and the branch changed differently, so that git cannot merge them."""
     is_already_in_main: bool
     """Whether main already contains everything that is on the branch."""
-    earlier_problems: tuple[str, ...]
 
 
 def is_reachable(repo: Path, commit: str, tip: str) -> bool:
@@ -111,25 +105,7 @@ def make_commit(
         files=tuple(name for name in names if name),
         conflicts=tuple(conflicts),
         is_already_in_main=merged_tree == main_tree,
-        earlier_problems=tuple(problems_before),
     )
-
-
-def read_last_night(branch: RefreshBranch) -> str:
-    """Return the digest of the newest night on the branch, from the trailer of its commit message; '' if the branch has
-    no night. Raises CheckoutError."""
-    arguments = ("log", "--no-show-signature", f"--format=%(trailers:key={TRAILER},valueonly,separator=%x20)")
-    lines = git(branch.repo, *arguments, f"{branch.main}..{branch.parent}").splitlines()
-    return next((line.strip() for line in lines if line.strip()), "")
-
-
-def list_commits(branch: RefreshBranch, max_count: int) -> list[tuple[str, str, str]]:
-    """Return the commits that are on the branch and not in main, newest first, as (hash, author, subject). Raises
-    CheckoutError."""
-    arguments = ("log", "--no-show-signature", "--first-parent", f"--max-count={max_count}", "--format=%H%x00%an%x00%s")
-    lines = git(branch.repo, *arguments, f"{branch.main}..{branch.parent}").splitlines()
-    rows = (line.split("\0") for line in lines)
-    return [(commit, author, subject) for commit, author, subject in rows]
 
 
 def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:

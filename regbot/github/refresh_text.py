@@ -6,9 +6,8 @@ from regbot.check.refresh.text import describe_outcome, files_section, proposal_
 from regbot.github.refresh_commit import NightCommit
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import RefreshReport, WorkloadRefresh
-from regbot.records.text.clip import short_commit
 from regbot.records.text.printable import printable
-from regbot.report.markdown import code, prose
+from regbot.report.markdown import code
 
 MAX_NOTES = 5
 REASON_CHARACTERS = 300
@@ -16,18 +15,12 @@ MAX_CHARACTERS = 60_000
 
 
 def write_pull_body(
-    proposals: Sequence[Proposal],
-    report: RefreshReport,
-    night_commit: NightCommit,
-    commits: Sequence[tuple[str, str, str]],
-    rejected: int | None,
-    run_url: str,
+    proposals: Sequence[Proposal], report: RefreshReport, night_commit: NightCommit, run_url: str
 ) -> str:
-    """Return the text of the pull request as markdown: obstacles to merging, tonight's evidence, earlier nights.
+    """Return the text of the pull request as markdown: obstacles to merging, and tonight's evidence.
 
-    ``report`` combines the reports of all ``proposals`` and has the files of ``night_commit``. ``rejected`` is the
-    number of the previous pull request if a person closed it without merging; otherwise None. ``run_url`` is the URL of
-    the run that measured; '' if unknown.
+    ``report`` combines the reports of all ``proposals`` and has the files of ``night_commit``. ``run_url`` is the URL
+    of the run that measured; '' if unknown.
     """
     lines = []
     if night_commit.conflicts:
@@ -35,11 +28,6 @@ def write_pull_body(
         lines.append(
             f"> **This pull request conflicts with main:** both changed {names}. Somebody has to resolve the conflict."
         )
-    if rejected is not None:
-        lines.append(f"> #{rejected} was closed without merging. This pull request has new evidence.")
-    if night_commit.earlier_problems:
-        problems = "".join(f"\n> - {prose(problem, 300)}" for problem in night_commit.earlier_problems[:MAX_NOTES])
-        lines.append(f"> **The store on main has problems,** see `regbot baseline verify`:{problems}")
     if len(proposals) == 1:
         lines.append(proposal_body(report))
     else:
@@ -49,9 +37,6 @@ def write_pull_body(
         lines.append(files_section(report.files))
     if run_url:
         lines.append(f"Measured by [this run]({run_url}).")
-    if len(commits) > 1:
-        listing = "\n".join(f"- {code(short_commit(commit))} {prose(subject, 160)}" for commit, _, subject in commits)
-        lines.append(f"## All commits, the newest first\n\n{listing}")
     text = "\n\n".join(line.strip() for line in lines)
     if len(text) <= MAX_CHARACTERS:
         return text

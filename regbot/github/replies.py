@@ -1,10 +1,6 @@
 """Replies of the gate. Each comment or label gets at most one reply, however often the event is handled.
 
-The first line of a reply is an invisible marker that names the answered comment or label. Before the gate writes a
-reply, it looks for an existing reply with the same marker. An event that arrives twice, or a lost answer from GitHub,
-therefore causes no second reply.
-
-A parameter ``number`` is the number of the pull request, and ``body`` is the text of the reply without its marker.
+The first line of a reply is an invisible marker that names the answered comment or label.
 """
 
 import json

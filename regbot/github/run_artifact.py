@@ -46,12 +46,8 @@ def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read
 
 
 def can_judge_again(forge: Forge, run: int, name: str) -> bool:
-    """Return whether a run can be judged again. The result is False if the run was deleted, if its last attempt failed,
-    or if its artifact ``name`` has expired. It is True for a run without this artifact, because a run in progress has
-    none yet.
-
-    ``run`` is the id of the workflow run. Raises ForgeError.
-    """
+    """Return whether a run can be judged again: it exists, its last attempt has not failed, and its artifact ``name``
+    has not expired. Raises ForgeError."""
     try:
         has_failed = forge.run(run).conclusion not in (None, "success")  # None while the run is in progress
         artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]

@@ -1,10 +1,7 @@
 """The posted text of a verdict with its stamp. The comment and the check run contain the same stamped text.
 
-The stamp is the invisible first line. It names the commit and the workflow run that the text came from, so that two
-posted results can be ranked. Anybody can write a stamp into a comment, so the caller must check that regbot's app is
-the author.
-
-A parameter ``current_head`` is the present head of the pull request.
+The stamp is the invisible first line. It names the commit and the workflow run, so that two results can be ranked.
+Anybody can write a stamp into a comment, so the caller must check that regbot's app is the author.
 """
 
 import json

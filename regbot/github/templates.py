@@ -1,9 +1,7 @@
 """The workflows that ``regbot init`` installs: templates in which fields are filled with a repository's settings.
 
-A field is a part of a workflow whose value differs between repositories, such as the labels of a ``runs-on`` key or the
-source of regbot. A template is itself a valid workflow, so it can be linted. Values in an installed file are kept. An
-installed file begins with a stamp, which has regbot's version and a hash of the file without the values of its fields.
-The stamp shows whether a file differs from the template because the template is newer or because a user edited it.
+A template is itself a valid workflow, so it can be linted. An installed file begins with a stamp: regbot's version and
+a hash of the file without the values of its fields. It shows whether the template is newer or a user edited the file.
 """
 
 import hashlib

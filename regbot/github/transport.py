@@ -1,13 +1,8 @@
 """Send requests to GitHub's REST API, and repeat failed requests if repeating them is safe.
 
-A reply can be lost after GitHub has executed the request. A request that reads, or sets an object to a given state, is
-repeated. A request that creates an object is repeated only after a lookup has shown that the object does not exist. If
-a reply of GitHub names a time to wait, the next attempt waits at least so long.
-
-From PyGithub, regbot uses only the requester: authentication, headers and versions of the API, proxies, encoding, and
-the connection. Repeated attempts, waits, pauses between writes, pages and limits are regbot's own code. PyGithub's
-retries are off, because they repeat a POST and sleep without regbot's control. PyGithub's objects are not used, because
-reading their attributes can send requests. A request that must be sent only once has to be visible in the code.
+A reply can be lost after GitHub has executed the request. A request that creates an object is repeated only after a
+lookup has shown that the object does not exist. From PyGithub, regbot uses only the requester. Its retries are off,
+because they repeat a POST, and its objects are not used, because reading their attributes can send requests.
 """
 
 import http.client

@@ -1,11 +1,5 @@
-"""Text around a verdict on GitHub: origin of the result, acceptance, and commands that people can give next.
-
-``regbot.report`` writes the report on the verdict and knows nothing about GitHub. This module adds text below the first
-line of the report, so that readers see the verdict first. If somebody has accepted a REVIEW, the acceptance comes
-before the report.
-
-A parameter ``github`` has the settings of the table ``[github]``.
-"""
+"""Text around a verdict on GitHub: origin of the result, acceptance, and commands that people can give next. It stands
+below the first line of the report, so that readers see the verdict first."""
 
 import re
 from collections.abc import Iterator, Sequence

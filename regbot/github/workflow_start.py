@@ -1,8 +1,7 @@
 """Start a workflow once for each request.
 
-Every comment or label that requests a workflow run has a nonce. The nonce is computed from the request, so that a
-repeated event or job gets the same nonce. The title of the started run contains the nonce. GitHub's list of runs
-therefore shows for which requests a workflow has started, and regbot need not store this.
+The title of a run contains the nonce of the comment or label that requested it, which is computed from the request.
+GitHub's list of runs therefore shows for which requests a workflow has started.
 """
 
 import hashlib
@@ -13,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import get_args
 
 from regbot.github import checks
-from regbot.github.approval import CommandRefusal
+from regbot.github.approval import CommandRefusal, GateOutcome
 from regbot.github.checks import HeadChecks
 from regbot.github.client import Forge, RefusedError
 from regbot.github.types import CheckRun, Conclusion, NewCheck, WorkflowRun
@@ -108,20 +107,16 @@ def is_judged_since(forge: Forge, number: int, since: datetime) -> bool:
 
 def request_measurement(
     forge: Forge, measurement: Measurement, find_obstacle: Callable[[], Words | None]
-) -> CommandRefusal | bool:
-    """Set the check run of a commit to in progress, and start the measurement of the commit.
-
-    Return True if the measurement was started, and False if it was started before. Refuse the request if another
-    measurement of this commit is in progress.
+) -> CommandRefusal | GateOutcome:
+    """Set the check run of a commit to in progress, and start the measurement of the commit, unless one is in progress.
 
     ``find_obstacle`` reads the state of the pull request once more, after the check run was set and before the start.
-    If it returns an obstacle, for example a new push, the earlier check run is restored, and the refusal is returned.
-    Raises ForgeError.
+    If it returns an obstacle, for example a new push, the earlier check run is restored. Raises ForgeError.
     """
     number, sha = measurement.number, measurement.sha
     runs = forge.runs(MEASURE, measurement.since - MAX_MEASUREMENT_AGE)
     if measurement.has_begun(runs):
-        return False
+        return GateOutcome("nothing", "this measurement was started before")
     unfinished_run = measurement.find_unfinished(runs)
     if unfinished_run is not None:
         run_name = Name(unfinished_run.url or str(unfinished_run.id))
@@ -144,7 +139,7 @@ def request_measurement(
     except RefusedError:
         _restore_check(forge, check_id, measurement, head_checks, (f"GitHub did not start {MEASURE}.",))
         raise
-    return True
+    return GateOutcome("started", f"{MEASURE} was started on {sha}, for {measurement.login}")
 
 
 def _mark_in_progress(forge: Forge, measurement: Measurement, head_checks: HeadChecks) -> int:

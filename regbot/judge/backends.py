@@ -1,8 +1,7 @@
 """Compare the dispatcher that a workload requested with the dispatcher that was executed.
 
-Of all backends, only the dispatcher can change a verdict. In the static tier, other backends (attention, grouped GEMM)
-run on a CPU, so their kernels always differ from the requested ones. If such a backend differs between the arms, this
-is only a warning.
+Of all backends, only the dispatcher can change a verdict. In the static tier, other backends run on a CPU, so their
+kernels always differ from the requested ones. If they differ between the arms, this is only a warning.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,12 +31,8 @@ def dispatcher_change(base: Run, head: Run) -> DispatcherChange | None:
 
 
 def dispatcher_problems(base: Run, head: Run) -> Iterator[str]:
-    """Yield a message for each arm that did not execute the requested dispatcher. Such a message makes the comparison
-    invalid.
-
-    If both arms requested the same dispatcher and exactly one arm executed it, nothing is yielded, because the
-    difference is then a finding.
-    """
+    """Yield a message for each arm that did not execute the requested dispatcher, which makes the comparison invalid.
+    If only one arm did not, the difference is a finding, and nothing is yielded."""
     if dispatcher_change(base, head) is not None:
         return
     for run in (base, head):
@@ -45,7 +40,6 @@ def dispatcher_problems(base: Run, head: Run) -> Iterator[str]:
 
 
 def unmet_dispatcher_request(run: Run) -> Iterator[str]:
-    """Yield a message if the run did not execute the requested dispatcher."""
     backend = run.backends.get(DISPATCHER)
     if backend is not None and not _executes_request(backend):
         yield (
@@ -55,11 +49,8 @@ def unmet_dispatcher_request(run: Run) -> Iterator[str]:
 
 
 def uncertain_dispatcher(runs: Sequence[Run], requested: str) -> Iterator[str]:
-    """Yield why the runs of one arm do not prove which dispatcher the arm executes. Also yield a message if all
-    expert-parallel groups have one rank, so that the requested library dispatcher ran nothing.
-
-    ``requested`` is the dispatcher that the workload requests, '' if the layer chooses one.
-    """
+    """Yield why the runs of one arm do not prove which dispatcher the arm executes, or that it ran nothing.
+    ``requested`` is the dispatcher that the workload requests, '' if the layer chooses one."""
     name = runs[0].arm.name
     # A run whose profile failed has no ledger, so it may not show its dispatcher. Its step times are good all the same.
     # It may therefore count without showing a dispatcher, if another run of the arm shows one. Otherwise every run must
@@ -91,5 +82,4 @@ def backend_warnings(base: Run, head: Run) -> Iterator[str]:
 
 
 def _executes_request(backend: Backend) -> bool:
-    """Whether the run executed the backend that was requested."""
     return backend.executed == backend.requested

@@ -1,8 +1,5 @@
-"""Check the step times in a session against clocks that the code under test cannot influence.
-
-When the harness reads the step times of a guest, it compares them with the harness's own clock
-(``regbot.workloads.ranks``). For a session from an untrusted job, this module repeats that check. It also compares the
-times with the duration of the job. Timed runs run one after another, so together they cannot take longer than the job.
+"""Check the step times of a session from an untrusted job against clocks that the code under test cannot influence: the
+harness's own clock, and the duration of the job. Timed runs run one after another, so together they cannot take longer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,11 +17,7 @@ JOB_TOLERANCE_S = 120.0
 
 def find_impossible_times(session: Session, job_s: float) -> list[str]:
     """Return why the times of ``session`` are impossible for a job that took ``job_s`` seconds; [] if they are
-    possible.
-
-    Runs that were taken over from earlier sessions belong to other jobs. They are only compared with the clocks in
-    their own records, not with this job.
-    """
+    possible. Runs of earlier sessions are only compared with the clocks in their own records."""
     session_runs = [run for run in session.runs if not run.is_from_earlier_session]
     return [*find_contradicted_times(session.runs), *_check_job(session_runs, job_s)]
 
@@ -35,7 +28,6 @@ def find_contradicted_times(runs: Sequence[Run]) -> list[str]:
 
 
 def _check_run(run: Run) -> Iterator[str]:
-    """Yield how the step times of one timed run contradict its clocks."""
     timing = run.timing
     if run.tier != "timed" or run.outcome != "ok" or timing is None:
         return
@@ -62,10 +54,7 @@ def _check_run(run: Run) -> Iterator[str]:
 
 
 def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
-    """Yield how the durations of ``runs`` contradict the duration ``job_s`` of the job that made them.
-
-    Traces run in parallel, so only the longest trace is compared with the job.
-    """
+    """Traces run in parallel, so only the longest trace is compared with the job."""
     timed_s = sum(run.wall_s for run in runs if run.tier == "timed")
     if timed_s > job_s + JOB_TOLERANCE_S:
         yield f"the timed runs together claim {timed_s:.0f} s, but the whole job took {job_s:.0f} s"
@@ -75,8 +64,6 @@ def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
 
 
 def _is_contradicted(claimed_s: float, harness_s: float, tolerance: float) -> bool:
-    """Whether a claimed time differs from the harness's clock by more than both tolerances. ``tolerance`` is the
-    relative tolerance, such as 0.05."""
     return abs(claimed_s - harness_s) > max(TOLERANCE_S, tolerance * harness_s)
 
 

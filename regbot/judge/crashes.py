@@ -1,13 +1,9 @@
 """Decide whether a crash of head's trace shows a fault of the pull request.
 
 A trace runs without a GPU, so regbot replaces parts of torch and of the framework. If a pull request renames or moves a
-function that regbot replaces, the trace crashes although the pull request is right. So a crash is the pull request's
-fault only if all of these conditions hold:
-
-- The checkout's own code raised the error, in a file that differs between base and head.
-- The error passed through no code of regbot.
-- The error names no configuration key that regbot set.
-- All files of the commit were checked out. In a sparse checkout, the code may need a file that is not there.
+function that regbot replaces, the trace crashes although the pull request is right. So a crash is its fault only if the
+checkout's own code raised the error in a file that the pull request changes, if the error passed through no code of
+regbot and names no key that regbot set, and if all files were checked out.
 
 The guest writes the traceback, so the code under test could forge it. A forged traceback can only turn FAIL into
 INVALID, and both block the pull request.
@@ -25,11 +21,8 @@ TRACE_LIMIT = (
 
 
 def explain_doubt(crash: Crash, changed_files: Sequence[str] | None) -> str:
-    """Return why ``crash`` does not show a fault of the pull request; '' if it does.
-
-    ``changed_files`` are the paths that differ between base and head; None if they are not known. A changed submodule
-    is listed as one path, that of its folder, so every file in the folder counts as changed.
-    """
+    """Return why ``crash`` does not show a fault of the pull request; '' if it does. ``changed_files`` are the paths
+    that differ between base and head (a submodule is one path); None if they are not known."""
     if not crash.frames:
         return "the process left no traceback, so nothing shows whose fault this is"
     # The frames are in order of the calls, so the last one raised the error. ``owner`` says whose code a frame runs.
@@ -58,6 +51,5 @@ def involves_regbot(crash: Crash) -> bool:
 
 
 def _describe(frame: CrashFrame) -> str:
-    """Return the place of a frame, such as ``pkg/moe.py:42 in forward``. The line is left out if it is not known."""
     line = f":{frame.line}" if frame.line else ""
     return f"{frame.file}{line} in {frame.function}"

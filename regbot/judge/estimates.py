@@ -5,10 +5,7 @@ from typing import Protocol
 
 
 class LogEstimate(Protocol):
-    """An estimate with its interval, on the log scale.
-
-    ``sd`` is the standard deviation of what was averaged: the log-ratio of a pair, or the step time of a session.
-    """
+    """An estimate with its interval and the standard deviation of what was averaged, on the log scale."""
 
     @property
     def estimate(self) -> float: ...

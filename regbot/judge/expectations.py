@@ -1,8 +1,7 @@
 """Declared changes. The rule ``--expect "pattern@axis@workload: reason"`` accepts the findings that it covers.
 
-A rule is narrow on purpose. Its pattern must be a known name, while axis and workload may be globs. The reason is
-mandatory, because the comment shows the reason in place of the failure. This module does not check who may declare a
-change.
+The reason is mandatory, because the comment shows it in place of the failure. This module does not check who may
+declare a change.
 """
 
 import re
@@ -30,10 +29,7 @@ class ExpectationError(UserError):
 
 @dataclass(frozen=True)
 class Expectation:
-    """One declared change: findings of ``pattern`` on ``axis`` of ``workload`` are expected for ``reason``.
-
-    ``pattern`` is today's name, even if the rule was written with a former name.
-    """
+    """Findings of ``pattern`` on ``axis`` of ``workload`` expected for ``reason``. Axis and workload may be globs."""
 
     pattern: str
     axis: str
@@ -41,11 +37,8 @@ class Expectation:
     reason: str
 
     def covers(self, finding: Finding, workload: str) -> bool:
-        """Return whether the rule covers the finding.
-
-        A finding may have several axes, such as 'ep -> dp'. The rule covers it if its axis matches this whole text, or
-        every single axis in it.
-        """
+        """Return whether the rule covers the finding. If it has several axes, such as 'ep -> dp', the rule must match
+        this whole text, or every single axis."""
         if finding.pattern != self.pattern or not _matches(workload, self.workload):
             return False
         single_axes = _AXIS_SEPARATORS.split(finding.axis)
@@ -56,11 +49,8 @@ class Expectation:
 
 
 def parse_expectation(text: str) -> Expectation:
-    """Parse ``text`` as an expectation. Raises ExpectationError.
-
-    The first two '@' are separators. Patterns and axes contain no '@', but a workload may ('qwen3-30b-a3b@1/ep'). The
-    workload ends at the first colon after the second '@'.
-    """
+    """Parse ``text``. The first two '@' are separators. A workload may contain '@' ('qwen3-30b-a3b@1/ep'); it ends at
+    the first colon after the second '@'. Raises ExpectationError."""
     rule, colon, reason = _split_reason(text)
     if not colon or not reason:
         raise ExpectationError(text, f"the reason is missing; write '{FORM}'")
@@ -75,8 +65,8 @@ def parse_expectation(text: str) -> Expectation:
 
 
 def accept(findings: Iterable[Finding], expectations: Iterable[Expectation], workload: str) -> list[Finding]:
-    """Return the findings of one workload. A finding that a rule covers becomes PASS, with the reason of the first rule
-    that covers it."""
+    """Return the findings of one workload. A finding that a rule covers becomes PASS, with the reason of the first such
+    rule."""
     rules = list(expectations)
     judged = []
     for finding in findings:
@@ -89,11 +79,6 @@ def accept(findings: Iterable[Finding], expectations: Iterable[Expectation], wor
 
 
 def _split_reason(text: str) -> tuple[str, str, str]:
-    """Return the rule, the colon and the reason of ``text``, split at the first colon after the second '@'.
-
-    Earlier colons may belong to an axis that is a rank list ('[0-8:4]'). Without such a colon, the colon and the reason
-    are ''.
-    """
     first_at = text.find("@")
     second_at = text.find("@", first_at + 1)  # -1 if there is no second '@', so the whole text is searched
     before_workload, from_workload = text[: second_at + 1], text[second_at + 1 :]
@@ -102,12 +87,8 @@ def _split_reason(text: str) -> tuple[str, str, str]:
 
 
 def _normalise(name: str) -> str:
-    """Return a pattern's name in lower case, without hyphens and extra spaces. For example, 'All-to-all' becomes 'all
-    to all'."""
     return " ".join(name.replace("-", " ").casefold().split())
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether the name equals the pattern or matches it as a glob. A pattern such as '[0-3]' may be the literal name of
-    an axis."""
     return name == pattern or fnmatchcase(name, pattern)

@@ -1,9 +1,8 @@
 """Judge the health of the node during timed runs: decide which runs are void, and describe what affected the arms.
 
 Only a cause outside the code under test makes a run void: a hardware fault, another process on the run's GPUs, or a
-slowdown by the hardware in both arms. If a GPU is throttled in the runs of one arm only, this is a warning about that
-arm, because the heat and power of its code are part of the cost. A run on a CPU is never void because of the node: if
-the machine is shared and noisy, the interval over pairs includes the noise, and warnings explain it.
+slowdown by the hardware in both arms. Throttling in one arm only is a warning about that arm, because the heat and
+power of its code are part of the cost. Noise on a shared CPU voids nothing: the interval over pairs includes it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,9 +32,7 @@ LIMITED_ARM_SHARE, OTHER_ARM_SHARE = 0.75, 0.25
 """Throttling is attributed to an arm if it occurs in at least ``LIMITED_ARM_SHARE`` of that arm's runs and in at most
 ``OTHER_ARM_SHARE`` of the other arm's runs."""
 ALPHA = 0.05
-"""Significance level of the two-sided Fisher's exact test. With four runs of each arm, the test is significant only if
-all runs of one arm and no run of the other are throttled. With three runs of each arm, the test is never
-significant."""
+"""Significance level of the two-sided Fisher's exact test. With three runs of each arm, it is never significant."""
 
 BUSY_SHARE = 0.1
 """Other work counts as affecting step times if it uses at least this share of the cores' time."""
@@ -101,7 +98,6 @@ def _hardware_slowdown(run: Run) -> str:
 
 
 def _causes_by_run(runs: Sequence[Run], kind: str) -> list[list[str]]:
-    """For each run, the causes of this kind that do not make the run void."""
     return [
         [cause.text for cause in run.health.causes if cause.kind == kind and not cause.outside]
         for run in runs
@@ -150,7 +146,6 @@ def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _most_throttled(run: Run, reasons: Sequence[ClockReason]) -> tuple[float, GpuUsage]:
-    """Return the share of samples, in [0, 1], that show the most frequent of ``reasons``, with the GPU."""
     shares = [(max(gpu.reasons.get(reason, 0.0) for reason in reasons), gpu) for gpu in _gpus(run)]
     return max(shares, key=lambda pair: pair[0])
 
@@ -163,8 +158,6 @@ def _median_clock(runs: Sequence[Run], index: int) -> float | None:
 
 
 def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield a warning if the settings of the node keep the clocks low. They slow down both arms alike, so the ratio of
-    the arms stays right and no run is void."""
     if slow_runs := [texts for texts in _causes_by_run(runs, "low_clock") if texts]:
         yield (
             f"{slow_runs[0][0]}, in {_run_count(len(slow_runs), len(runs))}: this slows down both arms, and their "
@@ -173,7 +166,6 @@ def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _processor_load(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield one sentence for each kind of load on the processors: other work, stolen time, low clocks."""
     cpu_by_run = [run.health.during.cpu for run in runs if run.health is not None]
     for shares, limit, sentence in (
         ([cpu.other_share for cpu in cpu_by_run], BUSY_SHARE, "other work used up to {:.0f}% of the cores during {}"),
@@ -200,5 +192,4 @@ def _gpus(run: Run) -> Sequence[GpuUsage]:
 
 
 def _run_count(number: int, total: int) -> str:
-    """Return a phrase such as ``2 of 8 runs``."""
     return f"{number} of {count(total, 'run')}"

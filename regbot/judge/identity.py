@@ -1,9 +1,7 @@
 """Prove without a measurement that throughput is unchanged: nothing that can affect speed differs between the arms.
 
-The proof compares the device program, the code that ran (without comments and docstrings), the configuration and the
-installed packages. It also looks at every file that differs between the commits. The trusted side reads these files
-from git, while each arm itself reports the code that it ran. A changed file counts as a difference even if it was not
-loaded, because another device may load it. Inert files, such as documentation, count only if an arm
+The trusted side reads changed files from git, while each arm itself reports the code that it ran. A changed file counts
+even if it was not loaded, because another device may load it. Inert files, such as documentation, count only if an arm
 reports that it loaded them.
 """
 

@@ -1,9 +1,8 @@
-"""Decide on the pairs of a workload that exist so far, by the planned looks or by an always-valid interval.
+"""Decide on the pairs of a workload that exist so far.
 
-One session looks at its pairs after 4, 8 and 12 pairs, and the error rate is divided among these looks. If the noise of
-the node class is known, head may already pass after the first block (look 0). Timing the same trees again does not
-start a new test: the pairs of both sessions are judged together by an always-valid interval, which stays valid however
-often one looks.
+One session looks at its pairs after 4, 8 and 12 pairs. If the noise of the node class is known, head may already pass
+after the first block (look 0). Timing the same trees again does not start a new test: the pairs of both sessions are
+judged together by an interval that stays valid however often one looks.
 """
 
 import math
@@ -32,72 +31,61 @@ class InterimDecision:
 
     pair_set: PairSet
     decision: Decision = "undecided"
-    """A pass by look 0 is "within_bound". A pass by another look is "no_change" or "improved"."""
+    """A pass by look 0 is "within_bound"."""
     pairs: int = 0
-    """Number of pairs that the decision uses."""
+    """Numbers of pairs that the decision uses."""
     unused: int = 0
     """Number of later valid pairs, which the decision does not use."""
     final: bool = False
     """Whether the decision is final, so that this session needs no further pairs."""
     continued: bool = False
-    """Whether pairs of an earlier session are included. The interval then stays valid however often one looks
-    (``regbot.stats.anytime``)."""
+    """Whether pairs of an earlier session are included (``regbot.stats.anytime``)."""
     alpha: float | None = None
-    """Error probability of one interval; None if there are too few pairs for an interval."""
+    """Error probability of one interval; None without ``tests``."""
     tests: dict[str, tuple[Decision, Interval]] = field(default_factory=dict)
-    """Decision and interval by summary ("median" and "mean" step time). Empty if there are too few pairs for an
-    interval."""
+    """Decision and interval by summary. Empty if there are too few pairs for an interval."""
     class_noise: PairNoise | None = None
     """Noise of the node class, if this is the decision of look 0; else None."""
     outliers: tuple[PairOutlier, ...] = ()
-    """Pairs with a slow launch."""
     withheld: bool = False
-    """Whether the intervals would pass head, and the pass is withheld because head has more slow launches than base."""
+    """Whether only the more frequent slow launches of head prevent a pass."""
     assumed_luck: float = 0.0
-    """Luck of an arm that the intervals assume because no calibration has measured it, as a standard deviation on the
-    log scale. 0 if they assume none."""
+    """Luck of an arm (standard deviation, log scale) that the intervals assume because none was measured; else 0."""
     decision_without_luck: Decision | None = None
-    """What the undecided pairs would decide without the assumed luck; None if they would stay undecided."""
+    """What undecided pairs would decide without the assumed luck; None if they would stay undecided."""
 
     @property
     def intervals(self) -> list[Interval]:
-        """Intervals of all summaries."""
         return [interval for _, interval in self.tests.values()]
 
     @property
     def median_interval(self) -> Interval:
-        """Interval of the median step time. Only for a decision with ``tests``."""
+        """Only for a decision with ``tests``, as ``bound``."""
         _, interval = self.tests["median"]
         return interval
 
     @property
     def bound(self) -> float:
-        """Largest slowdown that the intervals do not exclude, as a log-ratio. Only for a decision with ``tests``."""
+        """Largest slowdown that the intervals do not exclude, as a log-ratio."""
         return max(interval.high for interval in self.intervals)
 
 
 def count_primary_tests(header: SessionHeader) -> int:
-    """Return the number of primary tests of the whole check: one for the median and one for the mean step time of each
-    timed workload. The error rate of the check is divided among these tests."""
+    """Return the number of primary tests of the whole check, among which its error rate is divided."""
     return max(1, len(header.timed)) * len(SUMMARIES)
 
 
 def thresholds(header: SessionHeader) -> Thresholds:
-    """Return the check's thresholds on the log scale."""
     return thresholds_from(header.throughput)
 
 
 def thresholds_from(settings: ThroughputThresholds) -> Thresholds:
-    """Return the thresholds of ``settings`` on the log scale."""
     return Thresholds.from_percent(settings.threshold_pct, settings.indifference_pct)
 
 
 def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> InterimDecision:
-    """Return the decision so far on ``runs``, the timed runs of the workload of ``plan`` in session order.
-
-    The planned looks decide if all pairs are of one session. If there are pairs of an earlier session and of this one,
-    the always-valid interval decides.
-    """
+    """Return the decision so far on ``runs``, the timed runs of the workload of ``plan`` in session order. The planned
+    looks decide, or the always-valid interval if there are pairs of several sessions."""
     pair_set = pair_up(runs)
     # ``joined`` identifies the earlier session that a run comes from. It is None for runs of this session.
     sessions = list(dict.fromkeys(pair.head.joined for pair in pair_set.valid))
@@ -114,7 +102,6 @@ def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -
 
 
 def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
-    """Decide on the first ``pairs`` pairs by the planned looks. These pairs must belong to one session."""
     ratios = {name: values[:pairs] for name, values in pair_set.log_ratios().items()}
     luck = _find_luck(pair_set, plan)
     # If there are more pairs than those of the first block, look 0 was taken earlier and did not pass the change.
@@ -166,11 +153,8 @@ def _conclude(
 
 
 def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan) -> PairNoise | None:
-    """Return the noise for a look 0 on the first block, None if the gate takes no look 0 or the noise is not known.
-
-    Stored pairs are of the committed configuration, so there is no look 0 if an arm has overrides. There is also no
-    look 0 if calibration has shown that the gate errs too often here, or if an arm has no steady state.
-    """
+    """None if the gate takes no look 0 or the noise is not known. Stored pairs are of the committed configuration, so
+    there is no look 0 if an arm has overrides, nor if the gate errs too often here, or an arm has no steady state."""
     first_block = pair_set.valid[:LOOK0_PAIRS]
     gate_takes_no_look0 = header.throughput.gate in ("pairs", "stored")
     if gate_takes_no_look0 or header.base.overrides or header.head.overrides:
@@ -186,11 +170,7 @@ def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan)
 
 
 def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
-    """Return the luck of the arms by which the intervals are widened, None if they are not widened.
-
-    If no calibration has measured the luck, ``luck_in_draws`` assumes a standard deviation. The intervals of a session
-    that measures the luck itself (a calibration) are not widened.
-    """
+    """None if the intervals are not widened: a session that measures the luck itself (a calibration) is not."""
     if not pair_set.valid or plan.measures_luck:
         return None
     reference = select_reference(plan, pair_set.valid[0].head)
@@ -199,12 +179,8 @@ def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
 
 
 def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashable]) -> SharedLuck | None:
-    """Return the luck of the arms in pairs, None if it is 0. If the calibration has not measured the luck, return the
-    assumed luck.
-
-    ``calibrated``: calibration of the pairs' node class. ``draws``: for each pair, which compiler caches it used.
-    Pairs with the same caches share their luck.
-    """
+    """Return the luck of the arms in pairs, None if it is 0. If ``calibrated`` has not measured it, return the assumed
+    luck. ``draws``: for each pair, which compiler caches it used."""
     if calibrated is None or calibrated.arm_luck is None:
         return SharedLuck.assume(draws)
     # ``counted_pct`` is 0 if the measured luck is not significant or is proven to be small. ``luck.draws`` is the
@@ -216,16 +192,9 @@ def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashabl
 def _decide_joined(
     pair_set: PairSet, first_session_pairs: int, header: SessionHeader, plan: TimedPlan
 ) -> InterimDecision:
-    """Decide on the pairs of several sessions by the always-valid interval.
-
-    The first ``first_session_pairs`` pairs belong to the first session. If that session decided by its looks, its
-    decision stays until the always-valid interval decides. Otherwise a few more pairs could make a decided session
-    undecided. There are two exceptions:
-
-    - If the pairs now show that head has more slow launches than base, a pass is withheld.
-    - A decision of look 0 does not stay. It rests on stored noise, and with more pairs the noise can be estimated from
-      the pairs.
-    """
+    """Decide on the pairs of several sessions. If the first session decided by its looks, its decision stays until the
+    always-valid interval decides; otherwise a few more pairs could undo it. A pass is withheld all the same if head now
+    has more slow launches, and a decision of look 0, which rests on stored noise, does not stay."""
     luck = _find_luck(pair_set, plan)
 
     def test_all(luck: SharedLuck | None) -> SequentialTest:

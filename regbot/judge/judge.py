@@ -1,12 +1,10 @@
 """Judge one session. The same records always give the same verdict.
 
-Sharding is judged by the traced runs, and throughput by the timed runs. If the step is compiled, the timed runs have
-profiles of it, and sharding is also judged by these profiles. Both kinds of runs can make the verdict INVALID.
+Sharding is judged by the traced runs, and also by profiles of the timed runs if the step is compiled. Throughput is
+judged by the timed runs. Both kinds of runs can make the verdict INVALID.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import NamedTuple
 
 from regbot.judge.backends import dispatcher_change
 from regbot.judge.expectations import Expectation
@@ -16,15 +14,14 @@ from regbot.judge.stored_comparison import compare_times
 from regbot.judge.stored_ledger import compare_head_with_stored, compare_with_stored
 from regbot.judge.throughput import judge_timed
 from regbot.judge.validity import TracedRuns, examine_traced_runs
-from regbot.ledgers.expert import DispatcherChange
 from regbot.records.config import Config
-from regbot.records.run import Arm
-from regbot.records.session import Session, UnconcernedWorkload
+from regbot.records.session import Session
 from regbot.records.text.clip import clip_message
 from regbot.records.verdict import (
     GRAVITY,
     Finding,
     Sharding,
+    Status,
     StoredComparison,
     Validity,
     Verdict,
@@ -33,30 +30,28 @@ from regbot.records.verdict import (
 )
 
 
-class _WorkloadResult(NamedTuple):
-    """Result of one workload: its verdict, all findings in it, and warnings."""
-
-    verdict: WorkloadVerdict
-    findings: list[Finding]
-    """Findings of the traces, followed by those of the profiles. The verdict may show only one of these two groups."""
-    warnings: list[str]
-
-
 def judge(session: Session, config: Config, expectations: Iterable[Expectation] = ()) -> Verdict:
     """Return the verdict of a session, with a section for every planned workload."""
     header, rules = session.header, list(expectations)
     workloads: list[WorkloadVerdict] = []
     warnings: list[str] = list(header.warnings)
     used_rules: set[Expectation] = set()
-    unconcerned = _index_unconcerned(session)
+    # Workloads that the change does not affect were not run. One that has runs all the same is judged by them.
+    measured = {run.workload for run in session.runs}
+    unconcerned = {workload.entry: workload for workload in header.unconcerned if workload.entry not in measured}
     for name in dict.fromkeys(header.workloads):
         if name in unconcerned:
-            workloads.append(_judge_unconcerned(unconcerned[name]))
+            # A proof shows that the change cannot affect the workload.
+            status: Status = "PASS" if unconcerned[name].proof is not None else "INCONCLUSIVE"
+            validity = Validity(status=status, reasons=[unconcerned[name].reason])
+            workloads.append(
+                WorkloadVerdict(name=name, sharding=None, throughput=None, validity=validity, unconcerned=True)
+            )
             continue
-        result = _judge_workload(session, name, config, rules)
-        workloads.append(result.verdict)
-        warnings += [f"{name}: {warning}" for warning in result.warnings]
-        used_rules |= {rule for rule in rules if any(rule.covers(finding, name) for finding in result.findings)}
+        verdict, findings, workload_warnings = _judge_workload(session, name, config, rules)
+        workloads.append(verdict)
+        warnings += [f"{name}: {warning}" for warning in workload_warnings]
+        used_rules |= {rule for rule in rules if any(rule.covers(finding, name) for finding in findings)}
     warnings += [
         f"--expect {rule}: no finding matches; remove the rule, or it will silently accept a later change"
         for rule in rules
@@ -71,14 +66,11 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
     )
 
 
-def _judge_workload(session: Session, name: str, config: Config, rules: Sequence[Expectation]) -> _WorkloadResult:
-    """Return the result of one workload that was run. Its throughput section is None if it was not planned to be timed.
-    ``rules`` are the declared changes (``--expect``).
-
-    The sharding section comes from the traces. If the timed steps are compiled, profiles of them are compared too, and
-    both results are combined. If base differs from the stored ledger of its own git tree, a PASS becomes REVIEW. All
-    other comparisons with stored sessions and ledgers are only shown beside the verdict.
-    """
+def _judge_workload(
+    session: Session, name: str, config: Config, rules: Sequence[Expectation]
+) -> tuple[WorkloadVerdict, list[Finding], list[str]]:
+    """Return the verdict on one workload that was run, all findings of its traces and profiles, and warnings. The
+    verdict may show only the findings of the traces or those of the profiles."""
     header = session.header
     warnings: list[str] = []
     traces = examine_traced_runs(session, name)
@@ -104,14 +96,23 @@ def _judge_workload(session: Session, name: str, config: Config, rules: Sequence
         if change_of_dispatcher is None and timed.base is not None and timed.head is not None:
             change_of_dispatcher = dispatcher_change(timed.base, timed.head)
 
-    compare = partial(
-        _compare_runs,
-        config=config,
-        change_of_dispatcher=change_of_dispatcher,
-        workload=name,
-        expectations=rules,
-        configurations_only=_is_one_commit_configured_twice(header.base, header.head),
-    )
+    # One commit with two configurations: the differences are intended, so they are shown and not judged.
+    configurations_only = header.base.commit == header.head.commit and header.base.overrides != header.head.overrides
+
+    def compare(runs: TracedRuns) -> Sharding | None:
+        if runs.base is None or runs.head is None or runs.base.ledger is None or runs.head.ledger is None:
+            return None
+        section = judge_sharding(
+            runs.base.ledger,
+            runs.head.ledger,
+            config,
+            dispatcher=change_of_dispatcher,
+            workload=name,
+            expectations=rules,
+            configurations_only=configurations_only,
+        )
+        return section.model_copy(update={"variant": runs.head.variant, "tier": runs.head.tier})
+
     stored_collectives = None
     sharding = compare(traces)
     if base is not None and head is not None and sharding is not None:
@@ -130,48 +131,7 @@ def _judge_workload(session: Session, name: str, config: Config, rules: Sequence
     if stored_times is not None or stored_collectives is not None:
         stored = StoredComparison(times=stored_times, collectives=stored_collectives)
     verdict = WorkloadVerdict(name=name, sharding=sharding, throughput=throughput, validity=validity, stored=stored)
-    return _WorkloadResult(verdict, findings, warnings)
-
-
-def _index_unconcerned(session: Session) -> dict[str, UnconcernedWorkload]:
-    """Return the workloads that were not run because the change does not affect them, by name. A workload that has runs
-    all the same is left out, because its runs are judged."""
-    measured = {run.workload for run in session.runs}
-    return {workload.entry: workload for workload in session.header.unconcerned if workload.entry not in measured}
-
-
-def _judge_unconcerned(workload: UnconcernedWorkload) -> WorkloadVerdict:
-    """Return the verdict on a workload that was not run. It is PASS if a proof shows that the change cannot affect the
-    workload, else INCONCLUSIVE."""
-    validity = Validity(status="PASS" if workload.proof is not None else "INCONCLUSIVE", reasons=[workload.reason])
-    return WorkloadVerdict(name=workload.entry, sharding=None, throughput=None, validity=validity, unconcerned=True)
-
-
-def _compare_runs(
-    runs: TracedRuns,
-    config: Config,
-    change_of_dispatcher: DispatcherChange | None,
-    workload: str,
-    expectations: Sequence[Expectation],
-    configurations_only: bool,
-) -> Sharding | None:
-    """Return the sharding section of the base and head run in ``runs``, None if one of them is missing or has no
-    ledger. ``configurations_only``: base and head are one commit with two configurations, so the section only shows
-    the differences. ``change_of_dispatcher`` is given if only one arm executes the dispatcher that both
-    request, else None."""
-    base, head = runs.base, runs.head
-    if base is None or head is None or base.ledger is None or head.ledger is None:
-        return None
-    sharding = judge_sharding(
-        base.ledger,
-        head.ledger,
-        config,
-        dispatcher=change_of_dispatcher,
-        workload=workload,
-        expectations=expectations,
-        configurations_only=configurations_only,
-    )
-    return sharding.model_copy(update={"variant": head.variant, "tier": head.tier})
+    return verdict, findings, warnings
 
 
 def _combine_sharding(traced: Sharding | None, profiled: Sharding) -> Sharding:
@@ -196,9 +156,3 @@ def _combine_validity(first: Validity, second: Validity | None) -> Validity:
     worse, other = sorted((second, first), key=lambda section: GRAVITY.index(section.status))
     reasons = worse.reasons if other.status == "PASS" else dict.fromkeys([*worse.reasons, *other.reasons])
     return Validity(status=worse.status, reasons=list(reasons))
-
-
-def _is_one_commit_configured_twice(base: Arm, head: Arm) -> bool:
-    """Whether only configurations are compared: both arms have the same commit, with different overrides. The
-    differences are then intended."""
-    return base.commit == head.commit and base.overrides != head.overrides

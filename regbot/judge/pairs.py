@@ -1,8 +1,6 @@
-"""Build pairs. A pair is a base run and an adjacent head run of one block. The throughput verdict is based on pairs.
+"""Build pairs. A pair is a base run and an adjacent head run of one block, on a healthy node and timed in the same way.
 
-A pair is valid if both runs ended well on a healthy node and were timed in the same way. A failed run makes its whole
-block void, and the block is repeated. Nothing else excludes a pair. In particular, the value of a pair never excludes
-it.
+A failed run makes its whole block void, and the block is repeated. The value of a pair never excludes it.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,11 +18,10 @@ class PairKey(NamedTuple):
     """Position of a pair in its session."""
 
     block: int
-    """Number of the block, from 1."""
     attempt: int
-    """Attempt at the block: 1, or 2 if the block was repeated."""
+    """Attempt at the block, 1 or 2."""
     number: int
-    """0 for the first pair of the block, 1 for the second."""
+    """0 or 1: the first or second pair of the block."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +38,7 @@ class Pair:
 
     @property
     def draw(self) -> tuple[str | None, int | None]:
-        """Which compiler caches both runs used: the session (None for this session), and the number of the caches in
-        it. Pairs with the same caches share the luck that was drawn with them."""
+        """Which compiler caches both runs used: the session (None for this one), and the number of the caches in it."""
         position = self.head.position
         return self.head.joined, position.draw if position is not None else None
 
@@ -55,30 +51,23 @@ class PairSet:
     reasons: Mapping[PairKey, str] = field(default_factory=dict)
     """Why a pair does not count, for every pair that is not in ``valid``."""
     unstarted: Collection[PairKey] = ()
-    """Pairs with a run that was not started. Such a pair is neither valid nor void."""
+    """Pairs with a run that was not started. They are neither valid nor void."""
 
     @property
     def void(self) -> int:
-        """Number of void pairs."""
         return len(self.reasons) - len(self.unstarted)
 
     def log_ratios(self) -> dict[str, list[float]]:
-        """Return the log-ratios of the valid pairs, for the median step and for the mean step."""
         return {name: [pair.log_ratios[name] for pair in self.valid] for name in SUMMARIES}
 
 
 def is_head_only(run: Run) -> bool:
-    """Whether a timed run is a run of head without base, for ``gate = "stored"``. The warm launch before these runs is
-    such a run too."""
+    """Whether a timed run is a run of head without base, for ``gate = "stored"``, or the warm launch before them."""
     return run.position is not None and run.position.order == "head"
 
 
 def is_warm(run: Run) -> bool:
-    """Whether a timed run is a warm launch, which is discarded.
-
-    The first of the runs of head alone (slot 0) is a warm launch. In a session with pairs, the warm launches are block
-    0.
-    """
+    """Whether a timed run is a warm launch, which is discarded: slot 0 of head alone, block 0 of pairs."""
     if run.position is None:
         return False
     return run.position.slot == 0 if is_head_only(run) else run.position.block == 0
@@ -90,10 +79,7 @@ def is_sound(run: Run) -> bool:
 
 
 def pair_up(runs: Iterable[Run]) -> PairSet:
-    """Return the pairs of ``runs``, the timed runs of one entry.
-
-    If a block was repeated, only its last attempt counts, so that every valid pair belongs to a complete block.
-    """
+    """Return the pairs of ``runs``, the timed runs of one entry. Of a repeated block, only the last attempt counts."""
     members: dict[PairKey, list[Run]] = {}
     runs = list(runs)
     last_attempts: dict[int, int] = {}
@@ -121,10 +107,8 @@ def pair_up(runs: Iterable[Run]) -> PairSet:
 
 
 def pair_key(run: Run) -> PairKey | None:
-    """Return the key of the pair that a run belongs to, None for a warm launch or a run of head alone.
-
-    A block has four slots, with one run in each. Slots 0 and 1 are its first pair, slots 2 and 3 its second pair.
-    """
+    """Return the key of the pair that a run belongs to, None for a warm launch or a run of head alone. Slots 0 and 1 of
+    a block are its first pair, slots 2 and 3 its second."""
     if run.position is None or run.position.block == 0:
         return None
     return PairKey(run.position.block, run.attempt, number=run.position.slot // 2)
@@ -140,12 +124,8 @@ def describe_fault(run: Run) -> str:
 
 
 def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
-    """Return why one pair is void, '' if it is not void. The reason is worded for the sound run of the pair, so "the
-    other run" is the failed one.
-
-    ``runs`` are the runs of the pair that exist. A pair whose second run was not started is not void.
-    ``is_repeated``: the pair's block was repeated later.
-    """
+    """Return why one pair is void, worded for its sound run; '' if it is not void. A pair whose second run was not
+    started is not void."""
     by_arm = {run.arm.name: run for run in runs}
     if any(describe_fault(run) for run in runs):
         return PARTNER_VOID
@@ -160,7 +140,6 @@ def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
 
 
 def _build_pair(key: PairKey, base: Run, head: Run) -> Pair:
-    """Return the pair of two runs with step times. Both runs are summarised after the same cut."""
     assert base.timing is not None
     assert head.timing is not None
     cut = choose_shared_cut(base.timing, head.timing)
@@ -170,27 +149,19 @@ def _build_pair(key: PairKey, base: Run, head: Run) -> Pair:
 
 
 def choose_shared_cut(base: Timing, head: Timing) -> int:
-    """Return the cut of a pair: the number of leading steps to exclude from both of its runs.
-
-    It is the larger of both runs' own cuts, and leaves at least one step. Both runs use the same cut, so that the end
-    of the warm-up and the thermal rise cancel in the ratio. With separate cuts they would not cancel.
-    """
+    """Return the number of leading steps to exclude from both runs of a pair, so that the end of the warm-up and the
+    thermal rise cancel in the ratio. At least one step is left."""
     return min(max(launch_cut(base), launch_cut(head)), len(base.step_s) - 1, len(head.step_s) - 1)
 
 
 def summarise_timing(timing: Timing, cut: int) -> dict[str, float]:
-    """Return the median and the mean step time after ``cut``, on the log scale. Each is computed for every rank, and
-    the largest value of any rank is returned."""
+    """Return the median and the mean step time of the slowest rank after ``cut``, on the log scale."""
     return launch_summaries((steps.step_s for steps in timing.ranks.values()), cut)
 
 
 def describe_mismatch(base: Run, head: Run, same_pair: bool = True) -> str:
-    """Return why the times of two runs cannot be compared, '' if they can.
-
-    ``same_pair``: the runs belong to one pair of one session, so they must have been on the same node. Runs of
-    different pairs may have been on different nodes of one class, because the effect of a node cancels within each
-    pair. Runs of different sessions (``joined``) are never one pair, so ``same_pair`` has no effect on them.
-    """
+    """Return why the times of two runs cannot be compared, '' if they can. Runs of one pair of one session must have
+    been on the same node; other runs may have been on different nodes of one class."""
     if base.timing is None or head.timing is None:
         return "a run has no step times"
     for property_name, base_value, head_value in (

@@ -1,9 +1,7 @@
 """Ledgers of timed runs, for steps that no trace can count because their code is compiled or captured in CUDA graphs.
 
-A trace refuses compiled code, or runs it eagerly on a paper GPU and says so. The timed runs execute the compiled code
-and profile three of its steps. If the profiles of both arms are usable, they are compared like traces. If they are not,
-the collectives of the real program are unknown, and the workload is INVALID. The same holds if two profiles of one arm
-differ from each other.
+The timed runs execute the compiled code and profile three of its steps. If the profiles of both arms are usable, they
+are compared like traces. If they are not, or if two profiles of one arm differ, the workload is INVALID.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,12 +27,8 @@ HEAD_ALONE = (
 
 
 def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> TracedRuns | None:
-    """Return the timed runs whose ledgers are compared, and their validity. ``traced`` is the result of the traces. Its
-    ``needs_profile`` says that no trace can count the step, because code of the step is compiled.
-
-    Return None if profiles are not needed. Either the traces counted the steps and no timed run was profiled, or the
-    traces failed for a reason other than compiled code.
-    """
+    """Return the timed runs whose ledgers are compared, and their validity. None if profiles are not needed: the traces
+    counted the steps and no timed run was profiled, or they failed for another reason than compiled code."""
     header, runs = session.header, [run for run in session.timed_runs(workload) if run.outcome == "ok"]
     is_profiled = any(run.profile is not None for run in runs)
     has_traces = traced.base is not None
@@ -74,17 +68,12 @@ def choose_run(runs: Sequence[Run], arm: str) -> Run | None:
 
 
 def _has_usable_ledger(run: Run) -> bool:
-    """Whether the run has a ledger that can be used. A ledger from a profile with a problem cannot."""
     return run.ledger is not None and (run.profile is None or not run.profile.problem)
 
 
 def _find_contradictions(runs: Sequence[Run], arm: str) -> Iterator[str]:
-    """Yield a message if the profiles of one arm's runs show different collectives.
-
-    The verdict compares only one profile of each arm. If an arm's profiles differ from each other, that comparison may
-    come out equal by chance. The phases of the collectives are not compared, because a profile derives them from the
-    thread that issued a call.
-    """
+    """Yield a message if the profiles of one arm differ: the verdict compares only one of each arm. Phases are not
+    compared, because a profile derives them from the thread that issued a call."""
     ledgers = [
         run.ledger
         for run in runs
@@ -111,7 +100,6 @@ def _find_contradictions(runs: Sequence[Run], arm: str) -> Iterator[str]:
 
 
 def _sum_collectives(ledger: Ledger) -> dict[tuple[str, str, int, str, str], tuple[int, int]]:
-    """Return number and bytes of a ledger's collectives, by kind, axis, group size, dtype and role."""
     sums: dict[tuple[str, str, int, str, str], tuple[int, int]] = {}
     for entry in ledger.entries:
         key = (entry.kind, entry.axis, entry.group_size, entry.dtype, entry.role)
@@ -140,7 +128,6 @@ def _distrust(arm: Arm, run: Run | None, is_profiled: bool) -> Iterator[str]:
 
 
 def _list_warnings(base: Run, head: Run) -> Iterator[str]:
-    """Yield a warning for each arm whose ledger comes from a profile, and the warnings of both ledgers."""
     for run in (base, head):
         if run.profile is not None:
             yield f"{run.arm.name}: three timed steps were profiled and none was counted ({run.profile.reason})"

@@ -1,4 +1,4 @@
-"""Explain a decision by pairs, in sentences for the throughput section of the verdict."""
+"""The reasons of a throughput section."""
 
 from collections.abc import Iterator, Sequence
 
@@ -102,7 +102,6 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
 
 
 def _describe_bound(bound: float) -> str:
-    """Return in words the largest slowdown that the intervals do not exclude. ``bound`` is its log-ratio."""
     if bound <= 0:
         return "head is not slower than base"
     return f"head is at most {round_up_percent(percent(bound))} slower than base"
@@ -129,7 +128,6 @@ def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
 
 
 def _list_launches(outliers: Sequence[PairOutlier]) -> str:
-    """Return the slow launches, such as ``head in pair 3 (12% slower)``. Pairs are counted from 1 in the text."""
     return ", ".join(
         f"{outlier.arm} in pair {outlier.pair + 1} ({percent(outlier.excess):.2g}% slower)" for outlier in outliers
     )

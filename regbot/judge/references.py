@@ -1,7 +1,4 @@
-"""Select the stored reference that a run may be compared with: of the same node class, environment and clock.
-
-A reference has the stored sessions of one node class and environment, timed on the same terms as the check.
-"""
+"""Select the stored reference that a run may be compared with: of the same node class, environment and clock."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -35,8 +32,7 @@ def select_reference(plan: TimedPlan, run: Run) -> Reference | str:
 
 
 def stored_levels(reference: Reference, runs: int = SESSION_RUNS) -> dict[str, list[float]]:
-    """Return the step times of the stored sessions on the log scale, by summary ("median" and "mean"). Each value is
-    the mean over the first ``runs`` runs of one session."""
+    """Return the levels of the stored sessions on the log scale, by summary, over the first ``runs`` runs of each."""
     return {
         "median": [session_level(session.log_median, runs) for session in reference.sessions],
         "mean": [session_level(session.log_mean, runs) for session in reference.sessions],
@@ -44,8 +40,7 @@ def stored_levels(reference: Reference, runs: int = SESSION_RUNS) -> dict[str, l
 
 
 def find_age_days(measured: str, header: SessionHeader) -> float | None:
-    """Return the days from the time ``measured`` to the start of this session, at least 0. None if a time is
-    unreadable."""
+    """Return the days from ``measured`` to the start of this session, at least 0. None if a time is unreadable."""
     try:
         age = parse_time(header.created) - parse_time(measured)
     except InvalidTime:
@@ -54,11 +49,8 @@ def find_age_days(measured: str, header: SessionHeader) -> float | None:
 
 
 def explain_unknown_node(reference: Reference, run: Run) -> str:
-    """Return why stored sessions cannot be used for the node of ``run``, '' if they can.
-
-    They can be used if a session is from this node. Sessions of other nodes can be used if they are from at least
-    ``MIN_NODES`` nodes, because they then show how much nodes differ.
-    """
+    """Return why stored sessions cannot be used for the node of ``run``, '' if they can: one is from this node, or they
+    are from at least ``MIN_NODES`` nodes."""
     nodes = {session.node for session in reference.sessions}
     node = run.node.name if run.node is not None else None
     if node in nodes or len(nodes) >= MIN_NODES:
@@ -67,8 +59,7 @@ def explain_unknown_node(reference: Reference, run: Run) -> str:
 
 
 def explain_other_dispatcher(reference: Reference, runs: Sequence[Run]) -> str:
-    """Return a sentence if ``runs``, all of one arm, executed another dispatcher than the stored sessions; '' if they
-    did not, or if the stored dispatcher is unknown."""
+    """Return a sentence if ``runs``, all of one arm, executed another dispatcher than the stored sessions, else ''."""
     executed = {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}
     if reference.executed is None or executed == {reference.executed}:
         return ""
@@ -77,12 +68,10 @@ def explain_other_dispatcher(reference: Reference, runs: Sequence[Run]) -> str:
 
 
 def _differing_fields(reference: Reference, environment: dict[str, object]) -> list[str]:
-    """Return the names of the fields in which ``environment`` differs from that of ``reference``."""
     return [name for name, value in reference.environment.model_dump().items() if value != environment[name]]
 
 
 def _describe_differing_fields(reference: Reference, environment: dict[str, object]) -> str:
-    """Return a phrase that lists the differing fields with both values; '' if there are none."""
     stored = reference.environment.model_dump()
     phrases = [
         f"{name} is {_format_value(stored[name])} in stored sessions, {_format_value(environment[name])} here"

@@ -1,7 +1,6 @@
 """Build the verdict on every timed run of a workload: the role of the run, its step times, and why it was left out.
 
-Step times are taken after the same cut as in the statistical tests. A run of a valid pair uses the shared cut of the
-pair. Any other run uses its own cut.
+Step times are taken after the same cut as in the statistical tests: the shared cut of a valid pair, else the run's own.
 """
 
 import math
@@ -17,13 +16,8 @@ from regbot.stats.summary import summarise
 
 
 def run_verdicts(runs: Sequence[Run], pair_set: PairSet, used: int | None = None) -> list[RunVerdict]:
-    """Return the verdict on each of ``runs``, the timed runs of one workload in session order.
-
-    ``used``: number of valid pairs that the decision used, counted from the first one; None for all.
-
-    A run has the role "pair" if the decision used its pair. It is "unused" if its pair came later or is incomplete, and
-    "void" if it does not count. Runs outside of pairs are "warm-up" or "stored" (``_assign_unpaired_role``).
-    """
+    """Return the verdict on each of ``runs``, the timed runs of one workload in session order. ``used``: number of
+    valid pairs that the decision used, counted from the first one; None for all. Later ones are "unused"."""
     numbered_pairs = {pair.key: (pair_number, pair) for pair_number, pair in enumerate(pair_set.valid, 1)}
     used = len(numbered_pairs) if used is None else used
     last_head_attempt = max((run.attempt for run in runs if is_head_only(run)), default=1)
@@ -48,11 +42,8 @@ def run_verdicts(runs: Sequence[Run], pair_set: PairSet, used: int | None = None
 def run_verdict(
     run: Run, number: int, role: RunRole, reason: str = "", pair: int | None = None, cut: int | None = None
 ) -> RunVerdict:
-    """Return the verdict on one run, with its step times after ``cut``. By default, ``cut`` is the run's own cut.
-
-    ``number`` is the number of the run in its session and ``pair`` that of its pair, both from 1. ``pair`` is None for
-    a run in no valid pair. ``reason`` says why the run does not count; '' if it counts.
-    """
+    """Return the verdict on one run, with its step times after ``cut``, by default the run's own. ``number`` and
+    ``pair`` count from 1. ``reason`` says why the run does not count; '' if it counts."""
     fields: dict[str, object] = {}
     timing = run.timing
     if timing is not None and timing.steady_s:
@@ -61,20 +52,21 @@ def run_verdict(
         fields = {
             "cut": cut,
             **{f"{name}_s": math.exp(log_step_s[name]) for name in SUMMARIES},  # median_s and mean_s
-            **_quartiles(_slowest_rank_s(timing, cut)),
             "ranks": [_rank_times(name, timing.ranks[name], cut) for name in sorted(timing.ranks, key=rank_order)],
         }
-    return RunVerdict.model_validate(
-        {
-            "number": number,
-            "arm": run.arm.name,
-            "role": role,
-            "pair": pair,
-            "reason": clip_message(reason),
-            "peak_bytes": timing.memory_peak_bytes if timing is not None else 0,
-            "wall_s": run.wall_s,
-            **fields,
-        }
+        slowest_s = _slowest_rank_s(timing, cut)
+        if len(slowest_s) > 1:  # "exclusive" quartiles can be outside of the values
+            low, _, high = quantiles(slowest_s, n=4, method="inclusive")
+            fields |= {"low_quartile_s": low, "high_quartile_s": high}
+    return RunVerdict(
+        number=number,
+        arm=run.arm.name,
+        role=role,
+        pair=pair,
+        reason=clip_message(reason),
+        peak_bytes=timing.memory_peak_bytes if timing is not None else 0,
+        wall_s=run.wall_s,
+        **fields,  # type: ignore[arg-type]
     )
 
 
@@ -86,12 +78,8 @@ def step_s(runs: Sequence[RunVerdict], arm: str, role: RunRole = "pair") -> floa
 
 
 def compare_ranks(runs: Sequence[RunVerdict]) -> list[RankComparison]:
-    """Return the times of each rank in both arms, as medians over the runs that the decision used, and the largest peak
-    of its memory.
-
-    The decision used the runs with the role ``pair``. If there are none, head was compared with stored sessions, and
-    the decision used its runs with the role ``stored``.
-    """
+    """Return the times of each rank in both arms, as medians over the runs that the decision used: those with the role
+    ``pair``, else ``stored``."""
     base, head = (_rank_medians(runs, arm) for arm in ("base", "head"))
     return [
         RankComparison(rank=name, base=base.get(name), head=head.get(name))
@@ -100,7 +88,6 @@ def compare_ranks(runs: Sequence[RunVerdict]) -> list[RankComparison]:
 
 
 def _rank_medians(runs: Sequence[RunVerdict], arm: str) -> dict[str, RankTimes]:
-    """Return the times of one arm's ranks, by the name of the rank."""
     by_role = {role: [run for run in runs if run.arm == arm and run.role == role] for role in ("pair", "stored")}
     by_rank: dict[str, list[RankTimes]] = {}
     for run in by_role["pair"] or by_role["stored"]:
@@ -126,12 +113,8 @@ def rank_order(name: str) -> tuple[bool, int, str]:
 
 
 def _assign_unpaired_role(run: Run, last_attempt: int) -> tuple[RunRole, str]:
-    """Return the role of a run that is in no valid pair, and the reason if the run itself is void.
-
-    The role "stored" means that the run is compared with stored sessions. It belongs to runs of head alone, of their
-    last attempt ``last_attempt``. Earlier attempts are void. The reason is '' for a sound run whose pair is void; the
-    caller knows the reason of the pair.
-    """
+    """Return the role of a run that is in no valid pair, and the reason if the run itself is void; '' for a sound run
+    of a void pair. Runs of head alone are "stored", but for earlier attempts than ``last_attempt``."""
     if is_warm(run) and run.outcome == "ok":
         return "warm-up", ""
     if reason := describe_fault(run):
@@ -142,7 +125,6 @@ def _assign_unpaired_role(run: Run, last_attempt: int) -> tuple[RunRole, str]:
 
 
 def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
-    """Return one rank's times in one run, as medians over the steps after ``cut``."""
     return RankTimes(
         rank=clip_label(name),
         step_s=math.exp(summarise(steps.step_s[cut:])["median"]),
@@ -153,18 +135,9 @@ def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
 
 
 def _slowest_rank_s(timing: Timing, cut: int) -> Sequence[float]:
-    """Return the step times after ``cut``, in seconds, of the rank with the largest median. This median counts as the
-    run's median step time. If no rank has such steps, ``timing.step_s`` takes their place."""
+    """The rank with the largest median counts."""
     steady_s = [steps.step_s[cut:] for steps in timing.ranks.values() if len(steps.step_s) > cut]
     return max(steady_s, key=median, default=timing.step_s[cut:])
-
-
-def _quartiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return the quartiles as fields of a ``RunVerdict``, none for fewer than two values."""
-    if len(seconds) < 2:
-        return {}
-    low, _, high = quantiles(seconds, n=4, method="inclusive")  # "exclusive" quartiles can be outside of the values
-    return {"low_quartile_s": low, "high_quartile_s": high}
 
 
 def _median_of_known(seconds: Iterable[float | None]) -> float | None:

@@ -1,8 +1,4 @@
-"""Test secondary metrics of a workload that became slower or faster. These tests explain the change and decide nothing.
-
-Several metrics are tested, so some may differ by chance. The p values are therefore adjusted within one workload
-(Benjamini and Yekutieli).
-"""
+"""Test secondary metrics of a workload that became slower or faster. They explain the change and decide nothing."""
 
 import math
 from collections.abc import Sequence
@@ -17,15 +13,13 @@ from regbot.stats.multiplicity import analyse_secondary_metrics
 
 def run_secondary_tests(pairs: Sequence[Pair]) -> list[SecondaryTest]:
     """Test every metric that is known in all runs of the pairs, such as the peak memory."""
-    base_metrics = [_run_metrics(pair.base, pair.cut) for pair in pairs]
-    head_metrics = [_run_metrics(pair.head, pair.cut) for pair in pairs]
-    all_metrics = [*base_metrics, *head_metrics]
-    first_metrics = all_metrics[0] if all_metrics else {}
-    names = [name for name in first_metrics if all(name in metrics for metrics in all_metrics)]
-    log_ratios = {
-        name: [math.log(head[name] / base[name]) for base, head in zip(base_metrics, head_metrics, strict=True)]
-        for name in names
-    }
+    metrics = [(_run_metrics(pair.base, pair.cut), _run_metrics(pair.head, pair.cut)) for pair in pairs]
+    names = [
+        name
+        for name in (metrics[0][0] if metrics else {})
+        if all(name in of_run for pair in metrics for of_run in pair)
+    ]
+    log_ratios = {name: [math.log(head[name] / base[name]) for base, head in metrics] for name in names}
     return [
         SecondaryTest(
             metric=test.name,
@@ -38,11 +32,8 @@ def run_secondary_tests(pairs: Sequence[Pair]) -> list[SecondaryTest]:
 
 
 def _run_metrics(run: Run, cut: int) -> dict[str, float]:
-    """Return the metrics of one run. A time is the median over a rank's steps after ``cut``, averaged over ranks.
-
-    A time is left out if a rank does not report it. Metrics that are not positive are left out too, because metrics are
-    compared as ratios.
-    """
+    """A time is the median over a rank's steps after ``cut``, averaged over ranks. Metrics are compared as ratios, so
+    only positive ones count."""
     assert run.timing is not None
     ranks = list(run.timing.ranks.values())
     values: dict[str, float] = {"peak memory": float(run.timing.memory_peak_bytes)}

@@ -19,8 +19,8 @@ ALWAYS_COUNTED: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter"
 SEVERITY: tuple[Status, ...] = ("FAIL", "REVIEW", "PASS")
 """Statuses of findings, the worst first."""
 HARMLESS_GUESSES: tuple[GuessKind, ...] = ("finite", "assertion")
-"""Guesses that decide no size. For example, a trace guesses that the gradient norm is finite. If this guess is wrong in
-a real step, the step is skipped or crashes, so the guess changes no amount of data."""
+"""Guesses that decide no size, such as that the gradient norm is finite. If one is wrong in a real step, the step is
+skipped or crashes."""
 MAX_NAMED = 3
 """A reason names at most this many guesses or unclassified calls. Each guess is clipped to ``GUESS_CHARACTERS``."""
 GUESS_CHARACTERS = 300
@@ -50,14 +50,10 @@ def judge_sharding(
 ) -> Sharding:
     """Return the sharding section of two comparable ledgers.
 
-    Findings of ``workload`` that ``expectations`` cover are accepted. ``configurations_only`` means that both arms have
-    the same commit with different overrides. A difference is then the wanted result and not a regression.
-    ``dispatcher`` is given if both arms request the same dispatcher and only one of them executes it, else None.
-
-    The status is that of the worst finding, PASS without findings. If unclassified communication differs between the
-    arms, the status is INVALID if there are findings, else REVIEW. Guesses that differ turn PASS into REVIEW. If the
-    ledgers cover a whole file and not one step, every finding that is not accepted is REVIEW.
-    """
+    ``configurations_only``: both arms have the same commit with different overrides, so a difference is no regression.
+    ``dispatcher`` is given if only one arm executes the dispatcher that both request. The status is that of the worst
+    finding. If unclassified communication differs, it is INVALID with findings, else REVIEW. Guesses that differ turn
+    PASS into REVIEW. If the ledgers cover a whole file, findings are REVIEW."""
     findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
     if configurations_only:
         findings = [finding.model_copy(update={"status": "PASS"}) for finding in findings]
@@ -114,7 +110,6 @@ def judge_sharding(
 
 
 def _runs_same_program(base: Ledger, head: Ledger) -> bool:
-    """Whether both arms have the same fingerprint of all operators. It is None if it is unknown."""
     return base.program is not None and base.program == head.program
 
 
@@ -128,12 +123,7 @@ def _describe_no_findings(base: Ledger, head: Ledger, is_identical: bool) -> str
 
 def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
     """Return reasons that describe values which were guessed while counting, and whether a reviewer has to look at
-    them.
-
-    If both device programs are identical, guesses do not matter. If the programs differ, a guess may have decided a
-    size. If the guesses differ too, equal counts may be a coincidence, so a reviewer has to look at them. Differences
-    in ``HARMLESS_GUESSES`` alone need no reviewer, because these guesses decide no size. If the ledgers cover a whole
-    run instead of one step (``scope``), a reviewer has to look at any guess.
+    them: programs and guesses differ, so that equal counts may be a coincidence. ``HARMLESS_GUESSES`` decide no size.
     """
     base_guesses, head_guesses = sorted(base.guesses), sorted(head.guesses)
     if _runs_same_program(base, head) or not (base_guesses or head_guesses):
@@ -151,11 +141,8 @@ def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
 
 
 def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
-    """Return a reason if unclassified communication differs between the arms, else [].
-
-    Unclassified communication is a call that regbot cannot assign to a kind of collective. The counts leave it out, so
-    they can prove neither "unchanged" nor "removed".
-    """
+    """Unclassified communication is a call without a kind of collective. The counts leave it out, so they can prove
+    neither "unchanged" nor "removed"."""
     base_counts, head_counts = (
         Counter({call.name: call.count for call in ledger.unclassified}) for ledger in (base, head)
     )
@@ -171,7 +158,6 @@ def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
 
 
 def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
-    """Yield a sentence for each measure that is known in one arm only and was therefore not compared."""
     # ``exposed_s`` is the time in which no compute overlaps a collective. None stands for unknown in both measures.
     known_by_arm = {
         "reads of the host": [ledger.host_reads is not None for ledger in (base, head)],
@@ -183,7 +169,6 @@ def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
 
 
 def _list_size_guesses(ledger: Ledger) -> list[str]:
-    """Return the guesses of ``ledger`` that may have decided a size, sorted."""
     return sorted(guess for guess in ledger.guesses if ledger.guess_kinds.get(guess) not in HARMLESS_GUESSES)
 
 
@@ -192,8 +177,6 @@ def _list_guesses(guesses: list[str]) -> str:
 
 
 def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, RoleCounts]:
-    """Return the number of calls in ``ledger`` by kind of collective. The kinds are those of both ledgers and those
-    that are always shown, so that both arms have the same rows."""
     kinds = dict.fromkeys((*ALWAYS_COUNTED, *sorted({entry.kind for entry in (*ledger.entries, *other.entries)})))
     counts: dict[Kind, Counter[str]] = {kind: Counter() for kind in kinds}
     for entry in ledger.entries:
@@ -204,7 +187,6 @@ def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, RoleCounts]:
 
 
 def _describe_source(ledger: Ledger) -> str:
-    """Return how a ledger was counted, such as 'dispatch-mode, fake world of 16 ranks, one steady step'."""
     has_fake_ranks = any(entry.via == "fake" for entry in ledger.entries)  # ranks that exchange no data
     world = f"{'fake ' if has_fake_ranks else ''}world of {ledger.world_size} ranks" if ledger.world_size else ""
     steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"

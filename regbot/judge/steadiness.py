@@ -1,9 +1,8 @@
 """Check whether the timed runs reached a steady state, and whether the pairs may decide at all.
 
-On a node with GPUs, a run without a steady state does not show the speed of its arm. Such runs are not excluded one by
-one, because exclusion would bias the result. The pairs decide nothing if half of an arm's runs have no steady state, or
-if the arms differ significantly in the number of such runs. On a CPU, other work makes step times drift, so a missing
-steady state is only a warning.
+Single runs are not excluded, because exclusion would bias the result. On GPUs, the pairs decide nothing if half of an
+arm's runs have no steady state, or if the arms differ significantly in their number. On a CPU, other work makes step
+times drift, so this is only a warning.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,6 +44,5 @@ def has_gpus(run: Run) -> bool:
 
 
 def _is_steady(run: Run) -> bool:
-    """Whether the run has a steady state. A run whose steady state is unknown counts as steady."""
     state = launch_steady_state(run.timing) if run.timing is not None else None
     return state is None or state.steady

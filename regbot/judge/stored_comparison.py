@@ -1,7 +1,7 @@
 """Compare the pairs of a session with the stored sessions of its node class and environment, beside the verdict.
 
-The comparison decides nothing. It shows whether base is still as fast as main was when it was stored. If base is not,
-the node or the environment has drifted since, or main has changed, and the stored sessions are out of date.
+The comparison decides nothing. If base is not as fast as main was when it was stored, the node or the environment has
+drifted since, or main has changed, and the stored sessions are out of date.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,19 +27,15 @@ from regbot.stats.launch import SUMMARIES
 from regbot.stats.prediction import MIN_SESSIONS, SESSION_ALPHA, SESSION_RUNS, PredictionInterval, prediction_interval
 
 MIN_INTERVAL_SESSIONS = 2
-"""Minimum number of stored sessions for an interval. With two sessions the interval is very wide, but it keeps its
-confidence. A warning needs ``MIN_SESSIONS``, as a decision by ``gate = "stored"`` does."""
+"""Minimum number of stored sessions for an interval. A warning needs ``MIN_SESSIONS``."""
 
 
 def compare_times(
     header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]
 ) -> tuple[StoredTimes | None, tuple[str, ...]]:
-    """Compare the step times of base and head with the range that the stored sessions of main predict. Also return a
-    warning if base is outside of that range and at least ``MIN_SESSIONS`` sessions are stored.
-
-    ``runs`` are the timed runs of the workload of ``plan``. The result is None if nothing of the workload is stored, or
-    if this session has no valid pair. An arm with overrides is left out, because stored sessions have none.
-    """
+    """Compare the step times of base and head with the range that the stored sessions predict. Also return a warning if
+    base is outside and at least ``MIN_SESSIONS`` are stored. None if nothing is stored, or without a valid pair. An arm
+    with overrides is left out, because stored sessions have none."""
     own_pairs = [pair for pair in pair_up(runs).valid if not pair.head.is_from_earlier_session]
     pairs = own_pairs[:SESSION_RUNS]  # stored sessions are summarised over the same number of runs
     # ``no_reference`` is the reason why stored sessions are not comparable. It is '' if nothing is stored.
@@ -74,8 +70,6 @@ def compare_times(
 
 
 def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
-    """Return why base cannot be compared with ``reference``, the stored sessions of its node class and environment; ''
-    if it can."""
     if (stored := len(reference.sessions)) < MIN_INTERVAL_SESSIONS:
         verb = "is" if stored == 1 else "are"
         return f"{count(stored, 'comparable session')} {verb} stored, and {MIN_INTERVAL_SESSIONS} are needed"
@@ -84,11 +78,6 @@ def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
 
 
 def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float) -> dict[str, PredictionInterval]:
-    """Return the intervals for the difference of one arm's step time from the stored sessions: one for the median and
-    one for the mean step time.
-
-    This session has one run of the arm in each pair. Of each stored session, equally many runs are averaged.
-    """
     # All step times are on the log scale, by summary (median and mean).
     stored_step_times = stored_levels(reference, len(pairs))
     run_summaries = []  # median and mean step time of each run
@@ -101,7 +90,6 @@ def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float
 
 
 def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Iterator[StoredTest]:
-    """Yield the records of one arm's intervals, one for each summary."""
     for name, prediction in predictions.items():
         yield StoredTest.model_validate(
             {
@@ -116,7 +104,6 @@ def _stored_tests(arm: str, predictions: dict[str, PredictionInterval]) -> Itera
 
 
 def _describe_drift(header: SessionHeader, reference: Reference, prediction: PredictionInterval) -> str:
-    """Return the warning that base's step time is outside the range that the stored sessions predict."""
     is_same_commit = reference.sessions[-1].commit == header.base.commit
     cause = "probably the node has changed since, in a way that regbot does not record"
     cause += "" if is_same_commit else ", or main has changed"

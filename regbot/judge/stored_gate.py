@@ -1,7 +1,7 @@
 """Judge ``gate = "stored"``: a few runs of head are compared with stored sessions, for users who cannot run pairs.
 
-The stored sessions have the same node class, environment and clock as head's runs. Their prediction interval decides,
-and may fail a change. If head trains differently, ran another dispatcher or has no steady state, nothing is decided.
+Their prediction interval decides, and may fail a change. If head trains differently, ran another dispatcher or has no
+steady state, nothing is decided.
 """
 
 import math
@@ -38,14 +38,10 @@ MAX_ATTEMPTS = 2
 
 @dataclass(frozen=True)
 class StoredVerdict:
-    """Result of the comparison of head with stored sessions."""
-
     decision: Decision | None
-    """None if head may not be compared with stored sessions. A comparison that shows nothing is "undecided"."""
+    """None if head may not be compared with stored sessions, for ``reason``."""
     reason: str
-    """Why head may not be compared with stored sessions; '' if it may."""
     reference: Reference | None = None
-    """The stored sessions that head is compared with; None if there are none."""
     tests: dict[str, tuple[Decision, PredictionInterval]] | None = None
     """Decision and interval by summary; None if stored sessions cannot decide."""
     bound: float | None = None
@@ -53,15 +49,13 @@ class StoredVerdict:
 
     @property
     def median_prediction(self) -> PredictionInterval:
-        """Interval of the median step time. Only for a result with ``tests``."""
         assert self.tests is not None
         _, prediction = self.tests["median"]
         return prediction
 
 
 def select_whole_comparison(runs: Sequence[Run]) -> list[Run]:
-    """Return the sound runs of head alone from the last complete attempt, beginning with its warm launch; [] if no
-    attempt is complete."""
+    """Return the sound runs of head alone from the last complete attempt, warm launch first; [] if there is none."""
     for attempt in range(MAX_ATTEMPTS, 0, -1):
         attempt_runs = [run for run in runs if is_head_only(run) and run.attempt == attempt]
         if len(attempt_runs) >= HEAD_RUNS and all(is_sound(run) for run in attempt_runs[:HEAD_RUNS]):
@@ -70,15 +64,14 @@ def select_whole_comparison(runs: Sequence[Run]) -> list[Run]:
 
 
 def has_enough_sessions(header: SessionHeader, plan: TimedPlan) -> bool:
-    """Whether head can be run alone for ``plan``: enough stored sessions exist, and no arm has overrides, because the
-    stored sessions are of the committed configuration."""
+    """Whether head can be run alone for ``plan``. Stored sessions are of the committed configuration, without
+    overrides."""
     has_overrides = bool(header.base.overrides or header.head.overrides)
     return not has_overrides and any(len(reference.sessions) >= MIN_SESSIONS for reference in plan.references)
 
 
 def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> StoredVerdict | None:
-    """Return the result of the comparison, None if more runs of head are needed. ``runs`` are the runs of head
-    alone."""
+    """Return the result of the comparison; None if more runs of head are needed."""
     attempt = max((run.attempt for run in runs), default=1)
     attempt_runs = [run for run in runs if run.attempt == attempt]
     failed_runs = [run for run in attempt_runs if not is_sound(run)]
@@ -112,7 +105,6 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
 
 
 def explain_stored(result: StoredVerdict) -> list[str]:
-    """Return the reasons for a throughput section that is decided by stored sessions."""
     assert result.reference is not None
     assert result.tests is not None
     session_count = len(result.reference.sessions)
@@ -141,7 +133,6 @@ def explain_stored(result: StoredVerdict) -> list[str]:
 
 
 def stored_numbers(result: StoredVerdict) -> dict[str, Any]:
-    """Return the numbers of the comparison as fields of a throughput section; {} if stored sessions cannot decide."""
     if result.tests is None or result.reference is None:
         return {}
     median_prediction = result.median_prediction
@@ -159,14 +150,11 @@ def stored_numbers(result: StoredVerdict) -> dict[str, Any]:
 
 
 def _summarise_run(run: Run) -> dict[str, float]:
-    """Return the median and mean step time of one run after its own cut, on the log scale."""
     assert run.timing is not None
     return summarise_timing(run.timing, launch_cut(run.timing))
 
 
 def _explain_unsteady_head(head: Sequence[Run]) -> str:
-    """Return a reason if at least half of head's runs have no steady state, else ''. Always '' on a node without
-    GPUs."""
     states = [launch_steady_state(run.timing) for run in head if run.timing is not None]
     unsteady_runs = sum(state is not None and not state.steady for state in states)
     if has_gpus(head[-1]) and unsteady_runs >= len(head) / 2:
@@ -175,8 +163,6 @@ def _explain_unsteady_head(head: Sequence[Run]) -> str:
 
 
 def _explain_difference(reference: Reference, head: Sequence[Run]) -> str:
-    """Return how head differs from the stored sessions in its dispatcher, its loss or the number of dropped tokens; ''
-    if it does not differ. If head differs, equal step times are not enough for a pass. ``head``: the runs of head."""
     if other_dispatcher := explain_other_dispatcher(reference, head):
         return other_dispatcher
     if has_other_trajectory(reference.loss, head, loss_rounding(head)):

@@ -1,11 +1,8 @@
 """Compare the stored ledger of main with the new ledgers of base and head.
 
-The counts of one program do not change with time, so a difference has a cause. Only the comparison with base can change
-the verdict. The comparison with head is shown beside the verdict.
-
-If the stored ledger was traced from the same git tree as base, the cause of a difference is other software (torch or
-XLA), not the pull request. A PASS of the workload then becomes REVIEW. If the stored ledger has another tree, a merged
-change may be the cause, and the difference is only a warning.
+Only the comparison with base can change the verdict. If the stored ledger was traced from the same git tree as base,
+the cause of a difference is other software (torch or XLA), not the pull request, and a PASS becomes REVIEW. If it has
+another tree, a merged change may be the cause, and the difference is only a warning.
 """
 
 from collections.abc import Sequence
@@ -25,9 +22,7 @@ from regbot.records.verdict import Sharding, StoredCollectives
 def compare_with_stored(
     sharding: Sharding, base: Run, stored: Sequence[StoredTrace], config: Config
 ) -> tuple[Sharding, list[str]]:
-    """Return ``sharding`` and warnings. If base differs from a stored ledger of the same git tree, a PASS becomes
-    REVIEW and ``sharding`` gets a reason. A ledger of another tree, or one that was counted in another way, only gives
-    a warning."""
+    """Return ``sharding``, in which a PASS may have become REVIEW, and warnings."""
     stored_trace = _find_trace(stored, base)
     if stored_trace is None or base.ledger is None:
         return sharding, []
@@ -53,8 +48,7 @@ def compare_with_stored(
 
 
 def compare_head_with_stored(header: SessionHeader, head: Run, config: Config) -> StoredCollectives | None:
-    """Return how the ledger of head differs from the stored one, or why the two cannot be compared. None if there is no
-    stored ledger of this workload, or if head has overrides, which no stored ledger has."""
+    """None if there is no stored ledger of this workload, or if head has overrides, which no stored ledger has."""
     stored_trace = _find_trace(header.stored, head)
     if stored_trace is None or head.ledger is None or header.head.overrides:
         return None

@@ -30,12 +30,10 @@ class Straggler:
 
     rank: int
     host: str
-    """Host of the rank; '' if unknown."""
     slower_pct: float
     seconds: float
     """Percent and seconds per step by which the rank's own work takes longer, in the arms where the rank is late."""
     arms: tuple[str, ...]
-    """The arms in which the rank is late."""
     steps_share: float
     """Share of the steady steps in which the rank's work took longer, in [0, 1]."""
     by_arm: Mapping[str, float]
@@ -48,7 +46,6 @@ class Straggler:
 
     @property
     def text(self) -> str:
-        """The sentence about this straggler in the report."""
         host = f" ({self.host})" if self.host else ""
         sentence = (
             f"the others wait for rank {self.rank}{host}: its own work takes {self.slower_pct:.0f}% longer "
@@ -68,11 +65,8 @@ class Straggler:
 
 
 def find_stragglers(runs: Sequence[Run]) -> list[Straggler]:
-    """Return the ranks that the others wait for in the timed ``runs`` of one workload, the most delayed rank first.
-
-    Failed runs, warm launches, and runs that lack the times of some rank are left out. A rank is identified by its
-    number and its host, so that two machines are not mixed if the session moved to another node.
-    """
+    """Return the ranks that the others wait for in the timed ``runs`` of one workload, the most delayed first. A rank
+    is identified by its number and its host, so that a session that moved does not mix two machines."""
     lateness_by_rank: dict[tuple[int, str], dict[str, list[Lateness]]] = {}
     for run in runs:
         if is_sound(run) and not is_warm(run):
@@ -91,8 +85,8 @@ def warn_of_stragglers(runs: Sequence[Run]) -> list[str]:
 
 
 def host_of(run: Run, rank: int) -> str:
-    """Return the host of a rank, '' if unknown. The hosts are assumed to be in the order of their ranks, with equally
-    many ranks per host."""
+    """Return the host of a rank, '' if unknown. Hosts are assumed to be in the order of their ranks, with equally many
+    each."""
     hosts = run.allocation.hosts if run.allocation is not None else []
     if not hosts or run.timing is None:
         return run.node.name if run.node is not None else ""

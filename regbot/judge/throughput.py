@@ -1,12 +1,4 @@
-"""Judge the timed runs of one workload: build its throughput section and the validity of its timed runs.
-
-The sequential test (``regbot.stats.paired``) decides on the valid pairs in the order of measurement. This module makes
-the decisions that need no statistics. The result is
-
-- INVALID, if runs failed, were timed with different clocks or nodes, or ran another dispatcher than the requested one,
-- REVIEW, if head trains differently,
-- PASS without pairs, if both arms provably run the same program.
-"""
+"""Judge the timed runs of one workload: build its throughput section and the validity of its timed runs."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -57,8 +49,6 @@ STATUS: dict[Decision, Status] = {
 
 @dataclass(frozen=True)
 class TimedResult:
-    """Result of the timed runs of one workload."""
-
     throughput: Throughput | None
     """None if the workload has neither timed runs nor a good trace of each arm."""
     validity: Validity | None = None
@@ -70,12 +60,8 @@ class TimedResult:
 
 
 def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | None) -> TimedResult:
-    """Return the result for the entry of ``plan``. ``traced`` has the static runs of base and head if both are good,
-    else None.
-
-    The checks come in the order of their weight: failed runs, runs that cannot be trusted, and another dispatcher than
-    the requested one make the result INVALID. Only then the pairs decide.
-    """
+    """Return the result for the entry of ``plan``. ``traced`` has the static runs of base and head if both are good.
+    Failed runs, runs that cannot be trusted, and another dispatcher than the requested one come before the pairs."""
     header, all_runs = session.header, session.timed_runs(plan.entry)
     if not all_runs:
         return TimedResult(_judge_untimed(header, plan, traced) if traced is not None else None)
@@ -117,8 +103,6 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
 def _judge_head_only(
     header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], warnings: tuple[str, ...]
 ) -> TimedResult:
-    """Judge a session without runs of base. Stored sessions decide if the gate is ``stored``; otherwise the result is
-    INCONCLUSIVE."""
     fields = _common_fields(plan, runs, PairSet(()))
     fields["head_step_s"] = step_s(fields["runs"], "head", role="stored")  # the role of runs of head alone
     if header.throughput.gate != "stored":
@@ -182,11 +166,7 @@ def _distrust(
 
 
 def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
-    """Return the section of a workload without timed runs: PASS if both arms provably run the same program, else
-    INCONCLUSIVE because nothing has been timed yet. ``traced`` has the static runs of base and head.
-
-    If the user asked to time the workload even without a difference (``plan.even_if_identical``), it is never a PASS.
-    """
+    """PASS if both arms provably run the same program, unless the user asked to time it even so; else INCONCLUSIVE."""
     difference = first_difference(header, *traced)
     if not difference and not plan.even_if_identical:
         reason = (
@@ -205,11 +185,8 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
 
 
 def _common_fields(plan: TimedPlan, runs: Sequence[Run], pair_set: PairSet, used: int | None = None) -> dict[str, Any]:
-    """Return the fields that every section with timed runs has, whatever its status.
-
-    ``used``: number of pairs that the decision used, counted from the first one; None for all. Later pairs are shown as
-    unused, and do not count in the step times of the arms.
-    """
+    """Return the fields that every section with timed runs has. ``used``: number of pairs that the decision used,
+    counted from the first one; None for all."""
     verdicts = run_verdicts(runs, pair_set, used)
     return {
         "void_pairs": pair_set.void,
@@ -227,8 +204,6 @@ def _common_fields(plan: TimedPlan, runs: Sequence[Run], pair_set: PairSet, used
 def _judge_pairs(
     header: SessionHeader, plan: TimedPlan, interim: InterimDecision, runs: Sequence[Run], fields: dict[str, Any]
 ) -> Throughput:
-    """Return the section of a workload whose runs are valid, with the decision of its pairs. ``fields`` are those of
-    ``_common_fields``."""
     limits, log_ratios = thresholds(header), interim.pair_set.log_ratios()
     if not interim.tests:
         too_few = f"{len(interim.pair_set.valid)} valid pairs are too few to decide; at least {LOOKS[0]} are needed"
@@ -286,25 +261,19 @@ def _judge_pairs(
 
 
 def _estimate_fields(pair_set: PairSet) -> dict[str, Any]:
-    """Return the number of valid pairs and the mean change of their median step time, without an interval. These fields
-    are for a section in which the times decide nothing."""
     log_ratios = pair_set.log_ratios()["median"]
     estimate_pct = percent(sum(log_ratios) / len(log_ratios)) if log_ratios else None
     return {"pairs": len(log_ratios), "estimate_pct": estimate_pct}
 
 
 def slow_launches(outliers: Iterable[PairOutlier]) -> list[SlowLaunch]:
-    """Return the records of the slow launches of a session. Records number the pairs from 1. ``excess`` is the slowdown
-    of a launch as a log-ratio."""
+    """Return the records of the slow launches of a session. Records number the pairs from 1."""
     return [
         SlowLaunch(pair=outlier.pair + 1, arm=outlier.arm, slower_pct=percent(outlier.excess)) for outlier in outliers
     ]
 
 
 def primary_test(name: str, decision: Decision, estimate: LogEstimate, ratios: Sequence[float]) -> PrimaryTest:
-    """Return the record of one test. ``name`` is the summary that it compares, "median" or "mean". ``ratios`` are the
-    log-ratios of the used pairs, [] if there are no pairs. Only an interval over pairs may leave out pairs at each end
-    (``trimmed``)."""
     return PrimaryTest.model_validate(
         {
             "summary": name,

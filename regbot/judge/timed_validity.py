@@ -17,16 +17,8 @@ from regbot.records.verdict import Status, Validity
 
 
 def judge_failures(runs: Sequence[Run]) -> Validity | None:
-    """Return the validity if failures prevent a decision, None if every failed block succeeded when it was repeated.
-
-    Failures prevent a decision in these cases:
-
-    - A run was refused.
-    - A block failed in both attempts, or failed once and was not repeated.
-    - The session lost its last node.
-
-    Runs of earlier sessions are not looked at, because a session takes over only sound runs.
-    """
+    """Return the validity if a run was refused, a block failed in both attempts or was not repeated, or the last node
+    was lost; else None. Runs of earlier sessions are not looked at, because a session takes over only sound runs."""
     for run in runs:
         if run.outcome == "refused":
             return make_validity("INVALID", [describe_failure(run)])
@@ -81,13 +73,10 @@ def describe_run_failure(run: Run) -> str:
 
 
 def _is_slowed(run: Run, slowed: SlowedBlocks) -> bool:
-    """Whether the hardware slowed down both arms in the block of the run, so that the block is void."""
     return run.position is not None and (run.position.block, run.attempt) in slowed
 
 
 def _describe_failure_in_session(run: Run, slowed: SlowedBlocks) -> str:
-    """Return what was wrong with a run: its outcome, or the fault of its node. A run that ended well is described by
-    the hardware slowdown of its block."""
     if cause := describe_outside_cause(run):
         return f"{run.arm.name} ran on a node that was not fit: {cause}"
     if run.outcome == "ok" and run.position is not None:
@@ -111,7 +100,6 @@ def list_failures(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
-    """Yield why the times of the two runs of a pair cannot be compared, for every such pair."""
     first_runs: dict[tuple[object, ...], Run] = {}
     for run in runs:
         if run.position is None or is_head_only(run):
@@ -125,11 +113,8 @@ def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
-    """Yield the reasons to distrust the runs that ended well, without duplicates.
-
-    A run must execute the planned commit with the planned settings, and its times must be comparable with those of the
-    other runs. All runs of one arm must have the same dispatcher, software environment and code.
-    """
+    """Yield the reasons to distrust the timed runs, without duplicates: each must execute the planned commit with the
+    planned settings, and those of one arm the same dispatcher, environment and code."""
     good_runs = [run for run in runs if run.outcome == "ok"]
     reasons: dict[str, None] = {}  # used as an ordered set
     for run in good_runs:
@@ -159,7 +144,6 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
 
 
 def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
-    """Yield how the variant, the steps or the ranks of a run differ from the plan."""
     name = run.arm.name
     if run.variant != plan.variant:
         yield f"{name} timed the variant {run.variant}, but {plan.variant} was planned"
@@ -180,10 +164,7 @@ def collect_run_warnings(runs: Sequence[Run]) -> list[str]:
 
 
 def find_last_good(runs: Sequence[Run], arm: str) -> Run | None:
-    """Return the last run of ``arm`` that ended well and shows which dispatcher it executed.
-
-    If no run shows its dispatcher, for example because all profiles failed, return the last run that ended well.
-    """
+    """Return the last good run of ``arm``, if possible one that shows which dispatcher it executed."""
     good_runs = [run for run in runs if run.arm.name == arm and run.outcome == "ok"]
     runs_with_dispatcher = [run for run in good_runs if DISPATCHER in run.backends]
     candidates = runs_with_dispatcher or good_runs

@@ -1,8 +1,7 @@
 """Compare the training of base and head: the loss of every step, and the number of dropped tokens.
 
-Both arms use the same data, seeds and weights. The losses of two runs of one commit therefore differ only by rounding
-and by the order of sums. Head's difference from base is compared with the spread among the base runs. A step that is
-faster but trains differently is no gain.
+Both arms use the same data, seeds and weights, so the losses of two runs of one commit differ only by rounding and by
+the order of sums. A step that is faster but trains differently is no gain.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,20 +10,16 @@ from statistics import median
 from regbot.records.run import Run
 
 ROUNDING = {"float32": 1e-4, "bfloat16": 2e-3}
-"""Relative difference of the loss that a different order of sums can cause within a few dozen steps, by dtype.
-
-The values are chosen, not derived. For comparison: on the ``cpu`` variant of Mixtral, with steps that alternate between
-two batches, the loss falls from 7.66 to 6.16 within 50 steps. Without the gradients of the experts, the loss after 50
-steps differs by 0.9. Without the gradients of the router, it differs by 0.006.
-"""
+"""Relative difference of the loss that a different order of sums can cause within a few dozen steps, by dtype. Chosen,
+not derived. On the ``cpu`` variant of Mixtral, without the gradients of the router, the loss differs by 0.006 of 6.16
+after 50 steps; without those of the experts, by 0.9."""
 MAX_BASE_SPREADS = 3.0
-"""Head trains differently if its loss differs by more than rounding and by more than this many times the spread of the
-base runs. The spread is the largest difference between losses of base runs at one step."""
+"""Head trains differently if its loss differs by more than rounding and by more than this many times the spread: the
+largest difference between losses of base runs at one step."""
 
 
 def training_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
-    """Yield sentences on how head trains differently from base. Yield nothing if the training is the same, or if base
-    reports too little to compare."""
+    """Yield how head trains differently from base; nothing if base reports too little to compare."""
     base_losses, head_losses = _complete_losses(base), _complete_losses(head)
     if base_losses and head_losses and len(base_losses[0]) == len(head_losses[0]):
         yield from _loss_differences(base_losses, head_losses, loss_rounding(base))
@@ -36,11 +31,8 @@ def training_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[s
 def has_other_trajectory(
     stored: Sequence[Sequence[float | None]], head: Sequence[Run], relative_rounding: float
 ) -> bool:
-    """Whether the losses of head differ from the stored losses of base by more than rounding.
-
-    ``stored`` has a list for each run, with the loss of each step; None is a step without a loss. If the stored losses
-    are incomplete, they show nothing and the result is False. If only head's losses are incomplete, the result is True.
-    """
+    """Whether the losses of head differ from the stored losses of base, a list for each run. Incomplete stored losses
+    show nothing; incomplete ones of head count as different."""
     stored_losses = [[value for value in losses if value is not None] for losses in stored]
     head_losses = _complete_losses(head)
     step_counts = {len(losses) for losses in stored_losses}
@@ -52,11 +44,7 @@ def has_other_trajectory(
 
 
 def _loss_differences(base: list[list[float]], head: list[list[float]], relative_rounding: float) -> Iterator[str]:
-    """Yield a sentence if the losses differ at a step. ``base`` and ``head`` have a list for each run, with the loss of
-    each step.
-
-    At each step the medians over the runs are compared. The step whose difference exceeds rounding most decides.
-    """
+    """At each step the medians over the runs are compared. The step whose difference exceeds rounding most decides."""
     worst_excess, worst_step, worst_base_loss, worst_head_loss = 0.0, 0, 0.0, 0.0  # step 0: no step exceeds rounding
     spread = 0.0
     base_by_step, head_by_step = zip(*base, strict=True), zip(*head, strict=True)
@@ -74,7 +62,6 @@ def _loss_differences(base: list[list[float]], head: list[list[float]], relative
 
 
 def _drop_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
-    """Yield a sentence if head drops more tokens than base, or does not report the number that base reports."""
     base_dropped, head_dropped = _max_dropped(base), _max_dropped(head)
     if base_dropped is not None and head_dropped is None and head:
         yield "head does not report the number of dropped tokens, but base does"
@@ -88,21 +75,17 @@ def _drop_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]
 
 
 def _complete_losses(runs: Sequence[Run]) -> list[list[float]]:
-    """Return a list for each run, with the loss of each step. Runs that report no loss are left out. Return [] if no
-    run has losses, or if the runs have losses for different numbers of steps."""
     trajectories = [[value for value in run.loss if value is not None] for run in runs if run.loss]
     return trajectories if len({len(losses) for losses in trajectories}) == 1 else []
 
 
 def _max_dropped(runs: Sequence[Run]) -> int | None:
-    """Return the largest number of dropped tokens of any run, None if no run reports it."""
     dropped = [run.timing.dropped_tokens for run in runs if run.timing is not None]
     return max((count for count in dropped if count is not None), default=None)
 
 
 def loss_rounding(runs: Sequence[Run]) -> float:
-    """Return the relative difference of the loss that rounding can cause for the dtype of these runs (``ROUNDING``).
-    The largest difference of the table stands for an unknown dtype."""
+    """Return ``ROUNDING`` for the dtype of these runs; the largest value for an unknown dtype."""
     largest = max(ROUNDING.values())
     dtypes = {str(run.ledger.config.get("dtype")) for run in runs if run.ledger is not None}
     return max((ROUNDING.get(dtype, largest) for dtype in dtypes), default=largest)

@@ -1,11 +1,5 @@
 """Judge the validity of the traced runs of a workload: choose the runs to compare, and list every reason to distrust
-them.
-
-Two runs are compared only if all of these conditions hold; otherwise the workload is INVALID, with the reason:
-
-- Both runs ended well and ran the planned commits.
-- Their collectives were counted in the same way.
-- Their counters saw all planted collectives.
+them. Without such a reason they are compared; otherwise the workload is INVALID.
 
 There is one exception. If head fails twice while base runs, the result is FAIL, because the pull request is the cause.
 If head crashed, its traceback must show that the pull request is the cause (``crashes.py``).
@@ -26,13 +20,12 @@ from regbot.records.text.clip import clip_message, short_commit
 from regbot.records.verdict import Validity
 
 MAX_SIGNATURES = 2000
-"""Largest number of different kinds of collectives in two ledgers: by kind, axis, group size, dtype, phase and role. A
-comparison costs time for each of them. Real programs have about a hundred."""
+"""Largest number of different kinds of collectives in two ledgers, which cost time. Real programs have about a hundred.
+"""
 
 BROKEN: frozenset[Outcome] = frozenset({"crashed", "hung", "no_record", "short", "diverged"})
-"""Outcomes that the code under test causes. The other outcomes of a failed run show no fault of the code: after
-bad_record and refused, regbot could not measure the code. A skipped run was not started, because an earlier run hung.
-A lost run lost its node."""
+"""Outcomes that the code under test causes. The others show no fault of it: regbot could not measure it, an earlier run
+hung, or the node was lost."""
 
 OUTCOME_PHRASES: dict[Outcome, str] = {
     "ok": "ran",
@@ -49,10 +42,7 @@ OUTCOME_PHRASES: dict[Outcome, str] = {
 
 
 class TracedRuns(NamedTuple):
-    """The runs of one workload whose ledgers are compared, and their validity.
-
-    ``base`` and ``head`` are the runs to compare. Both are None if the runs cannot be compared.
-    """
+    """The runs of one workload whose ledgers are compared, None if they cannot be compared, and their validity."""
 
     validity: Validity
     base: Run | None = None
@@ -63,7 +53,6 @@ class TracedRuns(NamedTuple):
 
 
 def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
-    """Return the traced runs to compare for one planned entry. If they cannot be compared, the validity says why."""
     header = session.header
     if workload in header.untraced:  # a training command, of which only the step log is read
         return _examine_command(session, workload)
@@ -116,18 +105,14 @@ def _examine_command(session: Session, workload: str) -> TracedRuns:
 
 
 def _is_left_to_timed_runs(session: Session, base: Run, head: Run) -> bool:
-    """Whether only the timed runs can show if the requested dispatcher runs.
-
-    A trace computes no values, and a dispatcher of a GPU library (``LIBRARY_DISPATCHERS``) cannot run without them. The
-    trace therefore runs a substitute for it, and the timed runs must show that the real one runs.
-    """
+    """Whether only the timed runs can show if the requested dispatcher runs: a trace runs a substitute for one of a GPU
+    library."""
     requested = {run.backends[DISPATCHER].requested for run in (base, head) if DISPATCHER in run.backends}
     return bool(session.header.timed) and bool(requested & {*LIBRARY_DISPATCHERS})
 
 
 def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base", "head")) -> str | None:
-    """Return why two ledgers cannot be compared, as a phrase that follows "the ledgers"; None if they can be compared.
-    ``names`` are the names of both ledgers in the phrase."""
+    """Return why two ledgers cannot be compared, as a phrase after "the ledgers"; None if they can be."""
     base_name, head_name = names
     signatures = {
         (entry.kind, entry.axis, entry.group_size, entry.dtype, entry.phase, entry.role)
@@ -161,8 +146,7 @@ def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base",
 
 
 def changed_config(base: Ledger, head: Ledger) -> dict[str, tuple[Scalar, Scalar]]:
-    """Return the keys of the resolved configuration that differ, with the values in base and head. A value is None if
-    the arm lacks the key."""
+    """Return the keys of the resolved configuration that differ, with the values in base and head; None if missing."""
     pairs = {
         key: (base.config.get(key), head.config.get(key)) for key in sorted(base.config.keys() | head.config.keys())
     }
@@ -170,18 +154,13 @@ def changed_config(base: Ledger, head: Ledger) -> dict[str, tuple[Scalar, Scalar
 
 
 def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
-    """Return the packages whose version differs between two ledgers, with the versions in base and head. A package that
-    only one ledger lists is left out, because the other ledger may not have recorded it."""
+    """Return the packages that both ledgers list in different versions, with the versions in base and head."""
     pairs = {name: (base.software[name], head.software[name]) for name in sorted(base.software.keys() & head.software)}
     return {name: versions for name, versions in pairs.items() if versions[0] != versions[1]}
 
 
 def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> Validity:
-    """Return the validity of a workload whose head failed while base ran. ``runs`` are the runs of head.
-
-    It is FAIL after two failed attempts, INVALID after one. It is also INVALID if a crash does not show a fault of
-    the pull request.
-    """
+    """FAIL after two failed attempts, INVALID after one, and if a crash does not show a fault of the pull request."""
     failures = {run.attempt: run for run in runs if run.outcome in BROKEN}
     last_failure = describe_failure(runs[-1])
     if len(failures) < 2:
@@ -197,7 +176,6 @@ def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> 
 
 
 def describe_failure(run: Run) -> str:
-    """Return how a run ended, with its reason."""
     return describe_failures([run])[0]
 
 
@@ -213,7 +191,6 @@ def describe_failures(runs: Sequence[Run]) -> list[str]:
 
 
 def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
-    """Yield the reasons to distrust that a run executed the code of the planned commit."""
     name = run.arm.name
     is_planned = (run.arm.commit, run.arm.tree, run.arm.overrides) == (planned.commit, planned.tree, planned.overrides)
     # A run taken over from an earlier session may have another commit that behaves the same.
@@ -238,7 +215,6 @@ def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
 
 
 def distrust_run(run: Run, planned: Arm) -> Iterator[str]:
-    """Yield the reasons to distrust one traced run."""
     name, ledger = run.arm.name, run.ledger
     yield from distrust_code(run, planned)
     if ledger is None:
@@ -260,7 +236,6 @@ def distrust_run(run: Run, planned: Arm) -> Iterator[str]:
 
 
 def _distrust_both(base: Run, head: Run, session: Session) -> list[str]:
-    """Return the reasons to distrust the traced runs of both arms. An import that both arms made is listed once."""
     shared_texts: dict[str, str] = {}  # sentence about one arm -> sentence about both arms
     if base.code is not None and head.code is not None:
         for package, path in base.code.foreign.items() & head.code.foreign.items():
@@ -276,7 +251,6 @@ def _describe_foreign_import(arms: str, package: str, path: str) -> str:
 
 
 def list_incomparabilities(base: Run, head: Run) -> Iterator[str]:
-    """Yield the reasons why two trusted runs cannot be compared."""
     if base.ledger is None or head.ledger is None:
         return
     if reason := not_comparable(base.ledger, head.ledger):
@@ -291,11 +265,8 @@ def list_incomparabilities(base: Run, head: Run) -> Iterator[str]:
 
 
 def find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
-    """Yield a reason to distrust the comparison if neither arm moves tokens between expert-parallel ranks.
-
-    A step without such traffic does not test how experts are sharded. If only one arm moves tokens, the difference is a
-    finding.
-    """
+    """Yield a reason if neither arm moves tokens between expert-parallel ranks: such a step does not test sharding of
+    experts."""
     if base.ledger is None or head.ledger is None:
         return
     ledgers = (base.ledger, head.ledger)
@@ -311,11 +282,8 @@ def find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
 
 
 def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
-    """Yield the preflight conflicts in the resolved configurations that have the severity ``severity`` ("warning" or
-    "invalid"). A conflict is a violated rule of ``regbot preflight``. A conflict in both arms is yielded once.
-
-    A conflict in base alone counts as a warning, because head no longer has it.
-    """
+    """Yield the violated rules of ``regbot preflight`` of this ``severity`` ("warning" or "invalid"), once for both
+    arms. A conflict in base alone counts as a warning, because head no longer has it."""
     conflicts: dict[str, dict[str, Conflict]] = {}  # by rule and arm
     for run in (base, head):
         if run.adapter in FRAMEWORKS and run.ledger is not None:
@@ -330,7 +298,6 @@ def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
 
 
 def environment_warnings(base: Run, head: Run) -> Iterator[str]:
-    """Yield the differences between the software environments of two runs."""
     base_environment, head_environment = base.environment, head.environment
     if base_environment is None or head_environment is None:
         return
@@ -351,7 +318,6 @@ def environment_warnings(base: Run, head: Run) -> Iterator[str]:
 
 
 def _own_warnings(base: Run, head: Run) -> Iterator[str]:
-    """Yield the warnings in the records of both runs. A warning of both arms is yielded once, without an arm's name."""
     base_warnings, head_warnings = (
         dict.fromkeys([*run.warnings, *(run.ledger.warnings if run.ledger else [])]) for run in (base, head)
     )

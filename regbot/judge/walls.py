@@ -1,8 +1,7 @@
 """Find the wall of a change in step time: the part of a step that explains most of the change, with its share.
 
-A step has two parts, the time in collectives and the time outside of collectives. Each rank measures its seconds in
-collectives in every step, and its peak memory. The wall does not name a kernel. On a CPU, waiting for a slower rank
-counts as time in a collective.
+The parts are the time in collectives and the time outside of them. On a CPU, waiting for a slower rank counts as time
+in a collective.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,10 +15,9 @@ from regbot.records.text.units import binary_bytes
 from regbot.records.verdict import WallKind
 
 MEMORY_RISE = 1.05
-"""The sentence about the wall mentions peak memory if the ratio of head's to base's peak memory exceeds this value."""
+"""Ratio of head's to base's peak memory above which the sentence mentions it."""
 CLEAR_SHARE = 0.6
-"""A part of the step is the wall if it explains at least this share of the difference. If no part does, there is no
-single wall."""
+"""A part of the step is the wall if it explains at least this share of the difference."""
 
 
 Summary = Literal["median", "mean"]
@@ -35,8 +33,6 @@ class Wall(NamedTuple):
 
 @dataclass(frozen=True)
 class _Parts:
-    """Step time of one arm and its part in collectives, in seconds and as means over ranks."""
-
     step_s: float
     wait_s: float
     """Time in collectives."""
@@ -45,11 +41,8 @@ class _Parts:
 
 
 def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wall | None:
-    """Return the wall of a difference in step time, None if it is unknown.
-
-    ``summary``: the summary, median or mean, that shows the difference. Stalls change the mean step time but not the
-    median. ``is_slowdown``: whether head is slower than base by this summary.
-    """
+    """Return the wall of a difference in step time, None if it is unknown. ``summary``: the one that shows the
+    difference; stalls change the mean step time but not the median."""
     base_parts = _measure_parts([(pair.base, pair.cut) for pair in pairs], _STATISTICS[summary])
     head_parts = _measure_parts([(pair.head, pair.cut) for pair in pairs], _STATISTICS[summary])
     if base_parts is None or head_parts is None:
@@ -83,8 +76,6 @@ def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wal
 
 
 def _measure_parts(runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequence[float]], float]) -> _Parts | None:
-    """Return the parts of a step, each as the median over runs. ``runs`` has each run with its cut, and the steps after
-    the cut count. None if no run has the times of all steps."""
     parts_by_run = [
         _Parts(
             step_s=mean(statistic(rank.step_s[cut:]) for rank in run.timing.ranks.values()),
@@ -104,5 +95,4 @@ def _measure_parts(runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequenc
 
 
 def _has_all_steps(ranks: Iterable[RankSteps], cut: int) -> bool:
-    """Whether every rank has step times and times in collectives after the cut."""
     return all(len(rank.step_s) > cut and len(rank.wait_s) > cut for rank in ranks)

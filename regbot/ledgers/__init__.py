@@ -1,5 +1,2 @@
-"""Ledgers of collectives: readers of trace files, comparison of two ledgers, named patterns, wire-time model.
-
-The subpackage ``readers`` reads files. All other modules are pure functions on records, without I/O. No module here
-uses git or torch.
-"""
+"""Ledgers of collectives: readers of trace files, comparison of two ledgers, named patterns, wire-time model. Only
+``readers`` does I/O."""

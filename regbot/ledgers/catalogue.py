@@ -1,7 +1,5 @@
-"""Names of all patterns of ledger differences. Each has a one-line explanation and an inverse pattern.
-
-The names are part of the public interface: they appear in verdicts, ``--expect`` rules and comments.
-"""
+"""Names of all patterns of ledger differences, each with a one-line explanation and an inverse pattern. The names are a
+public interface: they appear in verdicts, ``--expect`` rules and comments."""
 
 ALL_TO_ALL_REPLACED = "all-to-all replaced by gather and sum"
 RESTORED = "expert-parallel all-to-all restored"

@@ -10,8 +10,7 @@ finding, but a reduction that moved to another layer is one. All renamed units t
 
 A ``View`` shows the table in one direction. In the direction from base to head, "before" is base and "after" is head.
 Detectors are written for "before -> after" and run on the views of both directions. So if base and head are swapped,
-the findings are exactly the inverse patterns.
-"""
+the findings are exactly the inverse patterns."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -30,12 +29,10 @@ counters.
 EXPERT_AXIS = "ep"
 _SEQUENCE_AXES = {"cp", "sp", "tp", "ulysses"}
 """Axes on which an all-to-all exchanges attention heads or parts of sequences. An all-to-all on these axes never
-carries tokens to experts.
-"""
+carries tokens to experts."""
 
 
 CellKey = tuple[str, Signature]
-"""Place and signature of a cell."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +70,6 @@ class Cell:
         return self.changed and not self.grows
 
     def flip(self) -> "Cell":
-        """Return the cell with before and after swapped."""
         return replace(
             self,
             before=self.after,
@@ -86,23 +82,18 @@ class Cell:
 @dataclass(frozen=True)
 class Claim:
     """Cells that one pattern explains, usually of one unit. Claims with the same ``pattern`` and ``merge_key`` become
-    one finding.
-    """
+    one finding."""
 
     pattern: str
     merge_key: tuple[str, ...]
     """What distinguishes the findings of one pattern, such as the axis: ``("ep",)``. It is () if the pattern has at
-    most one finding.
-    """
+    most one finding."""
     axes: frozenset[str]
-    """Mesh axes that the finding names."""
     cells: tuple[Cell, ...]
     changed_modules: frozenset[str]
-    """The modules in which the pattern occurs."""
     population: frozenset[str] = frozenset()
     """All modules in which the pattern could occur, for texts such as '1 of 48 MoE layers'. It is empty if they are not
-    known.
-    """
+    known."""
     detail: str = ""
     """Words that the finding's text inserts, such as the axes of the replacement."""
     noun: str = "MoE layer"
@@ -110,12 +101,9 @@ class Claim:
 
 
 class View:
-    """The table of cells in one direction.
-
-    ``open_keys`` has the keys of the open cells, and ``claimed_keys`` those of the cells that a pattern has claimed.
-    The views of both directions share these two sets. ``is_compiled`` says whether the ledgers are of compiled
-    programs.
-    """
+    """The table of cells in one direction. ``open_keys`` has the keys of the open cells, and ``claimed_keys`` those of
+    the cells that a pattern has claimed. The views of both directions share these two sets. ``is_compiled`` says
+    whether the ledgers are of compiled programs."""
 
     def __init__(
         self, cells: Iterable[Cell], open_keys: set[CellKey], claimed_keys: set[CellKey], is_compiled: bool = False
@@ -136,11 +124,8 @@ class View:
 
     @cached_property
     def expert_axes(self) -> frozenset[str]:
-        """Axes that carry tokens to experts.
-
-        There are two kinds: axes whose label contains 'ep', and axes with an all-to-all of payload in one of the
-        ledgers. Sequence axes are never of the second kind.
-        """
+        """Axes that carry tokens to experts. There are two kinds: axes whose label contains 'ep', and axes with an
+        all-to-all of payload in one of the ledgers. Sequence axes are never of the second kind."""
         axes = {cell.signature.axis for cell in self.cells}
         exchanges = [cell.signature for cell in self.cells if cell.signature.kind == "all_to_all" and is_payload(cell)]
         exchange_axes = {signature.axis for signature in exchanges}
@@ -150,8 +135,7 @@ class View:
     @cached_property
     def _activation_places(self) -> frozenset[tuple[str, str]]:
         """Pairs of an axis and a place template, in which a collective certainly carries activations. A template is a
-        place with '*' in place of layer numbers.
-        """
+        place with '*' in place of layer numbers."""
         places = set()
         for cell in filter(is_payload, self.cells):
             call_bytes = max(volume.bytes / max(volume.count, 1) for volume in (cell.before, cell.after))
@@ -163,15 +147,12 @@ class View:
         return cell.key in self.open_keys
 
     def open_cells(self, unit_name: str) -> list[Cell]:
-        """Return the open cells of the unit ``unit_name``."""
         return [cell for cell in self.units[unit_name] if self.is_open(cell)]
 
     def moves_activations(self, cell: Cell) -> bool:
-        """Whether the module that issues ``cell`` exchanges activations on the cell's axis.
-
-        If it does, the module's reductions in backward do not reduce gradients, and its all-gathers do not gather
-        parameters. Such a module dispatches tokens, or is parallel over sequences.
-        """
+        """Whether the module that issues ``cell`` exchanges activations on the cell's axis. If it does, the module's
+        reductions in backward do not reduce gradients, and its all-gathers do not gather parameters. Such a module
+        dispatches tokens, or is parallel over sequences."""
         return (cell.signature.axis, template(cell.place)) in self._activation_places
 
     def claim(self, claims: Iterable[Claim]) -> None:
@@ -184,8 +165,7 @@ class View:
 
 def build_view(base: Ledger, head: Ledger) -> View:
     """Return the table of both ledgers in the direction from base to head. ``entry.where`` is the path of the module
-    that issued the collective. Modules and axes that differ only in name between the ledgers get a common name here.
-    """
+    that issued the collective. Modules and axes that differ only in name between the ledgers get a common name here."""
     find_place, find_axis = _align_places(base, head), _align_axes(base, head)
     entries_by_key: dict[CellKey, tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
     for side, ledger in enumerate((base, head)):  # index 0 has the entries of base, index 1 those of head
@@ -213,12 +193,10 @@ def is_payload(cell: Cell) -> bool:
 
 
 def list_issuers(cells: Iterable[Cell]) -> frozenset[str]:
-    """Return the modules that issue ``cells``, before or after."""
     return frozenset().union(*(cell.issuers for cell in cells))
 
 
 def sum_volumes(cells: Iterable[Cell]) -> tuple[Volume, Volume]:
-    """Return the total volume of ``cells`` before and after."""
     cell_list = list(cells)
     return sum_entries(cell.before for cell in cell_list), sum_entries(cell.after for cell in cell_list)
 
@@ -235,11 +213,9 @@ def has_equal_totals(cells: Iterable[Cell]) -> bool:
 
 
 def moves_tokens(entry: Entry) -> bool:
-    """Whether ``entry`` by itself proves that tokens travel to experts.
-
-    Two kinds of payload prove it: payload on an axis whose label contains 'ep', and payload that carries activations on
-    any axis except a sequence axis. FSDP traffic of expert parameters is of neither kind.
-    """
+    """Whether ``entry`` by itself proves that tokens travel to experts. Two kinds of payload prove it: payload on an
+    axis whose label contains 'ep', and payload that carries activations on any axis except a sequence axis. FSDP
+    traffic of expert parameters is of neither kind."""
     if entry.role != "payload":
         return False
     is_activation = _is_activation_collective(entry.kind, entry.phase, entry.bytes / entry.count)
@@ -247,11 +223,9 @@ def moves_tokens(entry: Entry) -> bool:
 
 
 def _is_activation_collective(kind: Kind, phase: Phase, call_bytes: float) -> bool:
-    """Whether a payload collective of this kind, phase and size per call certainly carries activations.
-
-    Parameters and gradients never use an all-to-all, and they are never reduced in forward. So an all-to-all and a
-    reduction in forward carry activations. Small all-reduces in forward are losses and counters instead.
-    """
+    """Whether a payload collective of this kind, phase and size per call certainly carries activations. Parameters and
+    gradients never use an all-to-all, and they are never reduced in forward. So an all-to-all and a reduction in
+    forward carry activations. Small all-reduces in forward are losses and counters instead."""
     if kind == "all_to_all":
         return True
     if phase != "forward":
@@ -275,10 +249,8 @@ def _split_axis_label(label: str) -> set[str]:
 
 def _find_open_keys(cells: Iterable[Cell], is_compiled: bool) -> set[CellKey]:
     """Return the keys of the changed cells that are open at first: the total of their signature in their unit changed.
-
     In a compiled program, the whole program is one unit. The reason is that a combiner merges the collectives of many
-    ops into one, and names the result after any one of these ops.
-    """
+    ops into one, and names the result after any one of these ops."""
     cells_by_unit: dict[tuple[str, Signature], list[Cell]] = defaultdict(list)
     for cell in cells:
         unit = "" if is_compiled else find_unit(cell.place)
@@ -291,11 +263,9 @@ def _find_open_keys(cells: Iterable[Cell], is_compiled: bool) -> set[CellKey]:
 
 
 def _align_places(base: Ledger, head: Ledger) -> Callable[[str], str]:
-    """Return a function from a module path to its place: the module itself, its layer, or '' for the whole model.
-
-    If each ledger has modules that the other lacks, they may have been renamed. Such modules are compared by layer, or
-    as the whole model if the layers were renamed too. If only one ledger has extra modules, no module was renamed.
-    """
+    """Return a function from a module path to its place: the module itself, its layer, or '' for the whole model. If
+    each ledger has modules that the other lacks, they may have been renamed. Such modules are compared by layer, or as
+    the whole model if the layers were renamed too. If only one ledger has extra modules, no module was renamed."""
     base_modules, head_modules = ({entry.where for entry in ledger.entries} for ledger in (base, head))
     base_units = {find_unit(module) for module in base_modules}
     head_units = {find_unit(module) for module in head_modules}
@@ -315,12 +285,10 @@ def _align_places(base: Ledger, head: Ledger) -> Callable[[str], str]:
 
 
 def _align_axes(base: Ledger, head: Ledger) -> Callable[[str, int], str]:
-    """Return a function from an axis label and group size to the label under which both ledgers are compared.
-
-    The label 'ep|dp' means that a group could belong to either axis. If only one ledger uses this label, groups of the
-    same size with the label 'ep' or 'dp' in the other ledger also get the label 'ep|dp'. So a difference in labels
-    alone is never reported as a move.
-    """
+    """Return a function from an axis label and group size to the label under which both ledgers are compared. The label
+    'ep|dp' means that a group could belong to either axis. If only one ledger uses this label, groups of the same size
+    with the label 'ep' or 'dp' in the other ledger also get the label 'ep|dp'. So a difference in labels alone is never
+    reported as a move."""
     base_groups, head_groups = ({(entry.axis, entry.group_size) for entry in ledger.entries} for ledger in (base, head))
     joint_labels: dict[tuple[str, int], str] = {}
     for label, size in sorted(base_groups ^ head_groups):  # groups that only one of the ledgers has

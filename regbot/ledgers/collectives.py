@@ -48,7 +48,6 @@ def normalize_name(name: str) -> str:
 
 
 def find_kind(name: str) -> Kind | None:
-    """Return the kind of the collective with this name, or None if no table has the name."""
     return _KINDS.get(normalize_name(name))
 
 

@@ -3,14 +3,7 @@
 In eager code with this fault, forward gathers all tokens and sums the results. In a program that XLA partitioned
 (GSPMD), forward gathers the experts' weights instead, and backward sums the gradients of these weights. The sum is a
 reduce-scatter. On a backend without reduce-scatter it is an all-reduce, which has more bytes. XLA's combiner merges
-collectives of many ops into one, so this detector compares bytes and not calls. The names of ops take the place of
-module names.
-
-A cell is one signature (kind, axis, group size, dtype, phase, role) at one place, with its volume before and after. A
-cell is open if the total of its signature changed and no detector has claimed it yet. ``regbot.ledgers.cells`` has the
-details. Claims with the same pattern and ``merge_key`` become one finding. The ``population`` of a claim is all
-modules, here ops, in which the pattern could occur.
-"""
+collectives of many ops into one, so this detector compares bytes and not calls."""
 
 from collections.abc import Iterator
 
@@ -21,12 +14,9 @@ from regbot.ledgers.expert import SUMS, find_lost_exchanges
 
 def detect_exchange_replaced(view: View) -> Iterator[Claim]:
     """Detect lost all-to-alls if gathers and sums replaced them. Yield one claim for the whole program, or nothing.
-    Ledgers of eager code always give nothing.
-
-    The gathered bytes and the summed bytes must each rise by more than the bytes that the lost all-to-alls sent. The
-    rises are totals of the whole program, because the ops that now gather and sum are not the ops that exchanged tokens
-    before.
-    """
+    Ledgers of eager code always give nothing. The gathered bytes and the summed bytes must each rise by more than the
+    bytes that the lost all-to-alls sent. The rises are totals of the whole program, because the ops that now gather and
+    sum are not the ops that exchanged tokens before."""
     lost_exchanges = find_lost_exchanges(view) if view.is_compiled else []
     if not lost_exchanges:
         return

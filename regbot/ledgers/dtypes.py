@@ -20,7 +20,6 @@ _TORCH_NAMES = {
 }
 """Names of torch's C++ code, in lower case and without spaces."""
 _BITS = re.compile(r"^[a-z]+(\d+)")
-"""The number of bits in a name such as ``bfloat16`` or ``s32``."""
 
 
 def parse_torch_dtype(text: str) -> str:
@@ -30,10 +29,8 @@ def parse_torch_dtype(text: str) -> str:
 
 
 def width(dtype: str) -> int | None:
-    """Return bytes per element: 2 for 'bfloat16' and 'bf16', 1 for 'float8_e4m3fn'.
-
-    Return None if the width is unknown (for example, for 'mixed') or not a whole number of bytes.
-    """
+    """Return bytes per element: 2 for 'bfloat16' and 'bf16', 1 for 'float8_e4m3fn'. Return None if the width is unknown
+    (for example, for 'mixed') or not a whole number of bytes."""
     if dtype in ("bool", "pred"):
         return 1
     bits_match = _BITS.match(dtype)

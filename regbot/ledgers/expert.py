@@ -1,16 +1,7 @@
-"""Patterns of the expert axis: how tokens travel to their experts, how often, and exchanges of token counts or
-indices.
+"""Patterns of the expert axis: how tokens travel to their experts, how often, and exchanges of token counts or indices.
 
-A cell is one signature (kind, axis, group size, dtype, phase, role) at one place, which is usually a module path. A
-unit is a layer, or a module outside of the layers. A cell is open if the total of its signature changed in its unit,
-and no detector has claimed it yet. ``regbot.ledgers.cells`` has the details.
-
-A claim has the cells that one pattern explains. Its ``population`` is all modules in which the pattern could occur, and
-its ``detail`` has words for the text of the finding. Claims with the same pattern and ``merge_key`` become one finding.
-
-Most detectors here find a change in only one direction. ``patterns`` runs these detectors from base to head and from
-head to base, so "before" means the arm that the view compares from.
-"""
+``cells`` explains the words cell, unit, open and claim. Most detectors here find a change in only one direction.
+``patterns`` runs them both ways, so "before" means the arm that the view compares from."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -29,30 +20,24 @@ from regbot.ledgers.rows import template
 from regbot.records.ledger import Kind, Phase
 
 SUMS: frozenset[Kind] = frozenset({"reduce_scatter", "all_reduce"})
-"""Kinds of collectives that sum tensors over ranks."""
 GATHERS_AND_SUMS = SUMS | {"all_gather"}
 
 
 @dataclass(frozen=True)
 class DispatcherChange:
     """Both arms requested the same dispatcher, but only one arm executed it. The runs show this; the ledgers do not.
-
-    ``pattern`` is DISPATCHER_OFF if head replaced the dispatcher, and DISPATCHER_ON if base replaced it.
-    """
+    ``pattern`` is DISPATCHER_OFF if head replaced the dispatcher, and DISPATCHER_ON if base replaced it."""
 
     pattern: str
     requested: str
-    """Name of the dispatcher that both arms requested."""
     base_executed: str
     head_executed: str
 
 
 @dataclass(frozen=True)
 class LostExchange:
-    """One unit that has lost all its payload all-to-alls on the expert axes.
-
-    ``axes`` and ``cells`` are the axes and the cells of the lost all-to-alls.
-    """
+    """One unit that has lost all its payload all-to-alls on the expert axes. ``axes`` and ``cells`` are the axes and
+    the cells of the lost all-to-alls."""
 
     unit: str
     axes: frozenset[str]
@@ -60,7 +45,6 @@ class LostExchange:
 
     @cached_property
     def modules(self) -> frozenset[str]:
-        """The modules that issued the lost all-to-alls."""
         return frozenset().union(*(cell.issuers_before for cell in self.cells))
 
     @cached_property
@@ -69,11 +53,8 @@ class LostExchange:
 
     def contains(self, modules: Iterable[str]) -> bool:
         """Whether each of ``modules`` issued a lost all-to-all or lies inside a module that issued one. Layer numbers
-        are ignored.
-
-        For example, ``layers.3.moe.experts`` lies inside ``layers.*.moe``. Every module lies inside the model itself,
-        whose path is ''.
-        """
+        are ignored. For example, ``layers.3.moe.experts`` lies inside ``layers.*.moe``. Every module lies inside the
+        model itself, whose path is ''."""
         issuers = self._issuer_templates
 
         def lies_inside_issuer(module: str) -> bool:
@@ -84,17 +65,14 @@ class LostExchange:
 
     @property
     def ranks(self) -> int:
-        """Size of the largest group that exchanged the tokens."""
         return max(cell.signature.group_size for cell in self.cells)
 
 
 def find_lost_exchanges(view: View) -> list[LostExchange]:
-    """Return the units whose payload all-to-alls on the expert axes are all gone.
-
-    An all-to-all that only moved to another expert axis is not lost. Only open cells count: a unit with a claimed
-    all-to-all is left out. In a compiled program, a combiner may merge the all-to-alls of several ops. So in such a
-    program, all-to-alls count as lost only if more than half of the exchanged bytes of the whole program are gone.
-    """
+    """Return the units whose payload all-to-alls on the expert axes are all gone. An all-to-all that only moved to
+    another expert axis is not lost. Only open cells count: a unit with a claimed all-to-all is left out. In a compiled
+    program, a combiner may merge the all-to-alls of several ops. So in such a program, all-to-alls count as lost only
+    if more than half of the exchanged bytes of the whole program are gone."""
     if view.is_compiled:
         before, after = sum_volumes(cell for cell in view.cells if _is_token_exchange(view, cell))
         if 2 * after.bytes >= before.bytes:
@@ -129,15 +107,10 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
 
 
 def detect_axis_lost(view: View) -> Iterator[Claim]:
-    """Detect an all-to-all that is gone without a replacement.
-
-    The detectors of replaced all-to-alls run first. The cells that they claim are no longer open, so
-    ``find_lost_exchanges`` does not return them again.
-
-    Experts that are now replicated or sharded differently also change the traffic of their parameters and gradients.
-    This traffic changes for the same reason, so the claim includes it. The claim's ``detail`` has the axes of this
-    traffic.
-    """
+    """Detect an all-to-all that is gone without a replacement. The detectors of replaced all-to-alls run first. The
+    cells that they claim are no longer open, so ``find_lost_exchanges`` does not return them again. Experts that are
+    now replicated or sharded differently also change the traffic of their parameters and gradients. This traffic
+    changes for the same reason, so the claim includes it. The claim's ``detail`` has the axes of this traffic."""
     exchanging_modules = _list_exchanging_modules(view)
     for lost_exchange in find_lost_exchanges(view):
         # Collectives of the modules that exchanged the tokens, and of the modules inside them.
@@ -158,12 +131,9 @@ def detect_axis_lost(view: View) -> Iterator[Claim]:
 
 
 def claim_dispatcher_change(view: View) -> Claim:
-    """Claim all open cells that belong to the token exchange, whichever arm they belong to.
-
-    The runs already prove that one arm replaced the dispatcher. So the detector asks for no further evidence. The claim
-    also includes everything that ``detect_exchange_replaced`` and ``detect_axis_lost`` would claim, from base to head
-    and from head to base.
-    """
+    """Claim all open cells that belong to the token exchange, whichever arm they belong to. The runs already prove that
+    one arm replaced the dispatcher. So the detector asks for no further evidence. The claim also includes everything
+    that ``detect_exchange_replaced`` and ``detect_axis_lost`` would claim, from base to head and from head to base."""
 
     def is_of_exchange(cell: Cell) -> bool:
         is_on_expert_axis = cell.signature.axis in view.expert_axes
@@ -190,13 +160,11 @@ def claim_dispatcher_change(view: View) -> Claim:
 
 
 def detect_recompute(view: View) -> Iterator[Claim]:
-    """Detect a backward pass that repeats the token exchange of forward.
-
-    The payload of backward must grow by exactly the calls and bytes of the payload of forward. The claim includes the
-    exchanges of token counts in backward, if these grew by exactly those of forward. If a profile labels only the
-    backward phase, everything else is taken as forward. If a profile has no phases, the all-to-alls of forward and
-    backward cannot be separated, and their total must grow by half.
-    """
+    """Detect a backward pass that repeats the token exchange of forward. The payload of backward must grow by exactly
+    the calls and bytes of the payload of forward. The claim includes the exchanges of token counts in backward, if
+    these grew by exactly those of forward. If a profile labels only the backward phase, everything else is taken as
+    forward. If a profile has no phases, the all-to-alls of forward and backward cannot be separated, and their total
+    must grow by half."""
     exchanging_modules = _list_exchanging_modules(view)
     for cells in view.units.values():
         exchange_cells_by_axis = _group_by_axis(view, [cell for cell in cells if view.moves_activations(cell)])
@@ -219,12 +187,10 @@ def detect_recompute(view: View) -> Iterator[Claim]:
 
 def _find_repeats_in_backward(view: View, exchange_cells: list[Cell]) -> list[Cell]:
     """Return the open cells in which backward repeats the exchange of forward, or [] if it does not repeat it.
-
     ``exchange_cells`` are the cells of one unit and axis. Forward and backward are compared separately for each form,
     which is kind, group size and dtype. The payload of forward must not change. The result also has the exchanges of
     token counts in backward, if these grow by exactly those of forward. If no cell has the phase forward, the cells of
-    unknown phase are taken as forward.
-    """
+    unknown phase are taken as forward."""
     has_forward = any(cell.signature.phase == "forward" for cell in exchange_cells)
     forward_label: Phase = "forward" if has_forward else "unknown"
     payload = [cell for cell in exchange_cells if is_payload(cell)]
@@ -249,17 +215,14 @@ def _find_repeats_in_backward(view: View, exchange_cells: list[Cell]) -> list[Ce
 
 
 def _grows_by(backward_cells: list[Cell], forward_cells: list[Cell]) -> bool:
-    """Whether ``backward_cells`` grow by exactly the calls and bytes that ``forward_cells`` have after the change."""
     _, forward_after = sum_volumes(forward_cells)
     return sum_growth(backward_cells) == forward_after
 
 
 def _find_growth_by_half(view: View, exchange_cells: list[Cell]) -> list[Cell]:
-    """Return the open cells of an exchange whose payload grew by half, or [] if it did not.
-
-    The exchange contains forward and backward, which send equal bytes. A repeated forward adds as much as forward, so
-    the total grows by half. Token counts have no gradients, so their exchanges run in forward only and must double.
-    """
+    """Return the open cells of an exchange whose payload grew by half, or [] if it did not. The exchange contains
+    forward and backward, which send equal bytes. A repeated forward adds as much as forward, so the total grows by
+    half. Token counts have no gradients, so their exchanges run in forward only and must double."""
     payload = [cell for cell in exchange_cells if is_payload(cell) and cell.signature.kind == "all_to_all"]
     (before, _), growth = sum_volumes(payload), sum_growth(payload)
     if not growth.count or (2 * growth.count, 2 * growth.bytes) != (before.count, before.bytes):
@@ -272,11 +235,8 @@ def _find_growth_by_half(view: View, exchange_cells: list[Cell]) -> list[Cell]:
 
 def detect_count_exchanges(view: View) -> Iterator[Claim]:
     """Detect units (layers, or modules outside of them) with more or fewer control exchanges on the expert axis. This
-    detector handles both directions.
-
-    A control exchange sends token counts or indices. The population of a claim is all modules that exchange tokens in
-    one of the arms.
-    """
+    detector handles both directions. A control exchange sends token counts or indices. The population of a claim is all
+    modules that exchange tokens in one of the arms."""
     exchanging_modules = _list_exchanging_modules(view) | _list_exchanging_modules(view.reverse)
     for unit in view.units:
         control_cells = [
@@ -301,7 +261,6 @@ def _is_token_exchange(view: View, cell: Cell) -> bool:
 
 
 def _list_exchanging_modules(view: View) -> frozenset[str]:
-    """Return the modules that exchanged tokens on an expert axis before, by an all-to-all or by gathers and sums."""
     exchange_cells = [
         cell
         for cell in view.cells
@@ -312,12 +271,10 @@ def _list_exchanging_modules(view: View) -> frozenset[str]:
 
 def _find_replacement(view: View, lost_exchange: LostExchange) -> list[Cell]:
     """Return the cells that gather and sum tokens instead of ``lost_exchange``, or [] if the gather or the sum is
-    missing.
-
-    The gather and the sum must be in forward. FSDP gathers parameters in forward but sums gradients only in backward,
-    so FSDP of experts is not taken for a replacement. If the ledger has no phases, any sum counts. The result also has
-    the growing gathers and sums of other phases and roles, if they run at the same places and on the same axes.
-    """
+    missing. The gather and the sum must be in forward. FSDP gathers parameters in forward but sums gradients only in
+    backward, so FSDP of experts is not taken for a replacement. If the ledger has no phases, any sum counts. The result
+    also has the growing gathers and sums of other phases and roles, if they run at the same places and on the same
+    axes."""
     has_phases = any(cell.signature.phase == "forward" for cell in lost_exchange.cells)
     rising = [
         cell for cell in view.open_cells(lost_exchange.unit) if cell.grows and cell.signature.kind in GATHERS_AND_SUMS
@@ -337,7 +294,6 @@ def _find_replacement(view: View, lost_exchange: LostExchange) -> list[Cell]:
 
 
 def _list_exchange_cells(view: View, lost_exchange: LostExchange) -> list[Cell]:
-    """Return the cells of the lost all-to-all, and the open cells of control exchanges on the same axes."""
     control_cells = [
         cell
         for cell in view.open_cells(lost_exchange.unit)
@@ -347,7 +303,6 @@ def _list_exchange_cells(view: View, lost_exchange: LostExchange) -> list[Cell]:
 
 
 def _group_by_axis(view: View, cells: Iterable[Cell]) -> dict[str, list[Cell]]:
-    """Return the cells on expert axes by their axis. The axes are sorted."""
     cells_by_axis: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.signature.axis in view.expert_axes:
@@ -356,7 +311,6 @@ def _group_by_axis(view: View, cells: Iterable[Cell]) -> dict[str, list[Cell]]:
 
 
 def _group_by_form(cells: Iterable[Cell], phase: str) -> dict[tuple[str, int, str], list[Cell]]:
-    """Return the cells of one phase by their form: kind, group size and dtype."""
     cells_by_form: dict[tuple[str, int, str], list[Cell]] = {}
     for cell in cells:
         signature = cell.signature
@@ -367,5 +321,4 @@ def _group_by_form(cells: Iterable[Cell], phase: str) -> dict[tuple[str, int, st
 
 
 def _drop_duplicates(cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    """Return ``cells`` with each cell once. Cells with equal keys are the same cell."""
     return tuple({cell.key: cell for cell in cells}.values())

@@ -3,8 +3,7 @@
 These findings compare times from one trace per side, without a statistical test. So their status is at most REVIEW,
 never FAIL. All other findings compare counts. Only collectives with equal calls and bytes are compared here, because
 other findings report changed calls and bytes. Times are lengths of interval unions (``overlap.py``), because summed
-kernel time is not wall time.
-"""
+kernel time is not wall time."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,8 +23,7 @@ In a real job, one configuration switch changed the hidden share from 0.1% to 36
 """
 MIN_EXPOSED_RATIO = 1.1
 """Minimum ratio of the longer to the shorter exposed time. The hidden share alone is not enough, because it also
-changes when compute gets faster.
-"""
+changes when compute gets faster."""
 MIN_EXPOSED_CHANGE_S = 50e-6
 """Minimum change of the exposed time per step, in seconds. Smaller changes can be jitter of kernel launches."""
 
@@ -33,11 +31,8 @@ MIN_EXPOSED_CHANGE_S = 50e-6
 
 
 def find_overlap_changes(base: Ledger, head: Ledger) -> list[Finding]:
-    """Return the overlap findings, at most one per kind and axis.
-
-    The collectives of one kind and axis are compared only if their calls and bytes are equal in both ledgers, and all
-    of them have times.
-    """
+    """Return the overlap findings, at most one per kind and axis. The collectives of one kind and axis are compared
+    only if their calls and bytes are equal in both ledgers, and all of them have times."""
     findings = []
     base_groups, head_groups = _group_entries(base), _group_entries(head)
     for (kind, axis), base_entries in sorted(base_groups.items()):
@@ -79,7 +74,6 @@ def _group_entries(ledger: Ledger) -> dict[tuple[Kind, str], list[Entry]]:
 
 
 def _sum_times(entries: Sequence[Entry]) -> Overlap | None:
-    """Return the exposed and the hidden seconds of ``entries``, or None if an entry has no times or all times are 0."""
     exposed = [entry.exposed_s for entry in entries if entry.exposed_s is not None]
     hidden = [entry.hidden_s for entry in entries if entry.hidden_s is not None]
     all_have_times = len(exposed) == len(hidden) == len(entries)
@@ -89,7 +83,6 @@ def _sum_times(entries: Sequence[Entry]) -> Overlap | None:
 
 
 def _has_lost_overlap(before: Overlap, after: Overlap) -> bool:
-    """Whether the exposed time rises and the hidden share falls, each by more than the limits above."""
     rises_by_ratio = after.exposed > MIN_EXPOSED_RATIO * before.exposed
     rises_by_seconds = after.exposed - before.exposed > MIN_EXPOSED_CHANGE_S
     share_falls = _hidden_pct(before) - _hidden_pct(after) > MIN_HIDDEN_CHANGE_POINTS
@@ -97,5 +90,4 @@ def _has_lost_overlap(before: Overlap, after: Overlap) -> bool:
 
 
 def _hidden_pct(times: Overlap) -> float:
-    """Return the hidden share of the communication time in percent."""
     return 100 * times.hidden / (times.exposed + times.hidden)

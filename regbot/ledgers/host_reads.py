@@ -1,14 +1,9 @@
-"""The patterns "host reads added" and "host reads removed": the host reads more or fewer device values in head than
-in base.
+"""The patterns "host reads added" and "host reads removed".
 
-Each ``.item()``, ``.tolist()`` or branch on a tensor stops the host until the device has computed the value. Meanwhile
-the queue of kernel launches runs empty. No collective shows this, although one such read per layer has cost real
-training stacks more than a lost collective would. The static trace counts the reads exactly, without a GPU. Only a
-timed run can measure the cost of the reads, so the status is at most REVIEW.
-
-Two things are not counted: waits that read no value (an event, a synchronize), and the optimizer's reads of its own
-step counters, which are on the host.
-"""
+Each ``.item()``, ``.tolist()`` or branch on a tensor stops the host until the device has computed the value, and the
+queue of kernel launches runs empty. The static trace counts the reads exactly, but only a timed run can measure their
+cost. So the status is at most REVIEW. Waits that read no value are not counted, nor the optimizer's reads of its own
+step counters, which are on the host."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,12 +18,10 @@ MAX_MODULES = 5
 
 
 def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequence[str] = ()) -> list[Finding]:
-    """Return at most one finding, which says that the host reads more values or fewer values.
-
-    The list is empty if the total is the same, or if one ledger does not know its host reads. ``exchange_patterns`` are
-    the patterns of findings on the token exchange. A changed token exchange also changes the host reads. So if
-    ``exchange_patterns`` is not empty, the status of this finding is PASS, and the findings on the exchange decide.
-    """
+    """Return at most one finding, which says that the host reads more values or fewer values. The list is empty if the
+    total is the same, or if one ledger does not know its host reads. ``exchange_patterns`` are the patterns of findings
+    on the token exchange. A changed token exchange also changes the host reads. So if ``exchange_patterns`` is not
+    empty, the status of this finding is PASS, and the findings on the exchange decide."""
     if base.host_reads is None or head.host_reads is None:
         return []
     before, after = _count_by_template(base.host_reads), _count_by_template(head.host_reads)
@@ -60,7 +53,6 @@ def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequen
 
 
 def _count_by_template(reads: dict[str, int]) -> Counter[str]:
-    """Return the reads per module template. All layers count together as ``layers.*``."""
     counts: Counter[str] = Counter()
     for module, count in reads.items():
         counts[template(module)] += count

@@ -1,15 +1,6 @@
-"""Patterns of single collectives that changed their dtype, axis or layer, and the generic findings for all remaining
-cells.
+"""Patterns of single collectives that changed their dtype, axis or layer, and generic findings for all remaining cells.
 
-A cell is one signature (kind, axis, group size, dtype, phase, role) at one place, which is usually a module path. A
-unit is a layer, or a module outside of the layers. A cell is open if the total of its signature changed in its unit,
-and no detector has claimed it yet. ``regbot.ledgers.cells`` has the details.
-
-A claim has the cells that one pattern explains. Its ``population`` is all modules in which the pattern could occur, and
-its ``detail`` has words for the text of the finding. Claims with the same pattern and ``merge_key`` become one finding.
-
-Each detector here handles both directions in one pass, so no cell is claimed twice.
-"""
+``cells`` explains the words cell, unit, open and claim. Each detector here handles both directions in one pass."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,13 +23,10 @@ from regbot.ledgers.rows import Signature
 
 MOVE_TOLERANCE = 0.001
 """Largest accepted difference between the bytes of a moved collective before and after, as a share of the larger bytes.
-Padding depends on the number of ranks, so the bytes can differ slightly.
-"""
+Padding depends on the number of ranks, so the bytes can differ slightly."""
 
 GroupName = TypeVar("GroupName")
-"""Name of a group of cells whose totals are compared: a dtype, or an axis with its group size."""
 AxisGroup = tuple[str, int]
-"""Name of a mesh axis and the size of its groups."""
 
 
 class VolumeChange(NamedTuple):
@@ -46,14 +34,11 @@ class VolumeChange(NamedTuple):
 
     calls: int
     size: float
-    """Change in bytes or in elements."""
 
 
 def detect_other_dtype(view: View) -> Iterator[Claim]:
-    """Detect collectives whose dtype changed to one of another width, with equal calls and elements.
-
-    Only collectives of one layer, kind, axis, group size and phase are compared with each other.
-    """
+    """Detect collectives whose dtype changed to one of another width, with equal calls and elements. Only collectives
+    of one layer, kind, axis, group size and phase are compared with each other."""
     for unit in view.units:
         # Cells by dtype, for each form: kind, axis, group size and phase.
         cells_by_form: dict[tuple[str, str, int, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
@@ -82,12 +67,10 @@ def detect_other_dtype(view: View) -> Iterator[Claim]:
 
 
 def detect_moved(view: View) -> Iterator[Claim]:
-    """Detect collectives that moved to another axis or to groups of another size, with equal calls and bytes.
-
-    Only collectives of one layer, kind, dtype and phase are compared with each other. Control exchanges that moved
-    between the same two groups as payload belong to the same finding. If only control exchanges moved, the generic
-    findings report them.
-    """
+    """Detect collectives that moved to another axis or to groups of another size, with equal calls and bytes. Only
+    collectives of one layer, kind, dtype and phase are compared with each other. Control exchanges that moved between
+    the same two groups as payload belong to the same finding. If only control exchanges moved, the generic findings
+    report them."""
     for unit in view.units:
         payload_moves: set[tuple[AxisGroup, AxisGroup]] = set()
         for role in ("payload", "control"):  # payload first: control exchanges count only if payload moved with them
@@ -119,11 +102,9 @@ def detect_moved(view: View) -> Iterator[Claim]:
 
 
 def detect_other_layer(view: View) -> Iterator[Claim]:
-    """Detect signatures that some layers issue less often and other layers issue more often, with the same total.
-
-    The cause is a module that moved or a wrong layer index. An earlier detector has already claimed lost gradient
-    reductions, because a reduction in another layer does not replace a lost one.
-    """
+    """Detect signatures that some layers issue less often and other layers issue more often, with the same total. The
+    cause is a module that moved or a wrong layer index. An earlier detector has already claimed lost gradient
+    reductions, because a reduction in another layer does not replace a lost one."""
     for signature, cells in _group_open_cells(view).items():
         if has_equal_totals(cells):
             yield Claim(
@@ -137,10 +118,8 @@ def detect_other_layer(view: View) -> Iterator[Claim]:
 
 def claim_unexplained(view: View) -> Iterator[Claim]:
     """Claim every open cell. Payload gets one claim per kind, axis and group size; control exchanges get one per axis.
-
     Signatures that only moved to other layers get the claims of ``detect_other_layer`` instead. If the total bytes and
-    calls of a payload claim would be the same before and after, each of its signatures gets a claim of its own.
-    """
+    calls of a payload claim would be the same before and after, each of its signatures gets a claim of its own."""
     # This detector runs a second time, because other detectors have claimed cells since it ran first.
     yield from detect_other_layer(view)
     groups: dict[tuple[str, ...], dict[Signature, list[Cell]]] = defaultdict(dict)
@@ -166,7 +145,6 @@ def claim_unexplained(view: View) -> Iterator[Claim]:
 
 
 def _group_open_cells(view: View) -> dict[Signature, list[Cell]]:
-    """Return the open cells of all units by signature."""
     cells_by_signature: dict[Signature, list[Cell]] = defaultdict(list)
     for cell in view.cells:
         if view.is_open(cell):
@@ -175,9 +153,6 @@ def _group_open_cells(view: View) -> dict[Signature, list[Cell]]:
 
 
 def _choose_pattern(cells: Iterable[Cell]) -> str | None:
-    """Return the generic pattern for a change of the totals, or None if the totals did not change. A change of bytes
-    decides before a change of calls.
-    """
     growth = sum_growth(cells)
     if growth.bytes:
         return BYTES_UP if growth.bytes > 0 else BYTES_DOWN
@@ -187,9 +162,6 @@ def _choose_pattern(cells: Iterable[Cell]) -> str | None:
 
 
 def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
-    """Return a claim of ``cells``. It names the modules that issue the changed cells. ``detail`` is dtype and phase, or
-    '' if the claim may contain cells of several dtypes or phases.
-    """
     return Claim(
         pattern=pattern,
         merge_key=merge_key,
@@ -204,11 +176,8 @@ def _split_by_direction(
     groups: Mapping[GroupName, list[Cell]], element_widths: Mapping[GroupName, int] | None = None
 ) -> tuple[dict[GroupName, VolumeChange], dict[GroupName, VolumeChange]]:
     """Return the groups whose calls fall, and the groups whose calls rise. A group whose volume changes in the opposite
-    direction is in neither.
-
-    The volume is counted in bytes. If ``element_widths`` is given, the volume is counted in elements.
-    ``element_widths`` has the bytes per element of each group.
-    """
+    direction is in neither. The volume is counted in bytes. If ``element_widths`` is given, the volume is counted in
+    elements. ``element_widths`` has the bytes per element of each group."""
     decreases: dict[GroupName, VolumeChange] = {}
     increases: dict[GroupName, VolumeChange] = {}
     for name, cells in groups.items():
@@ -225,13 +194,10 @@ def _match_changes(
     decreases: dict[GroupName, VolumeChange], increases: dict[GroupName, VolumeChange], tolerance: float
 ) -> Iterator[tuple[GroupName, GroupName]]:
     """Yield pairs of a decreasing and an increasing group with equal calls and with volumes equal up to ``tolerance``.
-
     The groups with equal calls are paired in ascending order of volume, so each group is in at most one pair. The
-    result is symmetric: swapping ``decreases`` and ``increases`` swaps the names in each pair.
-    """
+    result is symmetric: swapping ``decreases`` and ``increases`` swaps the names in each pair."""
 
     def sort_by_size(changes: dict[GroupName, VolumeChange]) -> dict[int, list[GroupName]]:
-        """Return the names of the groups in ascending order of volume, by their calls."""
         names_by_calls: dict[int, list[GroupName]] = defaultdict(list)
         for name in sorted(changes, key=lambda name: (changes[name].size, str(name))):
             names_by_calls[changes[name].calls].append(name)

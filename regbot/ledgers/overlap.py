@@ -1,10 +1,6 @@
-"""Exposed and hidden communication time, computed from unions of intervals.
-
-A sum of kernel times would count time twice when kernels run concurrently. So the intervals of communication are merged
-first, and the intervals of compute too. Communication time that overlaps compute on the same device is hidden. The
-remaining communication time is exposed. A communication kernel that waits for its peers counts as communication,
-because its interval includes the wait.
-"""
+"""Exposed and hidden communication time, computed from unions of intervals, because a sum of kernel times counts time
+twice when kernels run concurrently. Communication that overlaps compute on the same device is hidden, the rest is
+exposed. A communication kernel that waits for its peers counts as communication."""
 
 from array import array
 from collections.abc import Mapping
@@ -37,8 +33,7 @@ class Intervals(NamedTuple):
     ends: Times
     before: Times
     """Total length of the intervals before each one, and at the end the length of all. It has one item more than
-    ``starts``.
-    """
+    ``starts``."""
 
     @property
     def length(self) -> float:
@@ -72,7 +67,6 @@ def union(starts: ArrayLike, ends: ArrayLike) -> Intervals:
 
 
 def overlap(communication: Intervals, compute: Intervals) -> Overlap:
-    """Return how much of ``communication`` is exposed and how much is hidden by ``compute``."""
     # Length of compute during each interval of communication.
     compute_during = _length_before(compute, communication.ends) - _length_before(compute, communication.starts)
     hidden = float(compute_during.sum())

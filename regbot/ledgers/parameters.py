@@ -1,24 +1,13 @@
 """Patterns of parameters and gradients: FSDP gathers, and gradients that are reduced over fewer or more ranks.
 
 Gradients are tracked as *elements* that are reduced over a *reach*. The reach is the product of the sizes of the
-distinct groups that reduce the same elements one after the other. Examples:
+distinct groups that reduce the same elements one after the other. FSDP reduces E elements with reach n. HSDP
+reduce-scatters E elements over n ranks, and then all-reduces the E/n elements that each rank keeps over m replicas:
+E elements with reach n x m. So a change of dtype, of kind or of the sequence of collectives is not a loss. A smaller
+group is a loss, even if it sends the same bytes.
 
-- FSDP reduces E elements with reach n.
-- HSDP reduce-scatters E elements over n ranks, and then all-reduces the E/n elements that each rank keeps over m
-  replicas. This counts as E elements with reach n x m.
-
-So a change of dtype, of kind or of the sequence of collectives is not a loss. A smaller group is a loss, even if it
-sends the same bytes.
-
-A cell is one signature (kind, axis, group size, dtype, phase, role) at one place, which is usually a module path. A
-unit is a layer, or a module outside of the layers. A cell is open if the total of its signature changed in its unit,
-and no detector has claimed it yet. ``regbot.ledgers.cells`` has the details.
-
-A claim has the cells that one pattern explains. Its ``population`` is all modules in which the pattern could occur, and
-its ``detail`` has words for the text of the finding. Claims with the same pattern and ``merge_key`` become one finding.
-
-The detectors here run from base to head and from head to base, so "before" means the arm that the view compares from.
-"""
+``cells`` explains the words cell, unit, open and claim. The detectors run from base to head and from head to base, so
+"before" means the arm that the view compares from."""
 
 from bisect import bisect_left
 from collections import defaultdict
@@ -36,16 +25,13 @@ from regbot.ledgers.rows import find_unit
 
 PADDING_TOLERANCE = 0.001
 """Tolerated difference in elements, as a share of the larger count. Padding to a multiple of the number of ranks adds
-or removes elements.
-"""
+or removes elements."""
 REWRAP_TOLERANCE = 0.01
 """Tolerated difference between the change in reduced elements and the change in gathered elements, as a share of the
-elements that moved. The two changes differ because each new FSDP unit adds its own padding.
-"""
+elements that moved. The two changes differ because each new FSDP unit adds its own padding."""
 MAX_REACHES = 16
 """Largest number of different reaches, and of different sets of groups, of the gradient reductions of a step. Real
-steps have fewer than ten. If there are more, it is not examined whether parameters only moved to other FSDP units.
-"""
+steps have fewer than ten. If there are more, it is not examined whether parameters only moved to other FSDP units."""
 MAX_CHAINS = 16
 """Largest number of chains at one place that a collective is compared with."""
 ASSUMED_WIDTH = 4
@@ -54,8 +40,6 @@ ASSUMED_WIDTH = 4
 
 @dataclass
 class Reduction:
-    """Gradient elements that one or more collectives reduce, one after the other."""
-
     elements: float
     """Number of elements on each rank before the first collective."""
     reach: int
@@ -65,26 +49,20 @@ class Reduction:
     groups: set[tuple[str, int]]
     """Axis and size of the process group of each collective."""
     modules: frozenset[str]
-    """The modules that issue the collectives."""
 
     @property
     def group_names(self) -> frozenset[tuple[str, int]]:
-        """``groups`` as a set that can be a key."""
         return frozenset(self.groups)
 
 
 Reductions = Mapping[str, list[Reduction]]
-"""Reductions by the name of the unit that issues them."""
 
 
 def detect_gradient_lost(view: View) -> Iterator[Claim]:
     """Detect units that reduce fewer gradient elements than before. It is no loss if the parameters of a unit only
-    moved to other units.
-
-    The population of a claim is all modules that reduced gradients before. A claim contains the unit's changed
-    reductions, and the parameter gathers that changed in the same place and on the same axis. All-reduces of the
-    optimizer step that do not have the size of known gradients get a pattern of their own.
-    """
+    moved to other units. The population of a claim is all modules that reduced gradients before. A claim contains the
+    unit's changed reductions, and the parameter gathers that changed in the same place and on the same axis.
+    All-reduces of the optimizer step that do not have the size of known gradients get a pattern of their own."""
     losing_units, gaining_units = _find_losing_units(view), _find_losing_units(view.reverse)
     gradient_sizes = _list_gradient_sizes(view)
     reducing_modules = frozenset().union(
@@ -118,11 +96,9 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
 
 
 def detect_reshards(view: View) -> Iterator[Claim]:
-    """Detect a new parameter gather in backward that has the same volume as the unchanged gather in forward.
-
-    The same module must also reduce gradients on the same axis. A gather without such a reduction carries activations
-    (sequence parallelism). If gradients are lost too, ``detect_gradient_lost`` has already claimed the gather.
-    """
+    """Detect a new parameter gather in backward that has the same volume as the unchanged gather in forward. The same
+    module must also reduce gradients on the same axis. A gather without such a reduction carries activations (sequence
+    parallelism). If gradients are lost too, ``detect_gradient_lost`` has already claimed the gather."""
     gathering_modules = frozenset().union(
         *(cell.issuers for cell in view.cells if cell.signature.phase == "forward" and _gathers_parameters(view, cell))
     )
@@ -148,27 +124,23 @@ def detect_reshards(view: View) -> Iterator[Claim]:
 
 
 def _gathers_parameters(view: View, cell: Cell) -> bool:
-    """Whether ``cell`` is an all-gather of parameters, as FSDP issues it, and not of activations."""
     return cell.signature.kind == "all_gather" and is_payload(cell) and not view.moves_activations(cell)
 
 
 def _reduces_gradients(view: View, cell: Cell) -> bool:
     """Whether ``cell`` reduces gradients. Four things must hold: it is a payload reduction, it runs outside of forward,
-    its module exchanges no activations on the same axis, and no detector has claimed it.
-    """
+    its module exchanges no activations on the same axis, and no detector has claimed it."""
     is_payload_sum = cell.signature.kind in SUMS and is_payload(cell)
     is_unclaimed = cell.key not in view.claimed_keys
     return is_payload_sum and cell.signature.phase != "forward" and not view.moves_activations(cell) and is_unclaimed
 
 
 def _sums_statistics(cells: Sequence[Cell], gradient_sizes: Sequence[float]) -> bool:
-    """Whether ``cells`` sum statistics, and not gradients.
-
-    This is so if all of them are all-reduces of the optimizer step, and no call has the size of known gradients.
-    torchtitan, for example, sums the number of tokens of every expert in the optimizer step. Known gradients are those
-    that both arms reduce in backward, in ascending order of size. A call that is larger than all known gradients may
-    sum the gradients themselves. The result is then False. It is also False if no gradients are known.
-    """
+    """Whether ``cells`` sum statistics, and not gradients. This is so if all of them are all-reduces of the optimizer
+    step, and no call has the size of known gradients. torchtitan, for example, sums the number of tokens of every
+    expert in the optimizer step. Known gradients are those that both arms reduce in backward, in ascending order of
+    size. A call that is larger than all known gradients may sum the gradients themselves. The result is then False. It
+    is also False if no gradients are known."""
     if any((cell.signature.kind, cell.signature.phase) != ("all_reduce", "optimizer") for cell in cells):
         return False
     largest_gradient = gradient_sizes[-1] if gradient_sizes else 0
@@ -186,11 +158,9 @@ def _sums_statistics(cells: Sequence[Cell], gradient_sizes: Sequence[float]) -> 
 
 
 def _list_gradient_sizes(view: View) -> list[float]:
-    """Return the numbers of elements of the gradient reductions in backward that did not change, in ascending order.
-
-    A sum in the optimizer step may cover the gradients of one call or of all calls, before or after a reduce-scatter.
-    So a reduce-scatter contributes four different numbers, and an all-reduce two.
-    """
+    """Return the numbers of elements of the gradient reductions in backward that did not change, in ascending order. A
+    sum in the optimizer step may cover the gradients of one call or of all calls, before or after a reduce-scatter. So
+    a reduce-scatter contributes four different numbers, and an all-reduce two."""
     sizes = []
     for cell in view.cells:
         if cell.changed or cell.signature.phase != "backward" or not _reduces_gradients(view, cell):
@@ -204,10 +174,8 @@ def _list_gradient_sizes(view: View) -> list[float]:
 
 
 def _find_losing_units(view: View) -> set[str]:
-    """Return the units that, for some reach r, now reduce fewer elements over at least r ranks than before.
-
-    Differences from padding are ignored, and so are parameters that only moved to other FSDP units.
-    """
+    """Return the units that, for some reach r, now reduce fewer elements over at least r ranks than before. Differences
+    from padding are ignored, and so are parameters that only moved to other FSDP units."""
     # Units that gained an expert axis need fewer reductions of the experts' gradients.
     gained_exchanges = {exchange.unit: exchange for exchange in find_lost_exchanges(view.reverse)}
     before = {unit: _scale_to_experts(_chain_reductions(view, unit), gained_exchanges.get(unit)) for unit in view.units}
@@ -233,7 +201,6 @@ def _find_losing_units(view: View) -> set[str]:
 
 
 def _loses_elements(before: Iterable[Reduction], after: Iterable[Reduction]) -> bool:
-    """Whether, for some reach r, fewer elements are reduced over at least r ranks than before."""
     steps = [(reduction.reach, reduction.elements, 0.0) for reduction in before]
     steps += [(reduction.reach, 0.0, reduction.elements) for reduction in after]
     elements_before = elements_after = 0.0
@@ -247,12 +214,10 @@ def _loses_elements(before: Iterable[Reduction], after: Iterable[Reduction]) -> 
 
 
 def _is_rewrapped(view: View, before: Reductions, after: Reductions, changes: Mapping[str, float], reach: int) -> bool:
-    """Whether parameters only moved to other FSDP units, so that no elements are missing in total.
-
-    ``changes`` maps each changed unit to the change of its elements that are reduced over at least ``reach`` ranks. If
-    parameters moved, the gathered elements of each unit over the same ranks change in proportion to its reduced
-    elements. If a reduction merely runs in the wrong layer, the gathers do not change.
-    """
+    """Whether parameters only moved to other FSDP units, so that no elements are missing in total. ``changes`` maps
+    each changed unit to the change of its elements that are reduced over at least ``reach`` ranks. If parameters moved,
+    the gathered elements of each unit over the same ranks change in proportion to its reduced elements. If a reduction
+    merely runs in the wrong layer, the gathers do not change."""
     gained_elements = sum(change for change in changes.values() if change > 0)
     if abs(sum(changes.values())) > REWRAP_TOLERANCE * gained_elements:
         return False
@@ -280,11 +245,9 @@ def _gathers_follow_reductions(
     reduced_before: float,
     tolerance: float,
 ) -> bool:
-    """Whether the gathered elements of each unit change in proportion to its reduced elements.
-
-    ``reduced_growth`` and ``reduced_before`` are of the same process groups. Only the gathers of these groups count.
-    ``tolerance`` is in reduced elements.
-    """
+    """Whether the gathered elements of each unit change in proportion to its reduced elements. ``reduced_growth`` and
+    ``reduced_before`` are of the same process groups. Only the gathers of these groups count. ``tolerance`` is in
+    reduced elements."""
     gathers = [cell for cell in view.cells if cell.signature.group in groups and _gathers_parameters(view, cell)]
     forward_gathers = [cell for cell in gathers if cell.signature.phase == "forward"]
     gathers_by_unit: dict[str, list[Cell]] = defaultdict(list)
@@ -309,7 +272,6 @@ def _gathers_follow_reductions(
 
 
 def _sum_elements_over(reductions: list[Reduction], reach: int) -> float:
-    """Return the number of elements that are reduced over at least ``reach`` ranks."""
     return sum(reduction.elements for reduction in reductions if reduction.reach >= reach)
 
 
@@ -334,11 +296,9 @@ def _scale_to_experts(reductions: list[Reduction], gained_exchange: LostExchange
 
 
 def _chain_reductions(view: View, unit: str) -> list[Reduction]:
-    """Return the gradient reductions that one unit made before.
-
-    Successive collectives on the same elements form one ``Reduction``, a chain. A collective continues a chain if it
-    reduces as many elements as each rank keeps after the chain.
-    """
+    """Return the gradient reductions that one unit made before. Successive collectives on the same elements form one
+    ``Reduction``, a chain. A collective continues a chain if it reduces as many elements as each rank keeps after the
+    chain."""
     stages_by_place: dict[str, dict[_Stage, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in view.units[unit]:
         if cell.before.bytes and _reduces_gradients(view, cell):

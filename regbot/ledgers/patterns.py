@@ -4,8 +4,7 @@ The two ledgers become a table of *cells* (``regbot.ledgers.cells``): the volume
 and after. A detector searches the table for one pattern. Detectors run in a fixed order. The detectors that need the
 most specific evidence run first. Each detector claims the cells that it explains, so that one cause gives one finding.
 Cells that no detector claims become generic findings. The order matters only where two patterns could claim the same
-cell. The same order is used in both directions.
-"""
+cell. The same order is used in both directions."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -53,20 +52,16 @@ EXCHANGE_PATTERNS = {
     DISPATCHER_OFF,
     DISPATCHER_ON,
 }
-"""Patterns in which head exchanges tokens by another method than base, or a different number of times.
-
-These patterns also change the host reads, because an all-to-all needs its split sizes on the host.
-"""
+"""Patterns in which head exchanges tokens by another method than base, or a different number of times. These patterns
+also change the host reads, because an all-to-all needs its split sizes on the host."""
 
 Detector = Callable[[View], Iterable[Claim]]
 
 
 def _run_both_ways(detect: Detector) -> Detector:
-    """Return a detector that runs ``detect`` from base to head and from head to base.
-
-    A claim from head to base gets the name of the inverse pattern. For example, an all-to-all that is lost from head to
-    base was restored from base to head.
-    """
+    """Return a detector that runs ``detect`` from base to head and from head to base. A claim from head to base gets
+    the name of the inverse pattern. For example, an all-to-all that is lost from head to base was restored from base to
+    head."""
 
     def detect_both(view: View) -> list[Claim]:
         inverse_claims = [
@@ -113,8 +108,7 @@ def compare_ledgers(
     - ``dispatcher`` is None,
     - there is no finding on overlap or on host reads,
     - each unit has equal totals for every (kind, axis, group size, dtype, phase, role). A unit is a layer, or a module
-      outside of the layers. All renamed units together count as one unit.
-    """
+      outside of the layers. All renamed units together count as one unit."""
     view = build_view(base, head)
     # The counts of a ledger are those of one step, or those of a whole file with any number of steps.
     scope_text = "Per step and rank" if base.scope == "step" else "In all"
@@ -164,9 +158,6 @@ def compare_ledgers(
 
 
 def _collect_claims(view: View, dispatcher: DispatcherChange | None) -> Iterator[Claim]:
-    """Yield the claims of all detectors in order. Each detector sees only the cells that no earlier detector has
-    claimed.
-    """
     if dispatcher is not None:
         dispatcher_claim = replace(expert.claim_dispatcher_change(view), pattern=dispatcher.pattern)
         view.claim([dispatcher_claim])
@@ -178,9 +169,6 @@ def _collect_claims(view: View, dispatcher: DispatcherChange | None) -> Iterator
 
 
 def _merge_claims(claims: Iterable[Claim]) -> list[Claim]:
-    """Merge the claims of the individual units (layers, or modules outside of them) into one claim per pattern and
-    merge key. Each merged claim becomes one finding.
-    """
     groups: dict[tuple[str, tuple[str, ...]], list[Claim]] = defaultdict(list)
     for claim in claims:
         groups[claim.pattern, claim.merge_key].append(claim)
@@ -207,11 +195,8 @@ def _unite(sets: Iterable[frozenset[str]]) -> frozenset[str]:
 
 def _unexplained_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int]) -> dict[Kind, float]:
     """Return how much the payload bytes of each kind rise without a named pattern, in percent of base's payload bytes
-    of that kind.
-
-    The bytes that rise without a named pattern are those of the claims with the pattern BYTES_UP. The rise is infinite
-    if base has no payload of the kind. ``base_bytes`` has base's payload bytes by kind.
-    """
+    of that kind. The bytes that rise without a named pattern are those of the claims with the pattern BYTES_UP. The
+    rise is infinite if base has no payload of the kind. ``base_bytes`` has base's payload bytes by kind."""
     rise: dict[Kind, int] = defaultdict(int)
     for claim in claims:
         if claim.pattern == BYTES_UP:
@@ -221,7 +206,6 @@ def _unexplained_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int
 
 
 def _model_wire(cells: Iterable[Cell], base_model: WireModel, head_model: WireModel) -> WireTime:
-    """Return the modelled wire time of the payload in ``cells``, before and after."""
     base_s = head_s = 0.0
     for cell in filter(is_payload, cells):
         kind, axis, group_size = cell.signature[:3]
@@ -231,7 +215,6 @@ def _model_wire(cells: Iterable[Cell], base_model: WireModel, head_model: WireMo
 
 
 def _sum_by_kind(cells: Iterable[Cell]) -> tuple[dict[Kind, Volume], dict[Kind, Volume]]:
-    """Return the volumes of ``cells`` per kind, before and after. Both mappings have the same kinds."""
     cells_by_kind: dict[Kind, list[Cell]] = defaultdict(list)
     for cell in cells:
         cells_by_kind[cell.signature.kind].append(cell)

@@ -1,8 +1,5 @@
-"""Two ledgers side by side: one row per kind of collective and module template.
-
-A ledger names the module that issued each collective, separately for each layer. A row combines the modules of all
-layers that differ only in layer numbers. It has the *template* of these modules (``layers.*.moe``) and their number.
-"""
+"""Two ledgers side by side: one row per kind of collective and module template (``layers.*.moe``), which combines the
+modules of all layers that differ only in layer numbers."""
 
 import re
 from collections import defaultdict
@@ -14,7 +11,6 @@ from regbot.records.ledger import Entry, Kind, Ledger, Phase, Role
 from regbot.records.verdict import Volume
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
-"""A component of a module path that is a number, such as ``3`` in ``layers.3.moe``."""
 
 
 class Signature(NamedTuple):
@@ -34,16 +30,13 @@ class Signature(NamedTuple):
 
     @property
     def group(self) -> tuple[str, int]:
-        """Axis and size of the process group."""
         return self.axis, self.group_size
 
 
 @dataclass(frozen=True)
 class Row:
-    """Collectives with equal properties and the same module template, in both arms.
-
-    ``layers`` is the number of modules with this template that issue the collectives, at least 1.
-    """
+    """Collectives with equal properties and the same module template, in both arms. ``layers`` is the number of modules
+    with this template that issue the collectives, at least 1."""
 
     kind: Kind
     axis: str
@@ -56,7 +49,6 @@ class Row:
     """The module that issues the collectives. If several modules do, it is their template."""
     layers: int
     base: Volume
-    """Calls and bytes in base."""
     head: Volume
     static_count: int = 0
     """Number of such collectives in the text of head's compiled program. It is 0 for all other sources."""
@@ -77,15 +69,12 @@ def template(module: str) -> str:
 
 def find_unit(module: str) -> str:
     """Return the unit of a module: the layer that contains it, or the module itself if it is outside of the layers.
-
-    ``layers.3.moe.router`` is in ``layers.3``.
-    """
+    ``layers.3.moe.router`` is in ``layers.3``."""
     match = _NUMBER.search(module)
     return module[: match.end()] if match else module
 
 
 def sum_entries(entries: Iterable[Entry | Volume]) -> Volume:
-    """Return the total calls and bytes of ``entries``."""
     total_count = total_bytes = 0
     for entry in entries:
         total_count += entry.count
@@ -95,8 +84,7 @@ def sum_entries(entries: Iterable[Entry | Volume]) -> Volume:
 
 def build_rows(base: Ledger, head: Ledger) -> list[Row]:
     """Return all rows of both ledgers. Payload comes before control. Within each role, rows with the most bytes come
-    first.
-    """
+    first."""
     entries_by_key: dict[tuple[Signature, str], tuple[list[Entry], list[Entry]]] = defaultdict(lambda: ([], []))
     for side, ledger in enumerate((base, head)):  # index 0 has the entries of base, index 1 those of head
         for entry in ledger.entries:

@@ -1,9 +1,7 @@
 """The status of each finding. The rules are those of the table "Status" in docs/sharding-verdict.md.
 
-Counts are exact, so the rules need no p-values. Fewer collectives can be slower, and more collectives can be faster. So
-a change that is not wrong by itself is judged by modelled wire time. If wire time does not decide, the status is
-REVIEW.
-"""
+Counts are exact, so the rules need no p-values. Fewer collectives can be slower and more can be faster, so a change
+that is not wrong by itself is judged by modelled wire time, and is REVIEW if that does not decide."""
 
 from dataclasses import dataclass
 
@@ -29,8 +27,7 @@ from regbot.records.verdict import Status, WireTime
 
 REDUCTIONS_LOST = frozenset({GRADIENT_LOST, OPTIMIZER_SUM_REMOVED})
 """Patterns in which gradients may no longer be reduced. A removed sum of the optimizer step is among them, because only
-a person knows that it summed a statistic.
-"""
+a person knows that it summed a statistic."""
 ALWAYS_FAIL = REDUCTIONS_LOST | {DISPATCHER_OFF}
 """Patterns that are always FAIL, even if the step gets cheaper."""
 NEVER_FAIL = frozenset({BYTES_DOWN, COUNT_DOWN, CONTROL_CHANGED, MOVED, OTHER_LAYER})
@@ -44,12 +41,10 @@ PASS_IF_CHEAPER = (NEVER_FAIL - {OTHER_LAYER}) | {
 }
 """Patterns that are PASS with a note if the step got cheaper. NARROWED is not among them, because a narrower type
 changes numerics. OTHER_LAYER is not among them, because a move to another layer does not change the cost of the step,
-and only a person knows whether the move was intended.
-"""
+and only a person knows whether the move was intended."""
 ROUNDING = 1e-9
 """Relative difference up to which two wire times count as equal. Summing the same seconds in another order changes the
-sum by less than this.
-"""
+sum by less than this."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +57,14 @@ class Circumstances:
     """Modelled wire time of all collectives of the step."""
     bytes_rise_pct: float
     """Rise of the payload bytes that no named pattern explains, in percent of base's payload bytes of the same kind of
-    collective.
-    """
+    collective."""
     gradient_lost: bool
     """Whether any finding has one of the patterns in ``REDUCTIONS_LOST``."""
 
 
 def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresholds) -> Status:
-    """Return the status of a finding with this pattern.
-
-    ``thresholds`` has the limits for rises of payload bytes and of wire time.
-    """
+    """Return the status of a finding with this pattern. ``thresholds`` has the limits for rises of payload bytes and of
+    wire time."""
     finding_wire = circumstances.finding_wire
     if pattern in ALWAYS_FAIL:
         return "FAIL"
@@ -103,16 +95,12 @@ def is_cheaper(circumstances: Circumstances) -> bool:
 
 
 def is_lower(a: float, b: float) -> bool:
-    """Whether ``a`` is lower than ``b`` by more than rounding."""
     return a < b * (1 - ROUNDING)
 
 
 def rise_pct(wire: WireTime) -> float:
-    """Return the rise of modelled wire time in percent.
-
-    The result is negative if the wire time falls. If base has a wire time of 0, the result is 0 if head has 0 too, and
-    infinite otherwise.
-    """
+    """Return the rise of modelled wire time in percent. The result is negative if the wire time falls. If base has a
+    wire time of 0, the result is 0 if head has 0 too, and infinite otherwise."""
     if wire.base_s == 0:
         return 0.0 if wire.head_s == 0 else float("inf")
     return 100 * (wire.head_s / wire.base_s - 1)

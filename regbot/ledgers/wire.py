@@ -1,14 +1,10 @@
 """Modelled wire time: how long the payload of a step would take on an idle network.
 
-This is a model for ranking, not a measurement:
-
     seconds = payload bytes x factor(kind, n) / bandwidth of the axis, for a group of n ranks
 
 ``factor`` is the number of bytes that a bandwidth-optimal algorithm sends per rank and per byte in the ledger (Thakur,
-Rabenseifner, Gropp 2005, as in the bus-bandwidth rules of nccl-tests). The model leaves out latency, overlap with
-compute, contention and the topology inside a node. It only shows which of two ledgers moves more bytes, and over which
-links. Control exchanges (token counts) are not included, because they cost latency and hardly any bytes.
-"""
+Rabenseifner, Gropp 2005, as in the bus-bandwidth rules of nccl-tests). The model ranks ledgers. It leaves out latency,
+overlap with compute, contention, the topology inside a node, and control exchanges, which cost hardly any bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,11 +18,9 @@ GIGA = 1e9
 
 def factor(kind: Kind, n: int) -> float:
     """Return the number of bytes that a rank sends per byte in the ledger. ``n`` is the number of ranks in the group.
-
     The bytes in the ledger are the input of all_to_all, reduce_scatter and all_reduce, and the output of all_gather.
     For gather and scatter, the bytes in the ledger are the piece of one rank. The root receives or sends the pieces of
-    the ``n - 1`` other ranks.
-    """
+    the ``n - 1`` other ranks."""
     match kind:
         case "all_to_all" | "all_gather" | "reduce_scatter":
             return (n - 1) / n
@@ -48,17 +42,14 @@ class WireModel:
     axes: Mapping[str, Axis]
 
     def seconds(self, kind: Kind, axis: str, group_size: int, payload_bytes: int) -> float:
-        """Return the modelled seconds for ``payload_bytes`` of one kind of collective on one axis."""
         crosses_nodes = self.spans_nodes(axis, group_size)
         gb_s = self.wire.inter_node_gb_s if crosses_nodes else self.wire.node_local_gb_s
         return payload_bytes * factor(kind, group_size) / (gb_s * GIGA)
 
     def spans_nodes(self, axis: str, group_size: int) -> bool:
         """Whether the group spans several nodes. If the ledger does not list exactly ``group_size`` ranks for its axis,
-        the size decides.
-
-        The label 'ep|dp' stands for one of two axes that have the same ranks, so the ranks of either name are right.
-        """
+        the size decides. The label 'ep|dp' stands for one of two axes that have the same ranks, so the ranks of either
+        name are right."""
         for name in (axis, *axis.split("|")):
             named_axis = self.axes.get(name)
             if named_axis is not None and len(named_axis.ranks) == group_size:
@@ -67,7 +58,6 @@ class WireModel:
 
     @cached_property
     def _axes_over_nodes(self) -> frozenset[str]:
-        """Names of the axes whose ranks are on several nodes."""
         gpus = self.wire.gpus_per_node
         return frozenset(name for name, axis in self.axes.items() if len({rank // gpus for rank in axis.ranks}) > 1)
 

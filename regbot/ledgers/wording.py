@@ -1,11 +1,5 @@
-"""The text of a finding: what changed, in how many layers, traffic before and after, and modelled wire time.
-
-Each pattern has one small function for its first sentence. This module only writes text and decides nothing.
-
-A text is written from a claim, which has the cells that one pattern explains. ``claim.detail`` has words that a
-detector prepared for the first sentence, such as the axes of a replacement. ``claim.population`` is all modules in
-which the pattern could occur, for texts such as '1 of 48 MoE layers'.
-"""
+"""The text of a finding: what changed, in how many layers, traffic before and after, and modelled wire time. It only
+writes text and decides nothing."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -42,15 +36,12 @@ def write_text(
     control: tuple[Mapping[Kind, Volume], Mapping[Kind, Volume]] = ({}, {}),
     evidence: str | None = None,
 ) -> str:
-    """Return the text of one finding, which has one to five sentences.
-
-    ``before`` and ``after`` are the finding's traffic by kind of collective. If the finding has payload and control
-    collectives, they are the payload, and ``control`` is the control traffic before and after. ``wire`` is the modelled
-    wire time of the payload. ``scope_text`` says what this traffic covers: 'Per step and rank' or 'In all'. ``passed``
-    says whether the finding has the status PASS. ``decide_status`` gives PASS only if the step became cheaper.
-    ``evidence`` is a sentence on what the runs executed. It replaces the first sentence of the pattern. Without such a
-    sentence, it is None.
-    """
+    """Return the text of one finding, which has one to five sentences. ``before`` and ``after`` are the finding's
+    traffic by kind of collective. If the finding has payload and control collectives, they are the payload, and
+    ``control`` is the control traffic before and after. ``wire`` is the modelled wire time of the payload.
+    ``scope_text`` says what this traffic covers: 'Per step and rank' or 'In all'. ``passed`` says whether the finding
+    has the status PASS. ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` is a sentence on
+    what the runs executed. It replaces the first sentence of the pattern. Without such a sentence, it is None."""
     first_sentence = evidence or _write_first_sentence(claim)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]
     if claim.cells:
@@ -84,7 +75,6 @@ def format_axis(claim: Claim) -> str:
 
 
 def describe_dispatcher(change: DispatcherChange | None) -> str | None:
-    """Return a sentence on which dispatcher each arm executed, or None if ``change`` is None."""
     if change is None:
         return None
     return (
@@ -183,29 +173,22 @@ def _find_units(modules: frozenset[str]) -> frozenset[str]:
 
 
 def _name_modules(claim: Claim) -> str:
-    """Return a share such as '48 of 49 modules (layers.*)', or '48 modules (layers.*)' if the claim has no
-    population.
-    """
     population = claim.population
     total = len(population) + len(claim.changed_modules - population) if population else None
     return _format_share(len(claim.changed_modules), total, "module", claim.changed_modules)
 
 
 def _format_share(count: int, total: int | None, noun: str, modules: frozenset[str]) -> str:
-    """Return ``count``, ``total`` if it is known, the noun, and in brackets the names of ``modules``.
-
-    If all of ``total`` changed, the layer numbers in the names say nothing, so templates are listed instead.
-    """
+    """Return ``count``, ``total`` if it is known, the noun, and in brackets the names of ``modules``. If all of
+    ``total`` changed, the layer numbers in the names say nothing, so templates are listed instead."""
     if total is None:
         return f"{count} {plural(noun, count)} ({_list_modules(modules)})"
     return f"{count} of {total} {plural(noun, total)} ({_list_modules(modules, keep_layer_numbers=count < total)})"
 
 
 def _list_modules(modules: frozenset[str], keep_layer_numbers: bool = True) -> str:
-    """List a few modules by name.
-
-    If there are many modules, or if ``keep_layer_numbers`` is False, list their templates (``layers.*.moe``) instead.
-    """
+    """List a few modules by name. If there are many modules, or if ``keep_layer_numbers`` is False, list their
+    templates (``layers.*.moe``) instead."""
     keep_layer_numbers = keep_layer_numbers and len(modules) <= MAX_NAMED_MODULES
     module_names = sorted(modules if keep_layer_numbers else {template(module) for module in modules})
     return listed([module or "the model itself" for module in module_names], MAX_NAMED_MODULES)

@@ -30,7 +30,6 @@ class HistoryChange(Record):
     at: Text = Field(description="when the first session of the new level was measured, UTC")
     before: Commit = Field(description="commit of the last session at the old level")
     commit: Commit = Field(description="commit of the first session at the new level")
-    grain: Positive = Field(description="sessions that the search for changes combines into one point")
     change_pct: float = Field(description="change of the level in percent; positive means slower")
 
 

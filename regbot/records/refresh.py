@@ -45,12 +45,6 @@ class WorkloadRefresh(Record):
     since_anchor: IntervalEstimate | None = Field(None, description="the same over the last nights combined")
     budget_pct: float = Field(description="largest slowdown against the anchor that is tolerated, in percent")
     drift: Drift | None = None
-    environment_shift: IntervalEstimate | None = Field(
-        None,
-        description="the anchor's commit in tonight's environment, relative to its stored sessions in the previous "
-        "environment",
-    )
-    environment_changes: list[Message] = Field([])
     sharding: Status | None = Field(None, description="main's collectives compared with the anchor's")
     series: Literal["rolling", "held"] | None = Field(None, description="to store it in; None where it is not stored")
     accepted: Acceptance | None = None

@@ -8,7 +8,6 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP
 from regbot.records.text.clip import short_commit
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.verdict import GRAVITY, Finding, Throughput, WorkloadVerdict
@@ -18,10 +17,6 @@ from regbot.report.quantities import size
 from regbot.report.state import Check, State
 from regbot.report.throughput import is_gate_contradicted
 
-DISPATCHER_KEYS = ("dispatcher", "moe_token_dispatcher_type", "moe_flex_dispatcher_backend")
-"""Configuration keys that choose a dispatcher. Frameworks may put the name of a section before them."""
-DISPATCHER_PATTERNS = (ALL_TO_ALL_REPLACED, AXIS_LOST, BYTES_UP)
-"""Patterns of findings that a change of the dispatcher explains."""
 MAX_FINDING_STEPS = 2
 """Largest number of steps that each point to one finding. The findings themselves are listed above the steps."""
 MAX_RULES = 4
@@ -116,8 +111,7 @@ def _advise_on_slowdown(check: Check) -> list[NextStep]:
 
 
 def _advise_on_undecided_times(check: Check) -> list[NextStep]:
-    """Return the step for the cause. A cause that makes further pairs useless comes first, the noise of the pairs
-    last."""
+    """Return the step for the first cause that applies. A cause that makes further pairs useless comes first."""
     sections = [entry.throughput for entry in check.decisive if entry.throughput]
     if any(map(is_gate_contradicted, sections)):  # calibration shows that the gate errs too often on this node class
         text = (
@@ -233,33 +227,14 @@ _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
 
 
 def _list_finding_steps(check: Check) -> list[NextStep]:
-    """Return a step for each finding that is FAIL or REVIEW: which module to look at, and what to look for. If the
-    configured dispatcher differs between the arms and explains the finding, the step names both dispatchers instead."""
+    """Return a step for each finding that is FAIL or REVIEW: which module to look at, and what to look for."""
     steps = []
     for item in share_findings(check.verdict.workloads):
-        if item.finding.status not in ("FAIL", "REVIEW"):
-            continue
-        dispatchers = _find_dispatcher_change(check, item.workloads)
-        if item.finding.pattern in DISPATCHER_PATTERNS and dispatchers:
-            old, new = map(Name, dispatchers)
-            steps.append(NextStep(("Find what in this diff changes the dispatcher from ", old, " to ", new, ".")))
-        else:
+        if item.finding.status in ("FAIL", "REVIEW"):
             place = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
             hint = HINTS.get(item.finding.pattern, "find the line that changes how its tensors are placed or exchanged")
             steps.append(NextStep(("Look at ", place, f" in this diff: {hint}.")))
     return list(dict.fromkeys(steps))[:MAX_FINDING_STEPS]
-
-
-def _find_dispatcher_change(check: Check, workloads: Sequence[str]) -> tuple[str, str] | None:
-    """Return the configured dispatchers of base and head, from the first of ``workloads`` in which they differ. Return
-    None if they differ in no workload."""
-    for entry in check.entries:
-        sharding = entry.verdict.sharding if entry.name in workloads else None
-        for key, (old, new) in (sharding.config_changes if sharding is not None else {}).items():
-            key_without_section = key.rpartition(".")[2]
-            if key_without_section in DISPATCHER_KEYS and old != new:
-                return str(old), str(new)
-    return None
 
 
 def _list_loss_steps(check: Check) -> list[NextStep]:
@@ -278,8 +253,7 @@ def _list_log_steps(check: Check) -> list[NextStep]:
 
 
 def _build_reproduction_step(check: Check, timed: bool = False) -> NextStep:
-    """Return the step that repeats the check of the first decisive workload. ``timed``: whether the command also times
-    base and head."""
+    """Return the step that repeats the check of the first decisive workload, with timed runs if ``timed``."""
     first_decisive = [entry.name for entry in check.decisive[:1]]
     if timed:
         return NextStep(("Reproduce it:",), (check_command(check, first_decisive),))
@@ -370,7 +344,6 @@ def _is_typable(word: str) -> bool:
 
 
 def _quote_rule(rule: str) -> str:
-    """Return the rule, quoted for a shell. Double quotes are used where they are safe, because they make the reason
-    easy to edit."""
+    """Return the rule, quoted for a shell, in double quotes where they are safe: the reason is then easy to edit."""
     is_safe = not set(rule) & _UNSAFE_IN_DOUBLE_QUOTES
     return f'"{rule}"' if is_safe else shlex.quote(rule)

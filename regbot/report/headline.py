@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from regbot.records.run import Arm, Outcome
 from regbot.records.text.clip import clip
-from regbot.records.verdict import Finding, Sharding, Status, Throughput, WallKind, select_gravest_status
+from regbot.records.verdict import Finding, Sharding, Status, Throughput, select_gravest_status
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.notes import name_small_variants
 from regbot.report.quantities import size
@@ -36,8 +36,6 @@ ICONS: dict[Status, str] = {"PASS": "✅", "FAIL": "❌", "INVALID": "⛔", "REV
 PATTERN_CHARACTERS = 120
 REASON_CHARACTERS = 300
 
-_WALL_NAMES: dict[WallKind, str] = {"not one wall": "no single part of the step"}
-"""Names of the walls whose kind does not say enough by itself. A wall is the part of a step that explains a change."""
 _AXIS_SEPARATOR = re.compile(r" -> |, ")
 """Separators between the axes of a finding."""
 
@@ -72,14 +70,29 @@ def overrides(arm: Arm) -> str:
     return " ".join(f"{key}={value}" for key, value in arm.overrides.items())
 
 
-def _sharding_fail_headline(check: Check) -> Words:
-    slower = ("; and ", *_describe_slowest(check)) if check.slower else ()
-    failing = check.decisive
-    return (*_describe_worst_change(failing, "FAIL"), f" in {_count_workloads(failing, check)}", *slower)
+def _changed_headline(check: Check) -> Words:
+    """Return the worst change of the sharding, and what it means. A slowdown or the bound of a PASS follows."""
+    entries, status, meaning = check.decisive, check.verdict.verdict, ""
+    if check.state is State.REVIEW:
+        meaning = "; a reviewer has to decide whether this is intended"
+    elif check.state is State.ACCEPTED:
+        entries = [entry for entry in check.entries if any(finding.accepted for finding in entry.findings)]
+        meaning = ", declared as intended"
+    elif check.state is State.IMPROVED:
+        entries = [entry for entry in check.entries if entry.findings]
+        meaning = "; this is no regression"
+    if check.state in (State.ACCEPTED, State.IMPROVED):
+        change, throughput = _describe_worst_change(entries, None), _append_throughput(check)
+    else:
+        change, throughput = _describe_worst_change(entries, status), ()
+        if check.slower:
+            throughput = ("; and ", *_describe_step_change(check.slower[0], check.slower, check))
+    return (*change, f" in {_count_workloads(entries, check)}{meaning}", *throughput)
 
 
 def _throughput_fail_headline(check: Check) -> Words:
-    return (*_describe_slowest(check), *_append_wall(check.slower))
+    slowest = check.slower[0]
+    return (*_describe_step_change(slowest, check.slower, check), *_append_wall(slowest))
 
 
 def _head_breaks_headline(check: Check) -> Words:
@@ -87,11 +100,9 @@ def _head_breaks_headline(check: Check) -> Words:
     entry = check.decisive[0]
     scope = _count_workloads(check.decisive, check)
     run = next((run for run in entry.failed if run.arm.name == "head"), None)
-    if run is None:
-        return (f"the head {'fails' if entry.head or entry.timed else 'was not run'} in {scope}, the base does not",)
-    failure = _OUTCOMES.get(run.outcome, "fails")
-    base = _QUIET_OUTCOMES.get(run.outcome)
-    if base is None or not run.reason:
+    failure = _OUTCOMES.get(run.outcome, "fails") if run else "fails"
+    base = _QUIET_OUTCOMES.get(run.outcome) if run else None
+    if run is None or base is None or not run.reason:
         return (f"the head {failure} in {scope}, the base {base or 'does not'}",)
     return (
         f"the head {failure} in {scope}: ",
@@ -156,11 +167,6 @@ def _trains_differently_headline(check: Check) -> Words:
     return (f"in {scope}, ", cause, "; a reviewer has to decide whether this is intended")
 
 
-def _review_headline(check: Check) -> Words:
-    scope = f" in {_count_workloads(check.decisive, check)}; a reviewer has to decide whether this is intended"
-    return (*_describe_worst_change(check.decisive, "REVIEW"), scope)
-
-
 def _inconclusive_headline(check: Check) -> Words:
     """Return in how many workloads throughput is undecided, with the cause of the first workload that has one."""
     unchanged = "" if check.changed else "the sharding is unchanged; "
@@ -178,36 +184,18 @@ def _not_judged_headline(check: Check) -> Words:
     return (Name(base), " against ", Name(head), f", and the collectives {scope}", *_append_throughput(check))
 
 
-def _accepted_headline(check: Check) -> Words:
-    declared = [entry for entry in check.entries if any(finding.accepted for finding in entry.findings)]
-    scope = f" in {_count_workloads(declared, check)}, declared as intended"
-    return (*_describe_worst_change(declared, status=None), scope, *_append_throughput(check))
-
-
-def _improved_headline(check: Check) -> Words:
-    changed = [entry for entry in check.entries if entry.findings]
-    scope = f" in {_count_workloads(changed, check)}; this is no regression"
-    return (*_describe_worst_change(changed, status=None), scope, *_append_throughput(check))
-
-
 def _faster_headline(check: Check) -> Words:
     faster = check.with_answer(ThroughputAnswer.FASTER)
     best = min(faster, key=lambda entry: (entry.throughput and entry.throughput.estimate_pct) or 0.0)
-    change = _describe_step_change(best, faster, check)
-    return (*change, *_append_wall([best]), "; the sharding is unchanged")
-
-
-def _identical_headline(check: Check) -> Words:
-    sentence = f"base and head run the same operators and collectives in {_count_workloads(check.entries, check)}"
-    return (sentence, *_append_throughput(check))
+    return (*_describe_step_change(best, faster, check), *_append_wall(best), "; the sharding is unchanged")
 
 
 def _unchanged_headline(check: Check) -> Words:
-    """Return that the sharding is unchanged, and what is known about throughput. If nothing was timed, this includes in
-    how many workloads head's step runs other operators than base's step."""
-    sentence = f"the sharding is unchanged in {_count_workloads(check.entries, check)}"
+    is_identical = check.state is State.IDENTICAL
+    same = "base and head run the same operators and collectives" if is_identical else "the sharding is unchanged"
+    sentence = f"{same} in {_count_workloads(check.entries, check)}"
     throughput = _append_throughput(check)
-    if throughput or check.is_passing_but_unproven:  # then the headline already has its reason
+    if throughput or is_identical or check.is_passing_but_unproven:  # then the headline already has its reason
         return (sentence, *throughput)
     differing = [entry for entry in check.entries if entry.has_other_operators]
     if not differing:
@@ -223,7 +211,7 @@ def _unconcerned_headline(check: Check) -> Words:
 
 
 _HEADLINES: dict[State, Callable[[Check], Words]] = {
-    State.SHARDING_FAIL: _sharding_fail_headline,
+    State.SHARDING_FAIL: _changed_headline,
     State.THROUGHPUT_FAIL: _throughput_fail_headline,
     State.HEAD_BREAKS: _head_breaks_headline,
     State.NEITHER_RUNS: _neither_runs_headline,
@@ -234,28 +222,20 @@ _HEADLINES: dict[State, Callable[[Check], Words]] = {
     State.UNTIMED: _invalid_headline,
     State.UNMEASURED: _invalid_headline,
     State.TRAINS_DIFFERENTLY: _trains_differently_headline,
-    State.REVIEW: _review_headline,
+    State.REVIEW: _changed_headline,
     State.INCONCLUSIVE: _inconclusive_headline,
     State.NOT_JUDGED: _not_judged_headline,
-    State.ACCEPTED: _accepted_headline,
-    State.IMPROVED: _improved_headline,
+    State.ACCEPTED: _changed_headline,
+    State.IMPROVED: _changed_headline,
     State.FASTER: _faster_headline,
-    State.IDENTICAL: _identical_headline,
+    State.IDENTICAL: _unchanged_headline,
     State.UNCHANGED: _unchanged_headline,
     State.UNCONCERNED: _unconcerned_headline,
 }
 
 
-def _describe_slowest(check: Check) -> Words:
-    return _describe_step_change(check.slower[0], check.slower, check)
-
-
 def _describe_step_change(worst: WorkloadSection, changed: Sequence[WorkloadSection], check: Check) -> Words:
-    """Return text like ``a training step is 46.7% slower [+38.2, +55.9] than base in 1 of 2 timed workloads``.
-
-    ``worst`` is the workload with the largest change, whose numbers are given. ``changed``: all workloads that are
-    counted.
-    """
+    """Return text like ``a training step is 46.7% slower [+38.2, +55.9] than base in 1 of 2 timed workloads``."""
     section = worst.throughput
     change_text = f"{describe_change(section)} than {describe_reference(section)}" if section else "slower"
     up_to = "up to " if len(changed) > 1 else ""
@@ -266,12 +246,10 @@ def _describe_step_change(worst: WorkloadSection, changed: Sequence[WorkloadSect
     return (f"a training step is {up_to}{change_text} in {scope}{untimed_base}",)
 
 
-def _append_wall(entries: Sequence[WorkloadSection]) -> Words:
-    """Return the wall that explains the change of the first entry, ``(cause: communication)``; () if it is unknown."""
-    section = entries[0].throughput if entries else None
-    if section is None or section.wall_kind is None:
-        return ()
-    return (f" (cause: {_WALL_NAMES.get(section.wall_kind, section.wall_kind)})",)
+def _append_wall(entry: WorkloadSection) -> Words:
+    """Return the part of the step that explains the change, ``(cause: communication)``; () if no single part does."""
+    kind = entry.throughput.wall_kind if entry.throughput else None
+    return (f" (cause: {kind})",) if kind not in (None, "not one wall") else ()
 
 
 def _append_throughput(check: Check) -> Words:
@@ -380,35 +358,35 @@ def _append_first_reason(entries: Sequence[WorkloadSection]) -> Words:
 
 @dataclass(frozen=True)
 class QuestionAnswer:
-    """One of the three questions of every check, with its answer."""
+    """The answer to one of the three questions of every check."""
 
-    question: str
     topic: str
-    """Short name of the question."""
     status: Status | None
     """Status of the answer; None if nothing was measured."""
     words: str
 
 
-def answer_questions(check: Check) -> tuple[QuestionAnswer, QuestionAnswer, QuestionAnswer]:
-    """Return the answers to: Did the sharding change? Did throughput change? Can the answer be trusted?"""
-    return (
-        QuestionAnswer("Did the sharding change?", "Sharding", *_answer_sharding(check)),
-        QuestionAnswer("Did throughput change?", "Throughput", *_answer_throughput(check)),
-        QuestionAnswer("Can the answer be trusted?", "Trust", *_answer_trust(check)),
-    )
-
-
 _Answer = tuple[Status | None, str]
 
 
+def answer_questions(check: Check) -> tuple[QuestionAnswer, QuestionAnswer, QuestionAnswer]:
+    """Return the answers to: Did the sharding change? Did throughput change? Can the answer be trusted?"""
+    sharding, throughput, trust = _answer_sharding(check), _answer_throughput(check), _answer_trust(check)
+    if check.state is State.UNCONCERNED:
+        is_proven = check.verdict.verdict == "PASS"
+        sharding = throughput = (None, "not concerned" if is_proven else "not measured")
+        trust = ("PASS", "yes, by stored runs of the base") if is_proven else (None, "nothing was measured")
+    return (
+        QuestionAnswer("Sharding", *sharding),
+        QuestionAnswer("Throughput", *throughput),
+        QuestionAnswer("Trust", *trust),
+    )
+
+
 def _answer_sharding(check: Check) -> _Answer:
-    """Return the answer for the workload with the gravest sharding section, and in how many workloads the sharding is
-    unknown. The status is None if no sharding section is known."""
+    """Return the answer of the gravest section, and in how many workloads the sharding is unknown."""
     sections = [entry.verdict.sharding for entry in check.entries]
     known_sections = [section for section in sections if section is not None]
-    if check.state is State.UNCONCERNED:
-        return None, _describe_unconcerned(check)
     if not known_sections:
         return None, "unknown"
     status = select_gravest_status(section.status for section in known_sections)
@@ -430,13 +408,8 @@ def _answer_sharding(check: Check) -> _Answer:
     return status, f"{words} ({small_variants} variant, not the full model)" if small_variants else words
 
 
-def _describe_unconcerned(check: Check) -> str:
-    return "not concerned" if check.verdict.verdict == "PASS" else "not measured"
-
-
 def _describe_passing_sharding(sections: Sequence[Sharding]) -> str:
-    """Return the answer if all sharding sections are PASS. "same program" is the strongest answer: all device programs
-    are identical."""
+    """ "same program" is the strongest answer: all device programs are identical."""
     findings = [finding for section in sections for finding in section.findings]
     if findings:
         return "changed, declared" if any(finding.accepted for finding in findings) else "changed, no regression"
@@ -446,8 +419,6 @@ def _describe_passing_sharding(sections: Sequence[Sharding]) -> str:
 def _answer_throughput(check: Check) -> _Answer:
     """Return the answer of the timed workload with the gravest status. The status is None if nothing was timed."""
     timed = [entry.throughput for entry in check.entries if entry.throughput is not None]
-    if check.state is State.UNCONCERNED:
-        return None, _describe_unconcerned(check)
     if not timed:
         return None, "not measured"
     status = select_gravest_status(section.status for section in timed)
@@ -472,11 +443,8 @@ def _describe_throughput(section: Throughput) -> str:
 
 
 def _answer_trust(check: Check) -> _Answer:
-    """Return the answer from the validity sections. It is "no" only if all of these sections are INVALID. The status is
-    None if no workload was run."""
+    """The answer is "no" only if every workload is INVALID."""
     statuses = [entry.verdict.validity.status for entry in check.entries]
-    if check.state is State.UNCONCERNED and check.verdict.verdict == "PASS":
-        return "PASS", "yes, by stored runs of the base"
     if not statuses:
         return None, "nothing was measured"
     status = select_gravest_status(statuses)

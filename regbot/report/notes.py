@@ -16,7 +16,7 @@ OTHER_OPERATORS = (
     "matrix product. Its speed may differ."
 )
 """Sentence for a PASS that rests on the collectives alone."""
-MAX_NAMES = 4
+MAX_NAMES = 6
 MAX_REASONS = 4
 MAX_PATTERNS = 4
 REASON_CHARACTERS = 300
@@ -33,12 +33,12 @@ Fact = tuple[str, Words]
 """The arm or arms that a sentence is about, and the sentence."""
 
 
-def list_names(names: Sequence[str], limit: int = MAX_NAMES) -> Words:
+def list_names(names: Sequence[str]) -> Words:
     """Return a list of names: ``a``, ``b`` and 3 more."""
     words: list[str] = []
-    for name in names[:limit]:
+    for name in names[:MAX_NAMES]:
         words += [", ", Name(clip(name, 80))]
-    more = (f" and {len(names) - limit} more",) if len(names) > limit else ()
+    more = (f" and {len(names) - MAX_NAMES} more",) if len(names) > MAX_NAMES else ()
     return (*words[1:], *more)  # words[0] is the separator before the first name
 
 
@@ -78,17 +78,14 @@ def list_unmeasured(verdict: Verdict, header: SessionHeader, *, has_other_operat
         is_timeable = traced or any(entry.name in header.untraced for entry in measured)
         words: Words = ("Throughput: not measured, because no workload has usable traces of both base and head.",)
         if is_timeable:
-            words = ("Throughput: not measured.", *(() if header.timing else _advise_timing(header)))
+            advice: Words = (" ", Name("regbot check"), " without ", Name("--no-timing"), " measures it.")
+            if header.command == "demo":
+                advice = (" ", Name("regbot demo --timed"), " measures it.")
+            words = ("Throughput: not measured.", *(() if header.timing else advice))
         parts.append((*words, *((OTHER_OPERATORS,) if has_other_operators else ())))
     if header.left_out:
         parts.append(_describe_left_out(header))
     return parts
-
-
-def _advise_timing(header: SessionHeader) -> Words:
-    if header.command == "demo":
-        return (" ", Name("regbot demo --timed"), " measures it.")
-    return (" ", Name("regbot check"), " without ", Name("--no-timing"), " measures it.")
 
 
 def _describe_unconcerned(verdict: Verdict) -> list[Words]:
@@ -154,8 +151,7 @@ def _describe_test(test: StoredTest, times: StoredTimes) -> str:
 
 
 def _is_outside(test: StoredTest, times: StoredTimes) -> bool:
-    """Return whether the arm's step time is outside of the range that the stored sessions predict. ``times.alpha`` is
-    the error probability of this range; None if there is no range."""
+    """Return whether the arm's step time is outside of the range that the stored sessions predict, if there is one."""
     return times.alpha is not None and test.p_value < times.alpha
 
 
@@ -208,8 +204,7 @@ def _merge_facts(runs: Sequence[Run], list_facts: Callable[[Run], list[Words]], 
 
 
 def _list_code(run: Run) -> list[Words]:
-    """Return the number of source files that ran, and where packages were imported from. Watched packages must come
-    from the checkout. Foreign code is a watched package that came from elsewhere."""
+    """Return which code ran. Foreign code is a package that must come from the checkout and did not."""
     if run.code is None:
         return []
     watched, foreign = list(run.code.watched.items())[:MAX_FACTS], list(run.code.foreign.items())[:MAX_FACTS]

@@ -20,8 +20,8 @@ TOP, BOTTOM = 12.0, 222.0
 """y of the ends of the scale."""
 MAX_COLUMN_WIDTH = 56.0
 """Largest width in pixels of the column of a run or pair, so that few dots do not lie far apart."""
-MAX_DRAWN_RUNS = 120
-MAX_DRAWN_PAIRS = 120
+MAX_DRAWN = 120
+"""Largest number of runs or pairs in a plot."""
 MAX_DRAWN_STEPS = 300
 MAX_MAGNITUDE = 1e12
 """Values are limited to this size, so that a scale cannot overflow. No step time or loss is that large."""
@@ -92,16 +92,16 @@ class Plot:
 
 def draw_plots(entry: WorkloadSection, thresholds: Thresholds) -> Iterator[Plot]:
     """Yield the plots of a workload that have something to show."""
-    runs = entry.timed[:MAX_DRAWN_RUNS]
+    runs = entry.timed[:MAX_DRAWN]
     if any(timed.verdict.median_s is not None for timed in runs):
-        yield _draw_runs(runs, _count_left_out(len(entry.timed), MAX_DRAWN_RUNS))
+        yield _draw_runs(runs, _count_left_out(len(entry.timed)))
     for test in entry.throughput.tests[:2] if entry.throughput else []:  # of the median and of the mean
         yield _draw_ratios(test, thresholds)
     yield from _draw_losses([timed for timed in runs if timed.run.loss])
 
 
-def _count_left_out(total: int, limit: int) -> str:
-    return f"; {total - limit} more are not drawn" if total > limit else ""
+def _count_left_out(total: int) -> str:
+    return f"; {total - MAX_DRAWN} more are not drawn" if total > MAX_DRAWN else ""
 
 
 def _scale_around(values: Sequence[float], min_span: float) -> Scale:
@@ -148,7 +148,7 @@ def _draw_ratios(test: PrimaryTest, thresholds: Thresholds) -> Plot:
     limit for "slower" or "faster": the whole interval must lie beyond it.
     """
     limit, indifference = thresholds.threshold_pct, thresholds.indifference_pct
-    log_ratios = test.log_ratios[:MAX_DRAWN_PAIRS]
+    log_ratios = test.log_ratios[:MAX_DRAWN]
     changes = list(map(_to_percent, log_ratios))
     scale = _scale_around([-limit, limit, *changes, test.low_pct, test.high_pct], min_span=0.0)
     *xs, interval_x = _place_columns(len(changes) + 1)
@@ -162,12 +162,11 @@ def _draw_ratios(test: PrimaryTest, thresholds: Thresholds) -> Plot:
     places = 2 if (scale.high - scale.low) < 2 else 1 if (scale.high - scale.low) < 20 else 0
     marks = [Mark(scale(tick), f"{signed(tick, places)}%", "tick") for tick in scale.ticks()]
     marks.append(Mark(scale(0.0), "", "zero"))
-    for sign, value in (("+", 1), ("−", -1)):
-        marks.append(Mark(scale(value * indifference), f"{sign}{size(indifference)}", "indifference"))
-        marks.append(Mark(scale(value * limit), f"{sign}{size(limit)}", "threshold"))
+    marks += [Mark(scale(value), "", "indifference") for value in (indifference, -indifference)]
+    marks += [Mark(scale(limit), f"±{size(limit)}", "threshold"), Mark(scale(-limit), "", "threshold")]
     explanation = (
         f"each dot is one pair, by the {test.summary} of the steps; the bar is the interval {interval}, its middle the "
-        f"estimate; above zero head is slower{_count_left_out(len(test.log_ratios), MAX_DRAWN_PAIRS)}"
+        f"estimate; above zero head is slower{_count_left_out(len(test.log_ratios))}"
     )
     title = f"The pairs: head against base, {test.summary} step"
     return Plot(title, explanation, marks, dots, css_class=f"pairs-plot {test.summary}")

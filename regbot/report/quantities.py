@@ -14,11 +14,7 @@ def milliseconds(seconds: float, digits: int = 3) -> str:
 
 
 def percent(value: float, places: int | None = None) -> str:
-    """Return ``46.72`` as ``+46.7%``. The sign is left out if the value rounds to zero. A minus is U+2212, not a
-    hyphen.
-
-    ``places``: number of decimal places; None for a number that depends on the size of the value.
-    """
+    """Return ``46.72`` as ``+46.7%``. Without ``places``, the number of decimal places depends on the value."""
     return f"{signed(value, _count_decimal_places([value]) if places is None else places)}%"
 
 

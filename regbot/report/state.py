@@ -99,11 +99,6 @@ class Check:
         crashes = [entry.head.crash if entry.head is not None else None for entry in self.decisive]
         return bool(crashes) and all(crash is not None and involves_regbot(crash) for crash in crashes)
 
-    @property
-    def has_only_other_operators(self) -> bool:
-        """Whether the collectives are the same in all workloads, and the step of some workload runs other operators."""
-        return self.state is State.UNCHANGED and any(entry.has_other_operators for entry in self.entries)
-
     def with_status(self, status: Status) -> list[WorkloadSection]:
         return [entry for entry in self.entries if entry.status == status]
 
@@ -171,8 +166,7 @@ def _find_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
 
 
 def _find_failed_state(entries: Sequence[WorkloadSection]) -> State:
-    """Return the state of a FAIL. Of several failures, a regression of the sharding comes first, then a head that fails
-    to run, then a slowdown."""
+    """A regression of the sharding comes first, then a head that fails to run, then a slowdown."""
     if any(_get_sharding_status(entry) == "FAIL" for entry in entries):
         return State.SHARDING_FAIL
     head_breaks = any(entry.verdict.validity.status == "FAIL" for entry in entries)

@@ -32,11 +32,9 @@ from regbot.report.throughput import (
 )
 from regbot.report.workload_section import CollectiveCounts, CollectiveLine, WorkloadSection, kind_words
 
-MAX_KINDS = 4
-"""Maximum number of kinds of collectives with a column of their own. Further kinds share the column "others"."""
 MAX_NAMES_IN_CELL = 4
 MAX_LISTED = 8
-"""Maximum number of names in a sentence."""
+"""Maximum number of explanations below a table."""
 MAX_SETUPS = 2
 """Largest number of sentences about nodes. Workloads that were timed on the same node share a sentence."""
 AXIS_CHARACTERS = 40
@@ -126,8 +124,7 @@ def format_volume(line: CollectiveLine, tally: CollectiveCounts) -> Words:
 
 
 def _format_head_volume(line: CollectiveLine) -> Words:
-    """Return head's count, in bold if it differs from base's count, with an arrow for the direction. If a few layers
-    lost all collectives of the line, these layers are named."""
+    """Return head's count, in bold if it differs from base's. A few layers that lost all collectives are named."""
     head_volume = format_volume(line, line.head)
     if line.base.count == line.head.count:
         return head_volume if format_volume(line, line.base) == head_volume else (STRONG, *head_volume, STRONG)
@@ -154,51 +151,32 @@ def _tabulate_unchanged(entries: Sequence[WorkloadSection]) -> Table:
     """Return the table for a check without changes. It has one column per kind of collective."""
     present = {line.kind for entry in entries for line in entry.lines}
     kinds = [kind for kind in get_args(Kind) if kind in present]
-    groups = [[kind] for kind in kinds[:MAX_KINDS]]
-    columns = [kind_words(kind) for kind in kinds[:MAX_KINDS]]
-    if len(kinds) > MAX_KINDS:
-        groups.append(kinds[MAX_KINDS:])
-        columns.append("others")
-    rows_by_cells = share(
-        (tuple(_format_unchanged_cell(entry, group) for group in groups) or ((),), entry.name) for entry in entries
-    )
-    rows = [(_join_names(names), *cells[: len(groups)]) for cells, names in rows_by_cells]
-    return Table(("workload", *columns), rows)
+    cells = [(tuple(_format_unchanged_cell(entry, kind) for kind in kinds), entry.name) for entry in entries]
+    rows = [(_join_names(names), *row) for (row,), names in share(((row,), name) for row, name in cells)]
+    return Table(("workload", *map(kind_words, kinds)), rows)
 
 
-def _format_unchanged_cell(entry: WorkloadSection, kinds: Sequence[Kind]) -> Words:
+def _format_unchanged_cell(entry: WorkloadSection, kind: Kind) -> Words:
     """Return a line for each axis; ``0`` for a workload without such collectives."""
     words: list[str] = []
     for line in entry.lines:
-        if line.kind in kinds:
-            kind = f"{kind_words(line.kind)} " if len(kinds) > 1 else ""
-            words += ["\n", kind, *format_volume(line, line.base), " on ", *name_axis(line.axis, line.group_size)]
+        if line.kind == kind:
+            words += ["\n", *format_volume(line, line.base), " on ", *name_axis(line.axis, line.group_size)]
     return tuple(words[1:]) or ("0",)
 
 
 def _name_unchanged_lines(entries: Sequence[WorkloadSection]) -> list[Words]:
     """Return a sentence that names the unchanged collectives of ``entries``, which are workloads with changes."""
-    unchanged = dict.fromkeys(
-        (kind_words(line.kind), clip(line.axis, AXIS_CHARACTERS))
-        for entry in entries
-        for line in entry.lines
-        if not line.changed
-    )
-    words: list[str] = []
-    for kind, axis in list(unchanged)[:MAX_LISTED]:
-        words += [f", {kind} ", Name(axis)] if words else [f"{kind} ", Name(axis)]
-    more = f" and {len(unchanged) - MAX_LISTED} more" if len(unchanged) > MAX_LISTED else ""
+    lines = [line for entry in entries for line in entry.lines if not line.changed]
+    names = list(dict.fromkeys(f"{kind_words(line.kind)} {clip(line.axis, AXIS_CHARACTERS)}" for line in lines))
     scope = "this workload" if len(entries) == 1 else "these workloads"
-    return [(f"Unchanged in {scope}: ", *words, f"{more}.")] if words else []
+    return [(f"Unchanged in {scope}: ", *list_names(names), ".")] if names else []
 
 
 def _name_unchanged_workloads(check: Check) -> list[Words]:
     """Return a sentence for each status: the workloads with this status whose collectives did not change."""
     unchanged = share((entry.status, entry.name) for entry in check.entries if entry.judged and not entry.changed)
-    return [
-        (f"{ICONS[status]} No collective changed in ", *list_names(names, MAX_LISTED), ".")
-        for status, names in unchanged
-    ]
+    return [(f"{ICONS[status]} No collective changed in ", *list_names(names), ".") for status, names in unchanged]
 
 
 def _join_names(names: Sequence[str], sign: str = "") -> Words:
@@ -237,11 +215,7 @@ def tabulate_step_times(check: Check) -> list[Block]:
 
 
 def _format_cells(entry: WorkloadSection, throughput: Throughput, thresholds: Thresholds) -> tuple[Words, ...]:
-    """Return the cells of a workload's row.
-
-    The step times are medians. A note says so if only the mean decided. A comparison with stored sessions has no pairs,
-    and base's step time is that of the stored sessions.
-    """
+    """The step times are medians. A comparison with stored sessions has no pairs, and main's step time as base's."""
     pairs = "none" if throughput.by == "stored" else ""
     if throughput.pairs or throughput.void_pairs:
         pairs = str(throughput.pairs) + (f", and {throughput.void_pairs} void" if throughput.void_pairs else "")

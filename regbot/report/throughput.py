@@ -181,15 +181,13 @@ def _describe_undecided_decision(section: Throughput, fail_limit: str, pass_limi
     the pairs is then in the line below the numbers, so it is left out here."""
     if not (cause := describe_undecided(section)):
         return "undecided"
-    open_summaries = [test.summary for test in section.tests if test.decision == "undecided"]
     # The tests may all decide, although the section does not: for example, without a steady state.
-    is_interval_open = bool(open_summaries) or not section.tests
+    is_interval_open = not section.tests or any(test.decision == "undecided" for test in section.tests)
     is_withheld = is_gate_contradicted(section) or section.decision_without_luck or section.pass_withheld
     if is_withheld or not is_interval_open:
         return f"undecided: {cause}"
-    interval_words = "the interval of the mean step" if open_summaries == ["mean"] else "the interval"
     open_questions = f"to prove a slowdown above {fail_limit} (FAIL) or to rule out one of {pass_limit} (PASS)"
-    return f"undecided: {interval_words} is too wide {open_questions}"
+    return f"undecided: the interval is too wide {open_questions}"
 
 
 def describe_undecided(section: Throughput) -> str:
@@ -242,28 +240,24 @@ def explain_section(section: Throughput) -> Words:
         return ()
     # The first reason of an undecided section only repeats the estimate and the interval.
     further_reasons = section.reasons[1 : MAX_FURTHER_REASONS + 1] if answer is ThroughputAnswer.UNDECIDED else []
-    reasons = [clip(reason, REASON_CHARACTERS) for reason in further_reasons or section.reasons[:1]]
-    return (UntrustedText(". ".join(reason.rstrip(".") for reason in reasons) if further_reasons else reasons[0]),)
+    reasons = [clip(reason, REASON_CHARACTERS).rstrip(".") for reason in further_reasons or section.reasons[:1]]
+    return (UntrustedText(". ".join(reasons)),)
 
 
 def _explain_pass(section: Throughput) -> Words:
     """Return why this measurement could prove that there is no slowdown: the noise of its pairs or of the stored
-    sessions was small, or the improvement is large enough for this noise. Return () if the noise is unknown."""
+    sessions was small. Return () if the noise is unknown."""
+    pairs = count(section.pairs, "pair")
     if section.by == "look0" and section.class_noise is not None:
         sd = size(100 * section.class_noise.median_sd)
         cause = f"the change varies by only {sd} between stored pairs of this node class"
-        return (f"{count(section.pairs, 'pair')} were enough, because {cause}",)
-    if not section.tests:
-        return ()
-    sd = size(max(test.sd_pct for test in section.tests))
-    if section.by == "pairs":
+        return (f"{pairs} were enough, because {cause}",)
+    sd = size(max((test.sd_pct for test in section.tests), default=0.0))
+    if section.tests and section.by == "pairs":
         exception = ", apart from the slow launches" if section.slow_launches else ""
         void = f"; {count(section.void_pairs, 'void pair')} left out" if section.void_pairs else ""
-        cause = f", because the change varies by only {sd} from pair to pair"
-        if section.decision == "improved" and (deciding_test := select_deciding_test(section)) is not None:
-            cause = f" for a change of this size, which varies by {size(deciding_test.sd_pct)} from pair to pair"
-        return (f"{count(section.pairs, 'pair')} were enough{cause}{exception}{void}",)
-    if section.by == "stored":
+        return (f"{pairs} were enough, because the change varies by only {sd} from pair to pair{exception}{void}",)
+    if section.tests and section.by == "stored":
         return (f"no pairs were needed, because the step time varies by only {sd} between the stored sessions",)
     return ()
 

@@ -27,11 +27,10 @@ from regbot.report.quantities import milliseconds, with_interval
 from regbot.report.state import Check, State, prepare_check
 from regbot.report.tables import Block, Items, Log, Table, compare_collectives, name_axis, share, tabulate_step_times
 from regbot.report.throughput import format_change, select_mean_only_test
-from regbot.report.workload_section import TimedRun, WorkloadSection, kind_words
+from regbot.report.workload_section import TimedRun, kind_words
 
-MAX_SETTINGS = 3
-"""Largest number of changed settings that are shown for a workload above the findings. A fold has all of them."""
-MAX_NAMES = 6
+MAX_SETTINGS = 8
+"""Largest number of changed settings that are shown for a workload."""
 MAX_LOGS = 20
 MAX_RANKS = 128
 
@@ -90,6 +89,7 @@ def build_view(verdict: Verdict, session: Session, *, is_self_reported: bool = F
     reported the result, so the answer about trust refers to the note that says so."""
     check = prepare_check(verdict, session)
     tables = [compare_collectives(check), tabulate_step_times(check)]
+    has_other_operators = check.state is State.UNCHANGED and any(entry.has_other_operators for entry in check.entries)
     findings = share_findings(verdict.workloads)
     warnings = dict.fromkeys([*verdict.warnings, *session.header.warnings])
     return View(
@@ -102,8 +102,8 @@ def build_view(verdict: Verdict, session: Session, *, is_self_reported: bool = F
         overview=tabulate_workloads(verdict),
         tables=[block for blocks in (tables[::-1] if check.state in _TIMED_STATES else tables) for block in blocks],
         stored=Items(list_stored(verdict)),
-        unmeasured=list_unmeasured(verdict, session.header, has_other_operators=check.has_only_other_operators),
-        settings=list(_list_settings(check)) if findings else [],
+        unmeasured=list_unmeasured(verdict, session.header, has_other_operators=has_other_operators),
+        settings=list(_list_settings(check)),
         findings=findings,
         steps=advise_next_steps(check),
         warnings=[(UntrustedText(clip(warning, 400)),) for warning in warnings],
@@ -116,15 +116,14 @@ def _sign_answer(
     check: Check, answer: wording.QuestionAnswer, is_self_reported: bool
 ) -> tuple[str, wording.QuestionAnswer]:
     if is_self_reported and answer.topic == "Trust" and answer.status == "PASS":
-        return "🔎", wording.QuestionAnswer(answer.question, answer.topic, None, "self-reported, see above")
+        return "🔎", wording.QuestionAnswer(answer.topic, None, "self-reported, see above")
     if check.state is State.NOT_JUDGED and answer.topic == "Sharding":
         return wording.icon(check), answer
     return "" if answer.status is None else wording.ICONS[answer.status], answer
 
 
 def _describe_arms(base: Arm, head: Arm) -> Words:
-    """Return the commits of both arms with their overrides, and head's subject. If both arms are the same commit with
-    different overrides, the commit is named once."""
+    """Return both commits and head's subject. If both arms are one commit, it is named once."""
     subject = (" ", Name(head.subject)) if head.subject else ()
     if base.commit == head.commit and base.overrides and head.overrides:
         settings = (Name(wording.overrides(base)), " → ", Name(wording.overrides(head)))
@@ -153,8 +152,7 @@ def tabulate_workloads(verdict: Verdict) -> Table:
 
 
 def _format_throughput(section: Throughput | None) -> str:
-    """Return status, change and interval of the step time, such as ``FAIL +46.7% [+38.2, +55.9]``. The change is that
-    of the median step, or of the mean step if only the mean decided."""
+    """Return ``FAIL +46.7% [+38.2, +55.9]``: the change of the median, or of the mean if only the mean decided."""
     if section is None:
         return "-"
     if mean := select_mean_only_test(section):
@@ -181,21 +179,19 @@ def list_stored(verdict: Verdict) -> list[Words]:
     collectives = [(describe_stored_collectives(item.collectives), name) for name, item in stored if item.collectives]
     lines = [*times, *share(collectives)]
     start: Words = (STRONG, "Not part of the verdict", STRONG, ", ")
-    return [(*start, *list_names(names, MAX_NAMES), ": ", *words) for words, names in lines]
+    return [(*start, *list_names(names), ": ", *words) for words, names in lines]
 
 
 def _list_settings(check: Check) -> Iterator[Words]:
-    changes = [(change, entry.name) for entry in check.entries for change in _list_config_changes(entry)[:MAX_SETTINGS]]
+    changes = []
+    for entry in check.entries:
+        differing = entry.verdict.sharding.config_changes if entry.verdict.sharding else {}
+        for key, values in list(differing.items())[:MAX_SETTINGS]:
+            old, new = ("absent" if value is None else str(value) for value in values)
+            changes.append(((key, old, new), entry.name))
     for (key, old, new), names in share(changes):
-        where = (" in ", *list_names(names, MAX_NAMES)) if len(names) < len(check.entries) else ()
-        yield ("Setting ", *key, ": ", *old, " → ", *new, *where)
-
-
-def _list_config_changes(entry: WorkloadSection) -> list[tuple[Words, Words, Words]]:
-    """Return the name and both values of each setting that differs between the arms."""
-    changes = entry.verdict.sharding.config_changes if entry.verdict.sharding else {}
-    texts = [(key, *("absent" if value is None else str(value) for value in values)) for key, values in changes.items()]
-    return [((Name(key),), (Name(old),), (Name(new),)) for key, old, new in texts]
+        where = (" in ", *list_names(names)) if len(names) < len(check.entries) else ()
+        yield ("Setting ", Name(clip(key, 60)), ": ", Name(clip(old, 60)), " → ", Name(clip(new, 60)), *where)
 
 
 def describe_finding(item: SharedFinding, check: Check) -> Words:
@@ -204,9 +200,9 @@ def describe_finding(item: SharedFinding, check: Check) -> Words:
     sign = wording.icon(check) if check.state is State.NOT_JUDGED else wording.ICONS[finding.status]
     words: list[str] = [f"{sign} ", STRONG, UntrustedText(clip(finding.pattern, 160)), STRONG]
     words += [" on axis ", Name(clip(finding.axis, 60))]
-    words += [" in ", *list_names(item.modules, MAX_NAMES)] if item.modules else []
+    words += [" in ", *list_names(item.modules)] if item.modules else []
     if len(item.workloads) < len(check.entries):
-        words += ["\n", *list_names(item.workloads, MAX_NAMES)]
+        words += ["\n", *list_names(item.workloads)]
     words += ["\n", *item.text]
     if finding.accepted is not None:
         words += ["\nAccepted with the declared reason: ", Name(clip(finding.accepted, 400))]
@@ -230,7 +226,6 @@ def _list_folds(check: Check) -> list[Fold]:
         Fold("Ends of the logs", list(_list_logs(check))),
         Fold("All collectives, with phase and role", list(_list_collectives(check))),
         Fold("Modelled wire time (a model, not a measurement)", _tabulate_wire_times(check)),
-        Fold("Configuration that differs", list(_list_configuration(check))),
         Fold("Can this be trusted: code, backends, counter", list(_list_trust(check))),
         Fold("Step times, run by run", list(_list_timed_runs(check))),
         Fold("Step times, rank by rank", list(_list_ranks(check)), in_comment=False),
@@ -260,7 +255,7 @@ def _list_collectives(check: Check) -> Iterator[Block]:
             (tuple(_format_row(row) for row in entry.rows if row.changed is changed), entry.name) for entry in judged
         )
         for cells, names in share(rows):
-            yield (*list_names(names, MAX_NAMES), end if is_changed else "")
+            yield (*list_names(names), end if is_changed else "")
             yield Table(columns, cells)
 
 
@@ -291,12 +286,6 @@ def _tabulate_wire_times(check: Check) -> list[Block]:
     return [(note,), Table(("workload", "base", "head", "change"), rows)] if rows else []
 
 
-def _list_configuration(check: Check) -> Iterator[Block]:
-    for rows, names in share((tuple(_list_config_changes(entry)), entry.name) for entry in check.entries):
-        yield list_names(names, MAX_NAMES)
-        yield Table(("setting", "base", "head"), rows)
-
-
 def _list_trust(check: Check) -> Iterator[Block]:
     """Yield the reasons and facts that tell whether the runs can be trusted."""
     facts = [
@@ -310,7 +299,7 @@ def _list_trust(check: Check) -> Iterator[Block]:
         for entry in check.entries
     ]
     for items, names in share(facts):
-        yield list_names(names, MAX_NAMES)
+        yield list_names(names)
         yield Items(items)
 
 

@@ -1,22 +1,11 @@
 """Always-valid confidence interval, for pairs that somebody requests after seeing a verdict.
 
-The alpha of the paired test covers three looks only. Somebody who requests more runs until the verdict is favourable
-would eventually get a false verdict, however small the error of one look is. The interval in this module may be
-computed after every pair, without limit: with probability 1 - alpha, all of these intervals contain the true mean.
-
-The interval is a confidence sequence (Lai 1976; Wang and Ramdas 2023). The evidence against a mean m after n pairs is a
-mixture of likelihood ratios. The mixture is over mean / sd, normal around 0 with variance 1 / ``PRIOR_PAIRS``, and over
-sd, with the scale-invariant density 1 / sd. If m is the true mean, the evidence is a martingale with initial value 1.
-The probability that it ever reaches 1 / alpha is therefore at most alpha (Ville). The interval contains all m whose
-evidence is below 1 / alpha. The price is width: at 20 pairs the interval is 1.4 times as wide as the t interval of one
-look at the same alpha.
-
-Single launches that are far slower than the others are left out as in the paired test (``slow_launches``). If launches
-are left out, the evidence is no martingale; ``benchmarks/error_rates.py`` measures the error.
-
-The interval makes the assumptions of the paired test. It also assumes normal log-ratios at every number of pairs, and
-that pairs of different sessions have the same distribution. ``benchmarks/error_rates.py`` measures the error on nodes
-whose noise is not normal.
+With probability 1 - alpha, the intervals after every pair, without limit, all contain the true mean. The interval is a
+confidence sequence (Lai 1976; Wang and Ramdas 2023): a mixture of likelihood ratios over mean / sd, normal around 0
+with variance 1 / ``PRIOR_PAIRS``, and over sd, with density 1 / sd. By Ville's inequality, the evidence against the
+true mean reaches 1 / alpha with probability alpha at most. At 20 pairs the interval is 1.4 times as wide as the t
+interval of one look at the same alpha. If slow launches are left out, the evidence is no martingale;
+``benchmarks/error_rates.py`` measures the error.
 """
 
 import math
@@ -30,20 +19,13 @@ ANYTIME_ALPHA = 0.01
 """Two-sided error over all requests for more runs. It is divided among the primary tests of the check."""
 
 PRIOR_PAIRS = 1.0
-"""Scale of the mixture: the prior on mean / sd has the weight of this many pairs. At alpha 0.005 (one workload), no
-other scale gives a narrower interval at 20 pairs (a full session of 12 pairs, and eight more). From 12 to 60 pairs the
-interval is at most 3% wider than with the best scale. The interval is finite from 8 pairs on (from 6 pairs on at alpha
-0.01).
-"""
+"""Scale of the mixture: the prior on mean / sd has the weight of this many pairs. From 12 to 60 pairs the interval is
+at most 3% wider than with the best scale. It is finite from 8 pairs on at alpha 0.005 (one workload)."""
 
 
 def anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
-    """Return the interval of the mean log-ratio after these pairs, valid at level 1 - ``alpha`` at every look.
-
-    With n pairs, mean xbar, sum of squared deviations V and c = ``PRIOR_PAIRS``, the evidence against a mean m is
-    sqrt(c / (n + c)) ((1 + R) / (1 + R c / (n + c)))^(n/2), where R = n (xbar - m)^2 / V. The ends of the interval are
-    the two m whose evidence is 1 / alpha. With few pairs the evidence stays below 1 / alpha for any R; low and high are
-    then -inf and inf. Raises ValueError for fewer than two pairs, or a log-ratio that is not finite.
+    """Return the interval of the mean log-ratio after these pairs, valid at level 1 - ``alpha`` at every look. With few
+    pairs, low and high are -inf and inf. Raises ValueError for fewer than two pairs, or a log-ratio that is not finite.
     """
     t_interval = interval(log_ratios, alpha)  # for its mean and standard deviation
     estimate, sd, pairs = t_interval.estimate, t_interval.sd, t_interval.pairs
@@ -54,12 +36,8 @@ def anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
 
 
 def robust_anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
-    """Return the always-valid interval without slow launches.
-
-    If there are at least 8 pairs and one of them is far from the others, the largest and the smallest log-ratios are
-    left out. With h pairs left, the half width is that of ``anytime_interval`` for h pairs, with sqrt(h) times the
-    standard error of the trimmed mean in place of the standard deviation. Otherwise this is ``anytime_interval``.
-    """
+    """Return the always-valid interval without slow launches, as ``paired.look_interval`` leaves them out. With h pairs
+    left, sqrt(h) times the standard error of the trimmed mean takes the place of the standard deviation."""
     pairs = len(log_ratios)
     trimmed = trimmed_pairs(pairs)  # pairs to leave out at each end; 0 for fewer than 8 pairs
     if not trimmed or not find_outliers(log_ratios):
@@ -78,12 +56,8 @@ def decide_anytime(
     thresholds: Thresholds,
     luck: SharedLuck | None = None,
 ) -> SequentialTest:
-    """Judge all pairs by always-valid intervals, one for each summary.
-
-    The arguments have the same meaning as in ``paired.sequential_test``. There are no looks, so all pairs are used. An
-    infinite interval is undecided. If head has more slow launches than base, head passes only if the intervals of all
-    pairs, slow ones included, pass it too. Raises ValueError for fewer than two pairs, or summaries of unequal length.
-    """
+    """Judge all pairs by always-valid intervals. The arguments have the same meaning as in ``paired.sequential_test``.
+    An infinite interval is undecided."""
     count_pairs(log_ratios, primary_tests)
     alpha = ANYTIME_ALPHA / primary_tests
     return judge_pairs(
@@ -96,13 +70,11 @@ def decide_anytime(
 
 
 def _half_width(pairs: int, alpha: float) -> float:
-    """Return half the width of the always-valid interval, in standard deviations of a pair; inf if there are too few
-    pairs.
+    """Return half the width of the interval, in standard deviations of a pair; inf if there are too few pairs.
 
-    The evidence of ``anytime_interval`` equals 1 / alpha at the ends of the interval. With ``share`` = c / (n + c),
-    this equation is (1 + R) / (1 + R share) = max_ratio, so R = (max_ratio - 1) / (1 - max_ratio share). R belongs to
-    the distance d from the mean with R = n d^2 / ((n - 1) sd^2), and d / sd is returned.
-    """
+    With n pairs, mean xbar, sum of squared deviations V, ``share`` = c / (n + c) and c = ``PRIOR_PAIRS``, the evidence
+    against a mean m is sqrt(share) ((1 + R) / (1 + R share))^(n/2), where R = n (xbar - m)^2 / V. At the ends it is 1 /
+    alpha."""
     share = PRIOR_PAIRS / (pairs + PRIOR_PAIRS)
     max_ratio = (1 / (alpha * math.sqrt(share))) ** (2 / pairs)
     if max_ratio * share >= 1:  # no R solves the equation

@@ -1,12 +1,9 @@
 """Luck of an arm: part of its speed is drawn once, for example by autotuning into a compiler cache.
 
 All pairs that use the same caches share this luck, so their variance does not show it. Each new pair of caches is a
-*draw*. A session draws anew for every look, so a full session has three draws. Placebo sessions do the same, with
-separate caches for both arms. Their draws therefore scatter more than the pairs within a draw explain, and this excess
-is the luck. If no calibration has measured the luck, ``ASSUMED_LUCK`` takes its place.
-
-The size of the luck is given as the standard deviation of one arm on the log scale. For the log-ratio of two arms it is
-sqrt(2) times as large. ``benchmarks/arm_luck.py`` simulates the error rates.
+*draw*; a session draws anew for every look. The draws of placebo sessions scatter more than the pairs within a draw
+explain, and this excess is the luck. It is given as the standard deviation of one arm on the log scale; for the
+log-ratio of two arms it is sqrt(2) times as large. ``benchmarks/arm_luck.py`` simulates the error rates.
 """
 
 import math
@@ -32,22 +29,15 @@ MAX_LUCK = 0.005
 
 ASSUMED_LUCK = 0.004
 """Luck of an arm by which intervals are widened if no calibration has measured it. With this value, the error rates of
-a session hold up to a luck of ``MAX_LUCK``, because the error of an interval is a fraction of the error of a session.
-With 0.0035 they do not hold (``benchmarks/arm_luck.py``).
-"""
+a session hold up to ``MAX_LUCK``; with 0.0035 they do not (``benchmarks/arm_luck.py``)."""
 
 CHANCE = 0.03
-"""Significance level of the F test for luck. If chance explains the scatter between draws at this level, the estimate
-does not widen intervals. Luck that is too small for this test is covered by the factors that widen the intervals of all
-looks."""
+"""Significance level of the F test for luck. Luck that chance explains at this level does not widen intervals."""
 
 SHARED_NOISE = 0.25
 """If neighbouring placebo pairs are correlated by more than this, an estimate widens intervals even if chance may
-explain it.
-
-Noise that lasts longer than one pair makes pairs correlated. The pairs of a draw have this noise in common, as they
-have their luck in common, so the estimate of luck includes it. Without this limit, calibrations of 20 pairs miss too
-much of a correlation of 0.5 (``benchmarks/disturbed_sessions.py``)."""
+explain it. Noise that lasts longer than one pair is shared by the pairs of a draw, as their luck is
+(``benchmarks/disturbed_sessions.py``)."""
 
 
 @dataclass(frozen=True)
@@ -84,34 +74,26 @@ class SharedLuck:
 
     @property
     def is_assumed(self) -> bool:
-        """Whether ``sd`` is ``ASSUMED_LUCK``, because no calibration has measured the luck."""
         return self.df is None
 
     @classmethod
     def assume(cls, draws: Sequence[Hashable]) -> "SharedLuck":
-        """Return the luck to assume if no calibration has measured it."""
         return cls(sd=ASSUMED_LUCK, df=None, draws=draws)
 
     def sd_of_mean(self, pairs: int) -> float:
-        """Return the standard deviation that luck adds to the mean of the first ``pairs`` log-ratios.
-
-        A draw with k pairs adds k times its luck to the sum of the log-ratios. Its variance is 2 sd^2, because both
-        arms have luck.
-        """
+        """Return the standard deviation that luck adds to the mean of the first ``pairs`` log-ratios. Both arms have
+        luck."""
         pairs_by_draw = Counter(self.draws[:pairs])
         return math.sqrt(2 * sum(count**2 for count in pairs_by_draw.values())) * self.sd / pairs
 
 
 def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float = 0.0) -> LuckEstimate | None:
-    """Estimate the luck of an arm from the log-ratios of placebo pairs, one list for each draw.
+    """Estimate the luck of an arm from the log-ratios of placebo pairs, one list for each draw, by a one-way analysis
+    of variance with the known mean 0.
 
-    ``neighbour_correlation``: correlation of neighbouring pairs of a session, 0 if unknown.
-
-    This is a one-way analysis of variance with the known mean 0. If there is no luck, the mean square between draws
-    divided by the mean square within draws has an F distribution. The interval follows from this distribution. Pairs
-    with a slow launch are left out. Returns None if there are fewer than ``MIN_DRAWS`` draws of two or more pairs, or
-    if there is no noise within the draws.
-    """
+    ``neighbour_correlation``: correlation of neighbouring pairs of a session, 0 if unknown. Pairs with a slow launch
+    are left out. Returns None if there are fewer than ``MIN_DRAWS`` draws of two or more pairs, or no noise within
+    them."""
     kept_draws = [draw for draw in _without_slow_launches(draws) if len(draw) > 1]
     df_between, pairs = len(kept_draws), sum(map(len, kept_draws))
     df_within = pairs - df_between
@@ -124,10 +106,7 @@ def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float
     mean_square_between = squares_between / df_between
 
     def luck_at(f_quantile: float) -> float:
-        """Return the luck with which the observed ratio of the mean squares is the quantile ``f_quantile``.
-
-        Luck raises the mean square between draws by 2 sd^2 (two arms) times the mean number of pairs of a draw.
-        """
+        """Return the luck with which the observed ratio of the mean squares is the quantile ``f_quantile``."""
         excess = mean_square_between / f_quantile - mean_square_within
         return math.sqrt(max(0.0, excess) * df_between / pairs / 2)
 
@@ -143,7 +122,6 @@ def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float
 
 
 def _without_slow_launches(draws: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Return the draws without the pairs that have a slow launch. All pairs together show which ones are far off."""
     values = [value for draw in draws for value in draw]
     outliers = set(find_outliers(values)) if values else set()  # indices in ``values``
     kept_draws: list[list[float]] = []

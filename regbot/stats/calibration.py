@@ -1,15 +1,9 @@
 """Calibration: error rates of the gate on one node class, from placebo sessions.
 
-A placebo is a session whose base and head are the same commit. It is run and judged like any other session. If its
-verdict is a regression or an improvement, that is a false flag. If its interval does not contain 0, the interval does
-not cover the true effect. A few placebos prove little: 20 without a false flag still allow a rate of 14%, 60 allow 5%
-(one-sided 95%). Therefore every rate has exact bounds (Clopper and Pearson 1934).
-
-The gate stops deciding only if placebos prove that its error is too high, or that pairs depend on each other more than
-the paired test tolerates. A new gate decides before there are any placebos, because the paired test estimates the
-variance from the session itself and needs no constant of the node.
-
-``resample_sessions`` gives an early, optimistic estimate from placebo pairs before there are placebo sessions.
+A placebo is a session whose base and head are the same commit. A verdict of a regression or an improvement is a false
+flag. A few placebos prove little: 20 without a false flag still allow a rate of 14%. Therefore every rate has exact
+bounds (Clopper and Pearson 1934), and the gate stops deciding only if placebos prove that its error is too high, or
+that pairs depend on each other more than the paired test tolerates.
 """
 
 import math
@@ -22,21 +16,17 @@ from scipy.special import betaincinv, gammaincinv
 from regbot.records.verdict import Decision
 from regbot.stats.arm_luck import MAX_LUCK, LuckEstimate
 from regbot.stats.correlation import MAX_CORRELATION, CorrelationEstimate
-from regbot.stats.paired import LOOKS, Thresholds, sequential_test
+from regbot.stats.paired import LOOKS, Thresholds, count_pairs, sequential_test
+from regbot.stats.summary import mean_and_squares
 
 MAX_FALSE_FLAGS = 0.05
 MIN_COVERAGE = 0.95
-"""Rates that the gate promises for a session: the maximum rate of false alarms, and the minimum coverage of the
-intervals. See ``paired.LOOK_ALPHA``.
-"""
+"""Rates that the gate promises for a session: the maximum rate of false alarms, and the minimum coverage."""
 
 RESAMPLED_SESSIONS = 2000
-"""Number of sessions that ``resample_sessions`` simulates."""
 RESAMPLING_SEED = 20260803
 BLOCK_PAIRS = 2
-"""Pairs of one ABBA or BAAB block. The pairs of a block are resampled together, because a drift cancels within the
-block.
-"""
+"""Pairs of one block. They are resampled together, because a drift cancels within the block."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +41,7 @@ class RateEstimate:
 
     @classmethod
     def from_counts(cls, count: int, total: int) -> "RateEstimate":
-        """Return the rate with its interval. Raises ValueError if ``count`` is negative or exceeds ``total``."""
+        """Return the rate with its interval."""
         low, high = rate_bounds(count, total)
         return cls(count, total, low, high)
 
@@ -71,13 +61,8 @@ class ResampledSessions:
 
 
 def rate_bounds(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
-    """Return Clopper and Pearson's two-sided interval for the rate ``count`` / ``total``. Its coverage is at least
-    ``level``.
-
-    Returns (0, 1) if ``total`` is 0. Raises ValueError for a ``count`` outside of [0, ``total``], or a ``level``
-    outside of (0, 1).
-    """
-    _check_rate(count, total, level)
+    """Return Clopper and Pearson's two-sided interval for the rate ``count`` / ``total``; (0, 1) if ``total`` is 0. Its
+    coverage is at least ``level``."""
     tail = (1 - level) / 2
     low = 0.0 if count == 0 else float(betaincinv(count, total - count + 1, tail))
     return low, rate_upper_bound(count, total, 1 - tail)
@@ -85,7 +70,6 @@ def rate_bounds(count: int, total: int, level: float = 0.95) -> tuple[float, flo
 
 def rate_upper_bound(count: int, total: int, level: float = 0.95) -> float:
     """Return Clopper and Pearson's one-sided upper bound for the rate ``count`` / ``total`` at ``level``."""
-    _check_rate(count, total, level)
     return 1.0 if count == total else float(betaincinv(count + 1, total - count, level))
 
 
@@ -97,37 +81,21 @@ def resample_sessions(
     sessions: int = RESAMPLED_SESSIONS,
     seed: int = RESAMPLING_SEED,
 ) -> ResampledSessions:
-    """Simulate sessions with a true ``effect``, a log-ratio, from a pool of placebo pairs, and judge them.
+    """Simulate full sessions with a true ``effect``, a log-ratio, from whole blocks of a pool of placebo pairs, and
+    judge them.
 
-    The result is available early but optimistic, because the pool contains only the days and the rare slow runs that
-    happened to be measured. The result is also uncertain: from 20 pairs, the estimated coverage varies from 0.90 to
-    1.00 on nodes whose coverage is 0.98. Use it for planning. Do not pass it to ``contradiction``, which needs sessions
-    that were really run.
-
-    ``placebo`` has the log-ratios of placebo pairs by summary, in session order, two pairs per block. An odd pair at
-    the end is left out. ``primary_tests`` and ``thresholds`` are as in ``paired.sequential_test``. Each simulated
-    session has 12 pairs: whole blocks are drawn with replacement, ``effect`` is added to every log-ratio, and
-    ``paired.sequential_test`` judges the pairs. A fixed seed makes the result reproducible.
-
-    The pool is centred: its mean is subtracted, because otherwise the mean would be added to every effect. Base and
-    head are the same commit, so the mean is chance, or a fault of the node or the tool. The simulated sessions cannot
-    show a fault, but the interval of the placebo pairs shows it. Centring also removes part of the scatter. Therefore
-    deviations are multiplied by sqrt(m / (m - 1)) for m blocks.
-
-    Raises ValueError for fewer than two whole blocks, or summaries of unequal length.
-    """
-    lengths = {len(values) for values in placebo.values()}
-    if len(lengths) != 1:
-        raise ValueError("give at least one summary, and the same number of pairs for each summary")
-    pool_blocks = lengths.pop() // BLOCK_PAIRS
+    The result is for planning. It is optimistic, because the pool contains only the days that happened to be measured:
+    do not pass it to ``contradiction``. From 20 pairs, the estimated coverage varies from 0.90 to 1.00 on nodes whose
+    coverage is 0.98. ``placebo`` has the log-ratios by summary, in session order. The pool is centred, because base and
+    head are the same commit, and its deviations are multiplied by sqrt(m / (m - 1)) for m blocks. Raises ValueError for
+    fewer than two whole blocks, or summaries of unequal length."""
+    pool_blocks = count_pairs(placebo, primary_tests) // BLOCK_PAIRS
     if pool_blocks < 2:
         raise ValueError(f"resampling needs 2 whole blocks of {BLOCK_PAIRS} placebo pairs; there are {pool_blocks}")
     stretch = math.sqrt(pool_blocks / (pool_blocks - 1))  # restores the scatter that centring removes
     pools = {}
     for name, values in placebo.items():
         log_ratios = np.asarray(values[: pool_blocks * BLOCK_PAIRS], dtype=float)
-        if not np.isfinite(log_ratios).all():
-            raise ValueError("a log-ratio is not finite")
         shifted = effect + stretch * (log_ratios - log_ratios.mean())
         pools[name] = shifted.reshape(pool_blocks, BLOCK_PAIRS)
     session_blocks = LOOKS[-1] // BLOCK_PAIRS  # blocks of a full session, which ends at the last look
@@ -148,18 +116,12 @@ def resample_sessions(
 
 
 def estimate_pair_sd(placebo: Sequence[float]) -> tuple[float, float, float]:
-    """Return the standard deviation of a pair and the low and high end of its 95% interval.
-
-    The interval uses the chi-square distribution and assumes normal log-ratios. With 20 pairs it reaches from -24% to
-    +46% of the estimate. Raises ValueError for fewer than two pairs, or a log-ratio that is not finite.
-    """
+    """Return the standard deviation of a pair and the ends of its 95% interval, for normal log-ratios. With 20 pairs it
+    reaches from -24% to +46% of the estimate. Raises ValueError for fewer than two pairs."""
     pairs = len(placebo)
     if pairs < 2:
         raise ValueError(f"a standard deviation needs 2 placebo pairs; there are {pairs}")
-    mean = math.fsum(placebo) / pairs
-    if not math.isfinite(mean):
-        raise ValueError("a log-ratio is not finite")
-    squares = 0.0 if min(placebo) == max(placebo) else math.fsum((x - mean) ** 2 for x in placebo)
+    _, squares = mean_and_squares(placebo)
     # The chi-square quantile with f degrees of freedom is 2 gammaincinv(f / 2, p).
     high_quantile, low_quantile = (2 * float(gammaincinv((pairs - 1) / 2, p)) for p in (0.975, 0.025))
     return math.sqrt(squares / (pairs - 1)), math.sqrt(squares / high_quantile), math.sqrt(squares / low_quantile)
@@ -171,16 +133,11 @@ def contradiction(
     correlations: Mapping[str, CorrelationEstimate | None] | None = None,
     luck: LuckEstimate | None = None,
 ) -> str:
-    """Return why the gate must not decide on this node class; '' if it may decide.
+    """Return why the gate must not decide on this node class; '' if it may decide. A proof needs a whole 95% interval
+    beyond the promised value.
 
-    The gate may decide until a calibration proves that it breaks its promises. A proof needs a whole 95% interval
-    beyond the promised value: one false flag among ten placebos does not prove a rate above 5%.
-
-    ``false_flags`` is the rate of false flags among placebo sessions. ``covered`` is the rate of sessions whose
-    interval contains the true effect, among sessions with a known effect (placebos, and sessions with an injected
-    slowdown). ``correlations`` has the correlations of placebo pairs, by a phrase that names the pairs, such as
-    "neighbouring pairs". ``luck`` is the luck of an arm.
-    """
+    ``covered`` is the rate of sessions with a known effect (placebos, injected slowdowns) whose interval contains it.
+    ``correlations`` is keyed by a phrase that names the pairs, such as "neighbouring pairs"."""
     if luck is not None and luck.low > MAX_LUCK:
         return (
             f"the speed of one commit is drawn with its compiler caches: the luck of an arm has a standard "
@@ -204,10 +161,3 @@ def contradiction(
                 f"{correlation.low:.2f}); the intervals hold up to {MAX_CORRELATION:g}"
             )
     return ""
-
-
-def _check_rate(count: int, total: int, level: float) -> None:
-    if not 0 <= count <= total:
-        raise ValueError(f"count is {count} and total is {total}; count must be between 0 and total")
-    if not 0 < level < 1:
-        raise ValueError(f"level {level} is not between 0 and 1")

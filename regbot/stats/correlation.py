@@ -1,9 +1,5 @@
 """Correlation of the pairs of placebo sessions. The paired test assumes that it is at most 0.2.
 
-Two correlations are estimated: of neighbouring pairs of a session (lag 1), and of the two pairs of one block. Noise
-that lasts longer than a pair makes them positive. Above 0.2, the interval of the mean is too narrow.
-``docs/statistics.md`` has the error rates under correlation.
-
 Base and head of a placebo are the same commit, so the true mean of the log-ratios is 0 and is not estimated. Pairs with
 a slow launch are left out, because two such pairs would dominate the estimate.
 """
@@ -11,7 +7,6 @@ a slow launch are left out, because two such pairs would dominate the estimate.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from scipy.special import ndtri
 
@@ -37,25 +32,18 @@ class CorrelationEstimate:
 
 
 def lag_correlation(sessions: Sequence[Sequence[float]]) -> CorrelationEstimate | None:
-    """Return the correlation of neighbouring pairs of a session. ``sessions`` has the log-ratios of each placebo
-    session in order. None if there are fewer than ``MIN_NEIGHBOURS`` products, or if all log-ratios are 0.
-    """
-    indices_by_session = [list(pairwise(range(len(session)))) for session in sessions]
-    return _correlate(indices_by_session, sessions)
+    """Return the correlation of neighbouring pairs of a session, in session order. None if there are fewer than
+    ``MIN_NEIGHBOURS`` products, or if all log-ratios are 0."""
+    return _correlate(sessions, first_distance=1)
 
 
 def block_correlation(sessions: Sequence[Sequence[float]]) -> CorrelationEstimate | None:
-    """Return the correlation of the two pairs of a block. The argument and the reasons for None are those of
-    ``lag_correlation``."""
-    indices_by_session = [[(first, first + 1) for first in range(0, len(session) - 1, 2)] for session in sessions]
-    return _correlate(indices_by_session, sessions)
+    """Return the correlation of the two pairs of a block, or None as ``lag_correlation``."""
+    return _correlate(sessions, first_distance=2)
 
 
-def _correlate(
-    indices_by_session: Sequence[Sequence[tuple[int, int]]], sessions: Sequence[Sequence[float]]
-) -> CorrelationEstimate | None:
-    """Return the correlation of log-ratios. ``indices_by_session`` has, for each session, the indices of every two
-    log-ratios to correlate.
+def _correlate(sessions: Sequence[Sequence[float]], first_distance: int) -> CorrelationEstimate | None:
+    """Return the correlation of neighbouring log-ratios, of which the first ones are ``first_distance`` apart.
 
     The estimate for n products x y of values with mean 0 is sum(x y) / (sum(x^2 + y^2) / 2). The interval is Fisher's:
     atanh of the estimate is roughly normal with the standard deviation 1 / sqrt(n - 1).
@@ -64,9 +52,11 @@ def _correlate(
     outliers = set(find_outliers(values)) if values else set()  # indices in ``values``
     factors: list[tuple[float, float]] = []  # x and y of each product
     start = 0  # index in ``values`` of the session's first log-ratio
-    for session, indices in zip(sessions, indices_by_session, strict=True):
+    for session in sessions:
         factors += [
-            (session[i], session[j]) for i, j in indices if start + i not in outliers and start + j not in outliers
+            (session[first], session[first + 1])
+            for first in range(0, len(session) - 1, first_distance)
+            if not outliers & {start + first, start + first + 1}
         ]
         start += len(session)
     squares = math.fsum(x * x + y * y for x, y in factors) / 2

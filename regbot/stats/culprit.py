@@ -1,22 +1,17 @@
 """Posterior over the commits of a range: which of them is the culprit of a slowdown?
 
-``next_run`` chooses the next run from this posterior. The points of a range are the commits along first parents, from
-good (point 0) to bad. Under hypothesis k, point k + 1 is the culprit: it and all later points are slower by one unknown
-effect. Under "none" all points are equally fast. The value of a run is the logarithm of its step time. The value is the
-sum of a level, the effect if the point is affected (contains the culprit), and noise. The noise is a contaminated
-Gaussian, whose outliers ``outlier_runs`` finds. Level, effect and noise are unknown and are integrated out. Their
-priors:
+The points of a range are the commits along first parents, from good (point 0) to bad. Under hypothesis k, point k + 1
+is the culprit: it and all later points are slower by one unknown effect. Under "none" all points are equally fast. The
+logarithm of a run's step time is the sum of a level, the effect if the point is affected, and noise: a contaminated
+Gaussian, whose outliers ``outlier_runs`` finds. Level, effect and noise are integrated out. Their priors:
 
     level    flat, one for each stratum (the runs of one node and session), so that nodes are never compared with
              each other
-    effect   positive, of unknown size: a mixture of Gaussians, evenly spaced on the log scale, between the smallest
-             slowdown worth finding and the largest
-    noise    a grid of standard deviations of a run that is no outlier, around the recorded one, as uncertain as an
-             estimate from its pairs; a wide grid if there is no record
+    effect   positive: a mixture of Gaussians, evenly spaced on the log scale, between the smallest slowdown worth
+             finding and the largest
+    noise    a grid of standard deviations around the recorded one; a wide grid if there is no record
 
-The model assumes a single culprit, independent runs within a stratum, and an effect that later commits do not remove. A
-second culprit is detected by testing the remainder of the range. ``benchmarks/bisect.py`` measures how often the answer
-is right.
+``benchmarks/bisect.py`` measures how often the answer is right.
 """
 
 import math
@@ -44,19 +39,14 @@ NOISE_RANGE = (0.001, 0.5)
 
 STATED_NOISE_PAIRS = 8
 """A noise that the user states counts as an estimate from this many pairs. If it were taken as exact, a search whose
-true noise is 1.5 times as large would name a wrong commit in nearly half of the cases.
-"""
+true noise is 1.5 times as large would name a wrong commit in nearly half of the cases."""
 
 NOISE_DEVIATIONS = np.linspace(-2.5, 4.0, 14)
-"""Grid of a recorded noise, in standard errors of its logarithm. The upper end is farther away, because the true noise
-is more likely to be much larger than the estimate than much smaller.
-"""
+"""Grid of a recorded noise, in standard errors of its logarithm."""
 
 MIN_REPEATS = 2
-"""Minimum number of repeated runs if no noise is on record. A run is repeated if its point was run before in the same
-stratum. Without repeats, the smallest noise of the grid fits the data best, and then any commit can look like the
-culprit.
-"""
+"""Minimum number of runs that repeat a point in the same stratum, if no noise is on record. Without repeats, the
+smallest noise of the grid fits best, and then any commit can look like the culprit."""
 
 
 class Sample(NamedTuple):
@@ -75,8 +65,7 @@ class CulpritModel:
     """Prior probability of each hypothesis; their sum is 1 minus ``no_culprit``."""
     effects: Floats
     widths: Floats
-    """Mean and standard deviation of each Gaussian of the effect's prior. All Gaussians have the same weight.
-    """
+    """Mean and standard deviation of each Gaussian of the effect's prior. All Gaussians have the same weight."""
     noises: Floats
     noise_prior: Floats
     """Possible standard deviations of a run, and the prior probability of each."""
@@ -122,16 +111,10 @@ def culprit_model(
     *,
     largest: float = MAX_EFFECT,
 ) -> CulpritModel:
-    """Return the model with priors for all unknowns.
-
-    ``weights`` are the relative prior probabilities of the hypotheses and need not sum to 1. ``no_culprit`` is the
-    prior probability that there is no culprit. ``smallest`` and ``largest`` are the limits of the effect, as
-    log-ratios. Raises ValueError if ``smallest`` or ``noise`` is not positive.
-
-    ``noise`` is the standard deviation of one run, None if it is unknown. ``pairs`` is the number of pairs that it was
-    estimated from. 0 pairs mean that the user stated the noise; it then counts as an estimate from
-    ``STATED_NOISE_PAIRS`` pairs.
-    """
+    """Return the model. ``weights`` are relative priors of the hypotheses. ``smallest`` and ``largest`` limit the
+    effect, as log-ratios. ``noise`` is the standard deviation of one run, None if unknown, and ``pairs`` the number of
+    pairs that it was estimated from; 0 if the user stated it. Raises ValueError if ``smallest`` or ``noise`` is not
+    positive."""
     if not 0 < smallest < math.inf:
         raise ValueError(f"the smallest effect is {smallest}; it must be positive")
     if noise is not None and not 0 < noise < math.inf:
@@ -230,11 +213,7 @@ class Strata(NamedTuple):
 
 
 def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPosterior:
-    """Return the posterior after ``samples``. Hypotheses that the samples do not distinguish form one group.
-
-    The computation has four steps: find the plausible sets of outliers; compute the joint posterior of set, group,
-    effect and noise on a grid; sum over the sets; compute the moments of the effect at the mean noise.
-    """
+    """Return the posterior after ``samples``, as a sum over the plausible sets of outliers."""
     table = _tabulate_runs(samples)
     # Hypotheses between two neighbouring measured points form a group.
     measured_before = np.searchsorted(table.points, np.arange(len(model.prior)), side="right")
@@ -307,11 +286,8 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
 
 
 def _log_positive(mean: Floats) -> Floats:
-    """Return the log probability that a Gaussian with this mean and sd 1 is positive.
-
-    Without this factor, the tails of the prior would allow negative effects, and a commit that made training faster
-    could be named as the culprit.
-    """
+    """Return the log probability that a Gaussian with this mean and sd 1 is positive. Without this factor, a commit
+    that made training faster could be named."""
     log_probability = np.zeros(mean.shape)
     is_below_zero_possible = mean < 6  # for a larger mean, the log probability is 0 within 1e-9
     log_probability[is_below_zero_possible] = log_ndtr(mean[is_below_zero_possible])
@@ -319,7 +295,6 @@ def _log_positive(mean: Floats) -> Floats:
 
 
 def _tabulate_runs(samples: Sequence[Sample]) -> RunTable:
-    """Return the runs as arrays, in the order of ``samples``."""
     strata = sorted({sample.stratum for sample in samples})
     rows = {name: row for row, name in enumerate(strata)}
     run_points = np.array([sample.point for sample in samples], dtype=np.intp)
@@ -331,12 +306,7 @@ def _tabulate_runs(samples: Sequence[Sample]) -> RunTable:
 
 
 def split_groups(model: CulpritModel, labels: NDArray[np.intp], group_mass: Floats, prior_mass: Floats) -> Floats:
-    """Return the probability of each hypothesis: the probability of its group, divided among the group's hypotheses in
-    proportion to their prior.
-
-    ``labels``: group of each hypothesis. ``group_mass`` and ``prior_mass``: posterior and prior probability of each
-    group.
-    """
+    """Return the probability of each hypothesis: that of its group, divided in proportion to the prior."""
     with np.errstate(invalid="ignore", divide="ignore"):
         ratio = np.where(prior_mass > 0, group_mass / prior_mass, 0.0)
     return model.prior * ratio[labels]

@@ -1,23 +1,15 @@
 """Detection of slow creep: is head slower than the anchor, night after night?
 
-Small slowdowns that pass the gate add up. Every night head is run beside the anchor's commit, in pairs on one node. A
-night is reduced to one number, the mean log-ratio of its pairs. Effects of node and session cancel in this number.
-Page's one-sided CUSUM (1954) sums the numbers of the nights. The sum restarts whenever the evidence for a slowdown
-falls to 0. It raises an alarm when it reaches a limit.
+Every night head is run beside the anchor's commit, in pairs on one node. A night is one number, the mean log-ratio of
+its pairs. Page's one-sided CUSUM (1954) sums these numbers, each divided by its own standard error, so that the same
+constants serve every node. It raises an alarm when it reaches a limit.
 
-The CUSUM assumes that head is not slower than the anchor before the creep begins. The number of each night is divided
-by its own standard error, so that the same constants serve every node. From a calibration of 20 pairs, the sd of a pair
-is known only to -24% and +46%. With an sd that is 30% too small, more than a quarter of all periods of 200 quiet nights
-would have a false alarm. So the calibrated sd is only a first guess, and the nights correct it.
+The calibrated sd of a pair is only a first guess, which the nights correct. Neighbouring nights may be correlated, so
+their correlation r is estimated, and the standard error of a night is multiplied by sqrt((1 + r) / (1 - r)), as for the
+long mean of an autoregressive process of order 1. Correlation beyond five nights is not seen.
 
-Nights may be correlated, for example if they run on one node that changes slowly. With a correlation of 0.3, a CUSUM of
-independent nights raises a false alarm in more than a third of these periods. So the correlation r of neighbouring
-nights is estimated, and the standard error of a night is multiplied by sqrt((1 + r) / (1 - r)). For an autoregressive
-process of order 1 this is the factor by which the sd of a long mean grows. Correlation beyond five nights is not seen.
-
-All values are on the log scale; positive means slower. Constants come from simulation with fixed seeds
-(``benchmarks/creep.py`` and ``benchmarks/error_rates.py`` repeat the simulation); ``docs/baselines.md`` has an
-example.
+All values are on the log scale; positive means slower. Constants come from simulation (``benchmarks/creep.py``,
+``benchmarks/error_rates.py``).
 """
 
 import math
@@ -31,61 +23,49 @@ from scipy.special import stdtrit
 from regbot.stats.paired import Interval
 
 NIGHT_PAIRS = 4
-"""Minimum number of pairs of a night: two ABBA blocks. With fewer pairs, drift would not cancel, or a single void pair
-would spoil the night.
-"""
+"""Minimum number of pairs of a night: two ABBA blocks."""
 
 SLACK = 0.5
-"""The parameter k of a CUSUM, in standard errors of a night. Only the part of a night's slowdown above k counts as
-evidence for a creep. As in a likelihood ratio test, a creep of 2 k is detected soonest.
-"""
+"""The parameter k of a CUSUM, in standard errors of a night: only the part of a slowdown above k counts. A creep of 2 k
+is detected soonest."""
 
 MIN_SLACK = 0.0025
 """Lower bound of k, log scale. Even on a quiet node, a quarter of a percent is not treated as a creep."""
 
 LIMIT = 8.0
-"""The parameter h of a CUSUM: the sum that raises an alarm, in standard errors of a night. At most one in 100 periods
-of 200 quiet nights has a false alarm, or one in 50 if the calibrated sd is 30% too small.
-"""
+"""The parameter h of a CUSUM, in standard errors of a night. At most one in 100 periods of 200 quiet nights has a false
+alarm, or one in 50 if the calibrated sd is 30% too small."""
 
 MAX_EXCESS = LIMIT / 2
-"""Cap: the sum exceeds its limit by at most this much. With this cap an alarm ends a week after the cause is fixed, and
-not months later.
-"""
+"""The sum exceeds its limit by at most this much, so that an alarm ends a week after the cause is fixed."""
 
 MAX_NIGHT_STEP = 2.5
 """A night changes the sum by at most this many standard errors, so that the sum cannot reach ``LIMIT`` within three
 nights."""
 
 SCALE_LAG = 5
-"""The differences of nights this far apart give the scale of a night. The differences of neighbouring nights would give
-a scale that is too small if the nights are correlated.
-"""
+"""The differences of nights this far apart give the scale of a night, because neighbouring nights may be correlated."""
 
 SCALE_NIGHTS = 10
-"""Weight of the calibrated sd in the running estimate: it counts as much as ten differences of nights."""
+"""Weight of the calibrated sd in the running estimate, in differences of nights."""
 
 MAX_NIGHT_DIFFERENCE = 3.0
 """Differences of nights are clipped at this many standard errors."""
 
 PRIOR_CORRELATION = 0.2
 PRIOR_CORRELATION_NIGHTS = 20
-"""The estimated correlation of neighbouring nights is shrunk towards ``PRIOR_CORRELATION``. The prior has the weight of
-this many differences.
-"""
+"""The estimated correlation is shrunk towards ``PRIOR_CORRELATION``, which has the weight of this many differences."""
 
 MAX_CORRELATION = 0.8
 """Upper limit of the estimated correlation. The lower limit is 0."""
 
 TARGET_ERROR = 0.005
 """Standard error of a night at which a creep of ten changes of +0.5% each is detected before it reaches +1.5%, in 19 of
-20 cases, if the nights are not correlated.
-"""
+20 cases."""
 
 BUDGET_NIGHTS = 7
-"""Number of nights in the interval of ``budget_interval``."""
 BUDGET_ALPHA = 0.05
-"""Two-sided error of this interval."""
+"""Number of nights in the interval of ``budget_interval``, and its two-sided error."""
 
 Night = tuple[float, int]
 """Mean log-ratio of head against the anchor over the valid pairs of one night, and the number of these pairs."""
@@ -96,21 +76,16 @@ class Creep:
     """Result of the CUSUM after the last night."""
 
     value: float
-    """The CUSUM: the sum over nights of the excess over the slack. It is summed in standard errors of a night and
-    converted to a log-ratio with the standard error of a night of ``NIGHT_PAIRS`` pairs."""
+    """The CUSUM, converted to a log-ratio with the standard error of a night of ``NIGHT_PAIRS`` pairs."""
     limit: float
-    """Value at which the alarm is raised, converted like ``value``. The limit changes with the estimated noise of the
-    nights.
-    """
+    """Value at which the alarm is raised, converted like ``value``."""
     alarm: bool
     """Whether the sum is at or above the limit now. The alarm lasts until the sum falls below the limit."""
     nights: int
-    """Number of all nights."""
     since: int | None
     """Index of the night at which the current rise begins; None if the sum is 0."""
     estimate: float | None
-    """Mean of the nights from ``since`` on, log scale: the creep so far. A rise begins with slow nights, so the
-    estimate of a recent rise is too high. ``budget_interval`` avoids this, because it uses a fixed number of nights.
+    """Mean of the nights from ``since`` on, log scale. It is too high for a recent rise, which begins with slow nights.
     """
     pair_sd: float
     """The sd of a pair after the last night: the calibrated sd, corrected by the differences of nights."""
@@ -126,7 +101,6 @@ class CusumState(NamedTuple):
     limit: float
     """Sum at which the alarm is raised, in the same unit."""
     since: int | None
-    """Index of the night at which the current rise begins; None if the sum is 0."""
     pair_sd: float
     """Estimate of the sd of a pair from the calibration and the nights so far, log scale."""
     correlation: float
@@ -138,19 +112,14 @@ class CusumState(NamedTuple):
 
     def night_error(self, pairs: int) -> float:
         """Return the standard error of a night with ``pairs`` pairs, log scale. It is inflated because neighbouring
-        nights are correlated."""
-        return self.pair_sd * _inflation(self.correlation) / math.sqrt(pairs)
+        nights are correlated (the module's head has the factor)."""
+        return self.pair_sd * math.sqrt((1 + self.correlation) / (1 - self.correlation)) / math.sqrt(pairs)
 
 
 def cusum(nights: Sequence[Night], pair_sd: float, series: int = 1) -> Creep:
-    """Return the one-sided CUSUM of ``nights``, oldest first: is head slower than the anchor?
-
-    ``pair_sd`` is the calibrated sd of one pair's log-ratio. The standard error of a night is the sd of a pair divided
-    by the square root of the night's number of pairs, inflated by the correlation of the nights. ``series`` is the
-    number of monitors (workloads times summaries) that share one false alarm rate. Raises ValueError for an sd that is
-    not positive and finite, a night without pairs, a mean that is not finite, or fewer than one series.
-    """
-    _check_nights(nights)
+    """Return the one-sided CUSUM of ``nights``, oldest first. ``pair_sd`` is the calibrated sd of one pair's log-ratio.
+    ``series`` is the number of monitors (workloads times summaries) that share one false alarm rate. Raises ValueError
+    for an sd that is not positive and finite."""
     last_state = _initial_state(pair_sd, series)
     for state in cusum_states(nights, pair_sd, series):
         last_state = state
@@ -188,20 +157,15 @@ def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1) -> It
 
 
 def _initial_state(pair_sd: float, series: int) -> CusumState:
-    """Return the CUSUM before the first night."""
-    return CusumState(total=0.0, limit=_alarm_limit(series), since=None, pair_sd=pair_sd, correlation=PRIOR_CORRELATION)
+    """With the slack ``SLACK``, raising the limit by 1 divides the false alarm rate of a series by e."""
+    limit = LIMIT + math.log(series)
+    return CusumState(total=0.0, limit=limit, since=None, pair_sd=pair_sd, correlation=PRIOR_CORRELATION)
 
 
 def budget_interval(nights: Sequence[Night]) -> Interval | None:
-    """Return head's current slowdown against the anchor, for the *budget line* of a report: the 95% t interval of the
-    last ``BUDGET_NIGHTS`` nights.
-
-    The samples are nights, weighted by their numbers of pairs. If the samples were pairs, the interval would be too
-    narrow, because all pairs of a night share the effects of that night. ``Interval.sd`` is the sd of a pair, estimated
-    from the nights. Returns None for fewer than two nights. During a creep the interval lags behind by half of the
-    ``BUDGET_NIGHTS``. Raises ValueError for a night without pairs, or a mean that is not finite.
-    """
-    _check_nights(nights)
+    """Return head's current slowdown against the anchor: the 95% t interval of the last ``BUDGET_NIGHTS`` nights,
+    weighted by their numbers of pairs. ``Interval.sd`` is the sd of a pair, estimated from the nights. None for fewer
+    than two nights. During a creep the interval lags behind by half of the ``BUDGET_NIGHTS``."""
     latest_nights = nights[-BUDGET_NIGHTS:]
     if len(latest_nights) < 2:
         return None
@@ -217,11 +181,7 @@ def budget_interval(nights: Sequence[Night]) -> Interval | None:
 
 def night_pairs(pair_sd: float) -> int:
     """Return the number of pairs per night for a standard error of at most ``TARGET_ERROR``, in whole blocks of two
-    pairs.
-
-    The number is at least ``NIGHT_PAIRS``. With fewer pairs a creep is detected later, but false alarms are not more
-    frequent.
-    """
+    pairs, at least ``NIGHT_PAIRS``."""
     if not 0 <= pair_sd < math.inf:
         raise ValueError(f"the sd of a pair is {pair_sd}; it must be finite and not negative")
     return max(NIGHT_PAIRS, 2 * math.ceil((pair_sd / TARGET_ERROR) ** 2 / 2))
@@ -231,12 +191,8 @@ class _NightNoise:
     """Running estimate of the noise of the nights: the sd of a pair, and the correlation of neighbouring nights.
 
     With D1 and Dk, the mean squared differences of nights one and ``SCALE_LAG`` nights apart, the variance of a night
-    is Dk / 2, and the correlation is 1 - D1 / Dk. The calibrated sd has a share in Dk. All differences are in units of
-    a pair's sd, because nights differ in their numbers of pairs.
-
-    Differences are robust: a step in the level changes only a few of them. They are clipped at
-    ``MAX_NIGHT_DIFFERENCE`` standard errors, so that a single outlier night does not hide a creep.
-    """
+    is Dk / 2, and the correlation is 1 - D1 / Dk. All differences are in units of a pair's sd, because nights differ in
+    their numbers of pairs. They are clipped, so that one outlier night does not hide a creep."""
 
     def __init__(self, pair_sd: float) -> None:
         self.calibrated_sd = pair_sd
@@ -248,12 +204,10 @@ class _NightNoise:
 
     @property
     def pair_sd(self) -> float:
-        """Estimate of the sd of a pair, log scale."""
         return self.calibrated_sd * math.sqrt(self._scaled_variance)
 
     @property
     def correlation(self) -> float:
-        """Estimate of the correlation of neighbouring nights, shrunk towards ``PRIOR_CORRELATION``."""
         if not self.distant_count:
             return PRIOR_CORRELATION
         observed = 1 - self.neighbour_squares / self.neighbour_count / self._scaled_variance
@@ -267,8 +221,6 @@ class _NightNoise:
         return (SCALE_NIGHTS + self.distant_squares) / (SCALE_NIGHTS + self.distant_count)
 
     def add(self, mean: float, pairs: int) -> None:
-        """Add the differences between a new night and earlier nights. Differences are clipped, so that one outlier
-        night changes the estimate little."""
         limit = MAX_NIGHT_DIFFERENCE**2 * self._scaled_variance
         if self.latest:
             self.neighbour_squares += min(self._scaled_square(self.latest[-1], mean, pairs), limit)
@@ -284,30 +236,5 @@ class _NightNoise:
         return ((mean - earlier_mean) / self.calibrated_sd) ** 2 / (1 / pairs + 1 / earlier_pairs)
 
 
-def _inflation(correlation: float) -> float:
-    """Return the factor by which the sd of a sum of many nights is larger than for independent nights."""
-    return math.sqrt((1 + correlation) / (1 - correlation))
-
-
 def _mean(nights: Sequence[Night]) -> float:
-    """Return the mean over nights, weighted by their numbers of pairs."""
     return math.fsum(mean * pairs for mean, pairs in nights) / sum(pairs for _, pairs in nights)
-
-
-def _alarm_limit(series: int) -> float:
-    """Return the CUSUM limit for this many series, in standard errors of a night.
-
-    With the slack ``SLACK``, raising the limit by 1 divides the false alarm rate of a series by e. So log(``series``)
-    is added, which divides the rate by the number of series.
-    """
-    if series < 1:
-        raise ValueError(f"series is {series}; it must be at least 1")
-    return LIMIT + math.log(series)
-
-
-def _check_nights(nights: Sequence[Night]) -> None:
-    for index, (mean, pairs) in enumerate(nights):
-        if not math.isfinite(mean):
-            raise ValueError(f"the mean log-ratio of night {index} is not finite")
-        if pairs < 1:
-            raise ValueError(f"night {index} has {pairs} pairs; leave out nights without a pair")

@@ -1,15 +1,8 @@
 """Change points in the stored history of a workload. They annotate a trend and never decide a verdict.
 
-A session is one number: its step time on the log scale, as a mean over runs. The numbers are oldest first. Outliers are
-replaced before the search (Hampel's filter over seven sessions): if the old step time returns after one session, that
-session was only a bad night. Then PELT (Killick 2012) finds change points. Its penalty per change is ``PENALTY`` times
-log(n) times the variance. The variance is estimated from differences of neighbouring sessions, because a change of
-level affects only one difference.
-
-The search assumes independent sessions. If the level wanders (one node for a month, then another), the search reports
-changes that no commit made. The search is also late: with the usual scatter of 1%, it detects a step of 2% within five
-sessions in less than half of all cases. Therefore it decides nothing. ``benchmarks/history.py --rates`` prints its
-error rates.
+A session is one number, its step time on the log scale. Outliers are replaced first (Hampel's filter over seven
+sessions), then PELT (Killick 2012) finds change points. The search assumes independent sessions: if the level wanders,
+it reports changes that no commit made. ``benchmarks/history.py --rates`` prints its error rates.
 """
 
 import math
@@ -24,8 +17,7 @@ Array = NDArray[np.float64]
 
 PENALTY = 4.0
 """PELT's penalty per change, in units of log(n) times the variance. With 4.0, one in 250 flat series of 200 sessions
-shows a change; with 3.0, one in 60.
-"""
+shows a change; with 3.0, one in 60."""
 
 MIN_SEGMENT = 3
 """Minimum number of sessions between two change points."""
@@ -34,20 +26,14 @@ MIN_SESSIONS = 8
 """With fewer sessions nothing is searched, because the scatter of so few sessions is not known well enough."""
 
 SMALL_SAMPLE_FACTOR = 6
-"""The scatter is multiplied by 1 + ``SMALL_SAMPLE_FACTOR`` / sessions, because the scatter of few sessions may be
-underestimated.
-"""
+"""The scatter, which few sessions underestimate, is multiplied by 1 + ``SMALL_SAMPLE_FACTOR`` / sessions."""
 
 MAX_LEVELS = 1000
-"""Maximum number of levels in one search, because the search time grows faster than linearly. The caller averages
-neighbouring sessions of longer histories.
-"""
+"""Maximum number of levels in one search. The caller averages neighbouring sessions of longer histories."""
 
 HAMPEL_WINDOW, HAMPEL_SDS = 3, 4.0
-"""Hampel's filter: the number of neighbouring sessions on each side, and a distance in robust sds. A session that is
-farther than this distance from the median of its neighbourhood is an outlier. A new level is kept from its fourth
-session on, because four are the majority of seven.
-"""
+"""Hampel's filter: the number of neighbouring sessions on each side, and a distance in robust sds. A new level is kept
+from its fourth session on."""
 
 _MIN_SCATTER = 1e-6
 """Lower bound of the scatter, log scale, for series whose levels are all equal."""
@@ -55,16 +41,13 @@ _MIN_SCATTER = 1e-6
 
 def change_points(levels: ArrayLike) -> list[int]:
     """Return the positions in ``levels`` at which the step time changes. ``levels`` has the mean log step time of each
-    session, oldest first.
-
-    Returns [] for fewer than ``MIN_SESSIONS``. Raises ValueError if a level is not finite, or for more than
-    ``MAX_LEVELS``.
-    """
+    session, oldest first. Returns [] for fewer than ``MIN_SESSIONS``. Raises ValueError if a level is not finite, or
+    for more than ``MAX_LEVELS``."""
     samples = np.asarray(levels, dtype=np.float64)
     if samples.ndim != 1 or not np.isfinite(samples).all():
         raise ValueError("levels must be a list of finite numbers")
     if len(samples) > MAX_LEVELS:
-        raise ValueError(f"{len(samples)} levels are more than {MAX_LEVELS}; average neighbouring levels first")
+        raise ValueError(f"{len(samples)} levels are more than {MAX_LEVELS}")
     if len(samples) < MIN_SESSIONS:
         return []
     from ruptures import KernelCPD  # type: ignore[import-untyped]  # imported late: the import takes longer than the search
@@ -87,19 +70,13 @@ def without_outliers(levels: Array) -> Array:
 
 
 def bucket_starts(total: int, max_buckets: int) -> Sequence[int]:
-    """Return the start positions of the buckets of ``total`` sessions. A bucket has neighbouring sessions, which the
-    caller merges into one value. There are at most ``max_buckets`` buckets of nearly equal size.
-    """
+    """Return the start positions of at most ``max_buckets`` buckets of nearly equal size."""
     count = min(total, max_buckets)
     return [bucket * total // count for bucket in range(count)]
 
 
 def _scatter(session_levels: Array) -> float:
-    """Return a robust standard deviation of the sessions of one level.
-
-    It is estimated from differences of neighbouring sessions, because a change of level affects only one of them. The
-    variance of a difference is twice that of a session.
-    """
+    """Robust standard deviation of the sessions of one level, from differences of neighbouring sessions."""
     differences = np.diff(session_levels)
     sd_of_difference = SD_PER_MAD * float(np.median(np.abs(differences - np.median(differences))))
     return sd_of_difference / math.sqrt(2) * (1 + SMALL_SAMPLE_FACTOR / len(session_levels))

@@ -1,9 +1,8 @@
 """Step-time summaries of one launch of several ranks, from the step at which the launch is steady.
 
-The cut is the planned warm-up, or the step from which the launch is steady if that is later. Each rank is summarised
-separately, and the summary of the slowest rank counts. The alternative would be to take the slowest rank of each step.
-It would count some delays twice: a rank that is late after its last collective is the slowest in one step, and a rank
-that waits for this late rank is the slowest in the next step.
+Each rank is summarised separately, and the summary of the slowest rank counts. The slowest rank of each step would
+count some delays twice: a rank that is late after its last collective is the slowest in one step, and a rank that waits
+for it is the slowest in the next.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,9 +17,7 @@ SUMMARIES = ("median", "mean")
 
 
 def launch_steady_state(timing: Timing) -> SteadyState | None:
-    """Return the steady state of the launch, from the step times of its slowest rank; None for a launch of a single
-    step.
-    """
+    """Return the steady state of the launch, from the step times of its slowest rank; None for a single step."""
     return _cached_steady_state(tuple(timing.step_s)) if len(timing.step_s) > 1 else None
 
 
@@ -32,10 +29,7 @@ def launch_cut(timing: Timing) -> int:
 
 def launch_summaries(ranks: Iterable[Sequence[float]], cut: int) -> dict[str, float]:
     """Return the median and the mean step time after ``cut`` on the log scale, each as the maximum over the ranks.
-
-    ``ranks`` has the step times of each rank in seconds. Raises ValueError if no step is left, or a step time is not
-    positive and finite.
-    """
+    ``ranks`` has the step times of each rank in seconds. Raises ValueError if no step is left."""
     rank_summaries = [summarise(steps[cut:]) for steps in ranks]
     return {name: max(summary[name] for summary in rank_summaries) for name in SUMMARIES}
 

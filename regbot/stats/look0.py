@@ -1,15 +1,10 @@
 """Look 0: may a session pass after its first block, because the noise of its node class is known?
 
-The variance of two pairs has one degree of freedom, which is too few for an interval. The variance of stored pairs of
-the same node class has many. Look 0 takes the larger of both standard deviations, with the degrees of freedom of the
-stored pairs. It passes a change or leaves the decision to more pairs; it never fails a change. Stored sessions give the
-noise only: the effect comes from pairs of base and head on one node. Look 0 therefore stays right if base differs from
-the stored sessions, or if the node has drifted since.
-
-Look 0 assumes that a session is as noisy as the stored ones. It does not pass if the variance of the session's own
-pairs is above the quantile ``NOISE_LEVEL`` of the variances that the class noise predicts. The level is low because one
-degree of freedom detects little. In a session that is twice as noisy as its class, 5% of true 2% slowdowns pass at the
-usual level of 0.95 with an alpha of 5%. At this level with the alpha of a look, 2.5% pass (``benchmarks/gate.py``).
+It takes the larger of both standard deviations, with the degrees of freedom of the stored pairs. It passes a change or
+leaves the decision to more pairs; it never fails a change. Stored sessions give the noise only: the effect comes from
+pairs of base and head on one node. Look 0 does not pass if the variance of the session's own pairs is above the
+quantile ``NOISE_LEVEL``; in a session twice as noisy as its class, 2.5% of true 2% slowdowns pass
+(``benchmarks/gate.py``).
 """
 
 import math
@@ -21,6 +16,7 @@ from regbot.records.calibration_summary import PairNoise
 from regbot.records.verdict import Decision
 from regbot.stats.arm_luck import SharedLuck
 from regbot.stats.paired import LOOK_ALPHA, Interval, SequentialTest, Thresholds, add_luck, interval
+from regbot.stats.summary import mean_and_squares
 
 LOOK0_PAIRS = 2
 """Pairs of the first block, in which a linear drift cancels."""
@@ -35,13 +31,9 @@ estimate."""
 
 
 def pool_noise(groups: Sequence[Mapping[str, Sequence[float]]]) -> PairNoise | None:
-    """Return the noise of a pair from the log-ratios of stored pairs. Returns None for fewer than ``MIN_NOISE_DF``
-    degrees of freedom.
-
-    ``groups`` has the log-ratios by summary, for each group of pairs with the same true effect. The deviations from the
-    mean of each group are pooled. All pairs that compare a commit with itself are one group, even if they are from
-    several sessions. The noise then includes what differs from session to session.
-    """
+    """Return the noise of a pair from the log-ratios of stored pairs; None for fewer than ``MIN_NOISE_DF`` degrees of
+    freedom. ``groups`` has the log-ratios by summary, for each group of pairs with the same true effect. The deviations
+    from the mean of each group are pooled."""
     groups = [group for group in groups if group.get("median")]  # without groups that have no pair
     df = sum(len(group["median"]) - 1 for group in groups)
     if df < MIN_NOISE_DF:
@@ -90,20 +82,11 @@ def look0(
 
 
 def max_own_variance(class_sd: float, df: int) -> float:
-    """Return the largest variance of the session's own pairs with which look 0 may pass.
-
-    It is the variance of the node class, ``class_sd``^2 with ``df`` degrees of freedom, times the quantile of F with 1
-    and ``df`` degrees of freedom at ``NOISE_LEVEL``.
-    """
+    """Return the largest variance of the session's own pairs with which look 0 may pass: that of the node class times
+    the quantile of F with 1 and ``df`` degrees of freedom at ``NOISE_LEVEL``."""
     return float(fdtri(LOOK0_PAIRS - 1, df, NOISE_LEVEL)) * class_sd**2
 
 
 def _pooled_sd(groups: Sequence[Mapping[str, Sequence[float]]], name: str, df: int) -> float:
-    """Return the standard deviation of a pair by the summary ``name``, from deviations within the groups. ``df`` is its
-    number of degrees of freedom."""
-    squares = 0.0
-    for group in groups:
-        values = group[name]
-        mean = math.fsum(values) / len(values)
-        squares += math.fsum((value - mean) ** 2 for value in values)
+    squares = math.fsum(mean_and_squares(group[name])[1] for group in groups)
     return math.sqrt(squares / df)

@@ -1,10 +1,7 @@
 """Tests of the secondary metrics, which explain a verdict but do not decide it.
 
-Step times decide the verdict and share one alpha (``paired`` divides alpha by the number of primary tests). All other
-measurements of a pair (memory, waiting, CPU time, ...) are secondary. There are many secondary metrics and they are
-correlated, so their p-values are adjusted after Benjamini and Yekutieli (2001). On average, at most the share
-``SECONDARY_Q`` of the metrics that are called significant is wrong, under any dependence. Counts of collectives are
-exact and are not tested here.
+There are many and they are correlated, so their p-values are adjusted after Benjamini and Yekutieli (2001): on average,
+at most the share ``SECONDARY_Q`` of the metrics that are called significant is wrong, under any dependence.
 """
 
 import math
@@ -13,7 +10,7 @@ from dataclasses import dataclass
 
 from scipy.special import stdtr
 
-from regbot.stats.paired import interval
+from regbot.stats.summary import mean_and_squares
 
 SECONDARY_Q = 0.05
 """False discovery rate of the secondary metrics of one workload."""
@@ -27,9 +24,7 @@ class SecondaryMetric:
     estimate: float
     """Mean log-ratio; positive means that the value of head is larger. 0 if there are no pairs."""
     p: float
-    """p-value of the two-sided paired t test, in [0, 1]. 1 for fewer than two pairs; 0 if all log-ratios are equal and
-    not 0.
-    """
+    """p-value of the two-sided paired t test, in [0, 1]."""
     p_adjusted: float
     """p-value after the adjustment of Benjamini and Yekutieli, in [0, 1]."""
     significant: bool
@@ -37,11 +32,8 @@ class SecondaryMetric:
 
 
 def analyse_secondary_metrics(log_ratios: Mapping[str, Sequence[float]]) -> list[SecondaryMetric]:
-    """Test each metric's log-ratios (one per pair). Return the results in the order of ``log_ratios``.
-
-    Pass all metrics in one call, including those without an effect, because the adjustment depends on the number of
-    metrics. Metrics may have different numbers of pairs. Raises ValueError for a value that is not finite.
-    """
+    """Test each metric's log-ratios (one per pair). Pass all metrics in one call, because the adjustment depends on
+    their number. Raises ValueError for a value that is not finite."""
     if not log_ratios:
         return []
     # Imported late: scipy.stats takes longer to import than all of regbot.
@@ -50,28 +42,18 @@ def analyse_secondary_metrics(log_ratios: Mapping[str, Sequence[float]]) -> list
     tests = {name: _t_test(values) for name, values in log_ratios.items()}
     # "by" stands for Benjamini and Yekutieli.
     adjusted_p_values = false_discovery_control([p for _, p in tests.values()], method="by")
-    results = []
-    for name, p_adjusted in zip(tests, adjusted_p_values, strict=True):
-        estimate, p = tests[name]
-        is_significant = bool(p_adjusted <= SECONDARY_Q)
-        results.append(SecondaryMetric(name, estimate, p, float(p_adjusted), is_significant))
-    return results
+    return [
+        SecondaryMetric(name, estimate, p, float(p_adjusted), significant=bool(p_adjusted <= SECONDARY_Q))
+        for (name, (estimate, p)), p_adjusted in zip(tests.items(), adjusted_p_values, strict=True)
+    ]
 
 
 def _t_test(log_ratios: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the two-sided p-value of Student's t test against 0.
-
-    The p-value is 1 for fewer than two pairs. If all log-ratios are equal, it is 1 if they are 0, else 0.
-    """
+    """The p-value is 1 for fewer than two pairs. If all log-ratios are equal, it is 1 if they are 0, else 0."""
     pairs = len(log_ratios)
-    if pairs < 2:
-        estimate = log_ratios[0] if pairs else 0.0
-        if not math.isfinite(estimate):
-            raise ValueError("a log-ratio is not finite")
-        return estimate, 1.0
-    t_interval = interval(log_ratios, SECONDARY_Q)  # for its mean and standard deviation
-    mean, sd = t_interval.estimate, t_interval.sd
-    if sd == 0:
-        return mean, 1.0 if log_ratios[0] == 0 else 0.0
+    mean, squares = mean_and_squares(log_ratios) if pairs else (0.0, 0.0)
+    if pairs < 2 or squares == 0:
+        return mean, 1.0 if pairs < 2 or mean == 0 else 0.0
+    sd = math.sqrt(squares / (pairs - 1))
     t = mean / (sd / math.sqrt(pairs))
     return mean, min(1.0, 2 * float(stdtr(pairs - 1, -abs(t))))

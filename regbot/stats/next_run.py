@@ -1,7 +1,7 @@
 """Choice of the next run of a bisection: the run with the most expected information about the culprit per second.
 
 The next run may repeat the good or the bad end. A search that always runs the commit in the middle of the posterior
-makes no progress, because it never learns the levels of the two ends.
+never learns the levels of the two ends.
 """
 
 from collections.abc import Collection, Sequence
@@ -43,10 +43,7 @@ def choose_next_run(
     """Return the point to run next in ``stratum``: the one with the most expected information per unit of ``costs``.
 
     The first two runs of a stratum are the two ends. If the noise is not known, the ends are repeated until it is.
-
-    ``available``: for each point, whether it can be measured. ``costs``: for each point, what a run of it takes, such
-    as its seconds (``run_costs``); None if all runs take the same. Raises ValueError if no point can be measured.
-    """
+    ``available`` and ``costs`` have a value for each point. Raises ValueError if no point can be measured."""
     points = np.flatnonzero(available)
     if not points.size:
         raise ValueError("no point can be measured")
@@ -65,11 +62,7 @@ def choose_next_run(
 
 
 def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, available: Bools) -> NDArray[np.intp]:
-    """Return points that may be informative: the ends, measured points, and points that split the hypotheses.
-
-    The posterior of all hypotheses is split in half and at ``SPLIT_QUANTILES``. Each of the likeliest groups is split
-    in half.
-    """
+    """Return the ends, measured points, and points that split the hypotheses, or one of the likeliest groups."""
     available_points = np.flatnonzero(available)
     group_mass = beliefs.posterior.sum(axis=(1, 2))
     all_hypotheses = split_groups(model, beliefs.labels, group_mass, beliefs.prior)
@@ -91,12 +84,8 @@ def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, available: B
 
 
 def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str, points: NDArray[np.intp]) -> Floats:
-    """Return, for each of ``points``, the mutual information in nats between the hypothesis and the value of a run at
-    this point.
-
-    The value of a run is a mixture of Gaussians. Each group of hypotheses has two: one for the case that the point is
-    not affected, one for the case that it is. "No culprit" has one. Groups of negligible probability are left out.
-    """
+    """Return, for each of ``points``, the mutual information in nats between the hypothesis and the value of a run. The
+    value is a mixture of Gaussians: two for each group (the point is affected or not), one for "no culprit"."""
     group_mass = beliefs.posterior.sum(axis=(1, 2))
     group_ids = np.flatnonzero(group_mass > NEGLIGIBLE)
     if not group_ids.size:
@@ -143,10 +132,7 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
 
 def _stratum_level(beliefs: GroupPosterior, hits: Floats, stratum: str) -> tuple[float, Floats, float]:
     """Return the mean value of a stratum, the share of affected runs in that mean for each group, and the variance of
-    the mean. Nothing is known about the level of a stratum without runs, so its variance is very large.
-
-    ``hits``: array of shape (groups, measured points) with 1 where the group affects the point, else 0.
-    """
+    the mean, which is very large for a stratum without runs."""
     strata = beliefs.strata
     if stratum not in strata.names:
         return 0.0, np.zeros(len(hits)), 1e6 * beliefs.noise**2

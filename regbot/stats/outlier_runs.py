@@ -1,10 +1,8 @@
 """Which runs of a search are outliers: sums over runs in which outliers count less, and the plausible sets of outliers.
 
-The noise of a run is a contaminated Gaussian. A run is an outlier with the probability ``OUTLIER_SHARE``, and its
-standard deviation is then ``OUTLIER_SCALE`` times as large. Given the set of outliers the model is Gaussian, and an
-outlier has the weight 1 / ``OUTLIER_SCALE``^2. Almost all sets of outliers have a negligible probability. So the
-posterior in ``culprit`` is a sum over the few sets that explain the runs best. This module finds these sets, with a
-Laplace approximation of their evidence.
+A run is an outlier with the probability ``OUTLIER_SHARE``, and its standard deviation is then ``OUTLIER_SCALE`` times
+as large. Given the set of outliers the model is Gaussian. The posterior in ``culprit`` is a sum over the few sets that
+explain the runs best, which are found by a Laplace approximation of their evidence.
 """
 
 import math
@@ -25,9 +23,7 @@ OUTLIER_SCALE = 10.0
 """Standard deviation of an outlier, divided by that of another run."""
 
 MIN_SET_SHARE = 0.02
-"""Sets of outliers with a smaller share of the evidence are left out. For example, a set with one outlier that fits as
-well as the other runs has a share of about 0.003, and hardly changes the posterior.
-"""
+"""Sets of outliers with a smaller share of the evidence are left out."""
 
 MOST_SETS = 8
 """Maximum number of sets in the posterior, and of sets that each step of the search extends by one more outlier."""
@@ -51,21 +47,18 @@ class RunTable:
 
     @cached_property
     def can_be_outlier(self) -> Bools:
-        """For each run, whether it can be an outlier: False for the only run of a stratum. This run is compared with no
-        other run, so it makes no difference whether it is an outlier."""
+        """False for the only run of a stratum, which is compared with no other run."""
         runs_of_stratum = np.bincount(self.stratum_rows, minlength=len(self.strata))
         has_other_runs: Bools = runs_of_stratum[self.stratum_rows] > 1
         return has_other_runs
 
     @property
     def freedom(self) -> int:
-        """Degrees of freedom of the values: number of runs minus number of strata, because each stratum has a level of
-        its own."""
+        """Degrees of freedom of the values. Each stratum has a level of its own."""
         return len(self.values) - len(self.strata)
 
     def sum_strata(self, weights: Floats) -> "StratumSums":
-        """Return the weighted sums over the runs, for several weightings. ``weights`` has the shape (sets, runs): one
-        row of weights for each set of outliers."""
+        """Return weighted sums over the runs. ``weights`` has the shape (sets, runs)."""
         strata, points = len(self.strata), len(self.points)
         runs = np.arange(len(self.values))
         # Indicator matrices: in which cell (stratum and point) and in which stratum each run is.
@@ -91,24 +84,17 @@ class StratumSums(NamedTuple):
 
 
 class InnerProducts(NamedTuple):
-    """Weighted inner products of two vectors over the runs: the values, and the indicator of affected runs.
-
-    Each group has its own indicator: 1 for a run at a point that the hypotheses of the group affect, otherwise 0. The
-    weighted mean of each stratum is subtracted from both vectors, which removes the level.
-    """
+    """Weighted inner products over the runs of the values and of the indicator of affected runs. The weighted mean of
+    each stratum is subtracted from both, which removes the level."""
 
     affected: Floats
-    """Array of shape (sets, groups). It is A, the product of the indicator with itself. Divided by the variance of a
-    run, it is the precision that the data give the effect.
-    """
+    """Array of shape (sets, groups): A, the product of the indicator with itself."""
     slope: Floats
     """Array of shape (sets, groups). It is B, the product of the indicator with the values."""
     residual: Floats
     """For each set, the product of the values with themselves."""
     log_prior: Floats
-    """For each set, the logarithm of its prior probability, with the factors of its likelihood that do not depend on
-    group, effect and noise.
-    """
+    """For each set, the logarithm of its prior probability, with factors of its likelihood."""
 
 
 def outlier_weights(outliers: Bools) -> Floats:
@@ -118,11 +104,8 @@ def outlier_weights(outliers: Bools) -> Floats:
 
 
 def inner_products(table: RunTable, hits: Floats, outliers: Bools) -> InnerProducts:
-    """Return the inner products for sets of outliers.
-
-    ``hits``: array of shape (groups, measured points) with 1 where the group affects the point, else 0. ``outliers``:
-    bool array of shape (sets, runs), true for the outliers of a set.
-    """
+    """``hits``: array of shape (groups, measured points) with 1 where the group affects the point, else 0.
+    ``outliers``: bool array of shape (sets, runs)."""
     stratum_sums = table.sum_strata(outlier_weights(outliers))
     weights, totals = stratum_sums.counts.sum(axis=2), stratum_sums.sums.sum(axis=2)  # shape (sets, strata)
     # Sums over the runs at affected points, of shape (sets, strata, groups).
@@ -157,10 +140,8 @@ class EvidenceModel(NamedTuple):
 
 
 def plausible_sets(table: RunTable, model: EvidenceModel) -> Bools:
-    """Return the sets of outliers with a share of the evidence of at least ``MIN_SET_SHARE``, and the empty set.
-    Element [s, r] of the result is whether run r is an outlier in set s.
-
-    The search starts from the empty set. Each step extends the best sets of the step before by one more outlier.
+    """Return the sets of outliers with a share of the evidence of at least ``MIN_SET_SHARE``, and the empty set, as an
+    array of shape (sets, runs). Each step of the search extends the best sets of the step before by one more outlier.
     """
     tried_sets = np.zeros((1, len(table.values)), dtype=bool)  # the empty set
     evidence = approximate_evidence(table, model, tried_sets)
@@ -182,7 +163,6 @@ def plausible_sets(table: RunTable, model: EvidenceModel) -> Bools:
 
 
 def _add_one_outlier(sets: Bools, can_be_outlier: Bools) -> Bools:
-    """Return all sets that have one outlier more than one of ``sets``, without duplicates."""
     rows, runs = np.nonzero(~sets & can_be_outlier)  # every set, with every run that can be added to it
     larger_sets = sets[rows]
     larger_sets[np.arange(len(rows)), runs] = True
@@ -191,11 +171,8 @@ def _add_one_outlier(sets: Bools, can_be_outlier: Bools) -> Bools:
 
 
 def approximate_evidence(table: RunTable, model: EvidenceModel, outliers: Bools) -> Floats:
-    """Return the logarithm of the approximate evidence of each set, up to a constant.
-
-    The effect is integrated by Laplace's method, under a prior that is flat on the log scale: the likelihood at the
-    best effect is multiplied by the width of the likelihood's peak, as a share of the prior's width.
-    """
+    """Return the logarithm of the approximate evidence of each set, up to a constant. The effect is integrated by
+    Laplace's method, under a prior that is flat on the log scale."""
     # With the indicator of affected runs: ``affected`` is its product with itself, ``slope`` its product with the
     # values. Their ratio is the effect that fits best.
     fit = inner_products(table, model.hits, outliers)
@@ -221,7 +198,6 @@ def approximate_evidence(table: RunTable, model: EvidenceModel, outliers: Bools)
 
 
 def _log_sum_rows(logs: Floats) -> Floats:
-    """Return log(sum(exp(row))) for each row, without overflow."""
     top = logs.max(axis=1, keepdims=True)
     result: Floats = top[:, 0] + np.log(np.exp(logs - top).sum(axis=1))
     return result

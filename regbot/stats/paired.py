@@ -1,18 +1,14 @@
 """Sequential paired test: is head slower than base, in pairs of runs on the same nodes?
 
-A pair is a base run and a head run, launched one after the other. The log-ratio of a pair is log(head) - log(base) of
-one summary. Effects of node and session that both runs share cancel in the log-ratio. Pairs come in ABBA or BAAB
-blocks, so that a linear drift cancels too. The test looks at the pairs up to three times and stops at the first look
-that decides.
+A pair is a base run and a head run, launched one after the other. Its log-ratio is log(head) - log(base) of one
+summary. Effects of node and session cancel in it. Pairs come in ABBA or BAAB blocks, so that a linear drift cancels
+too. The test looks at the pairs up to three times and stops at the first look that decides.
 
-The test assumes that the mean of four log-ratios is roughly normal. Neighbouring pairs may be correlated by up to 0.2:
-``widening`` makes the intervals of the looks wider for that. The variance comes from the pairs themselves: in a session
-that is noisier than earlier sessions, a stored variance would cause too many errors. Single launches that are far
-slower than all others are tolerated from the second look on (``slow_launches``). The test does not know which runs are
-valid. The caller leaves out void pairs.
+The test assumes that the mean of four log-ratios is roughly normal. Neighbouring pairs may be correlated by up to 0.2
+(``widening``). The variance comes from the pairs themselves: in a session that is noisier than earlier ones, a stored
+variance would cause too many errors. The caller leaves out void pairs.
 
-All values are on the log scale; positive means slower. Constants come from simulation of the design with fixed seeds
-(``benchmarks/decision.py`` repeats the simulation); ``docs/statistics.md`` explains them with an example.
+All values are on the log scale; positive means slower. Constants come from simulation (``benchmarks/decision.py``).
 """
 
 import math
@@ -33,10 +29,10 @@ from regbot.stats.slow_launches import (
     trimmed_mean,
     trimmed_pairs,
 )
+from regbot.stats.summary import mean_and_squares
 
 LOOKS = (4, 8, 12)
-"""Number of pairs at each look. Four is the minimum: in two ABBA blocks drift cancels twice, and a variance can be
-estimated.
+"""Number of pairs at each look. In four pairs (two ABBA blocks) drift cancels twice, and a variance can be estimated.
 """
 
 LOOK_ALPHA = 0.0204
@@ -44,12 +40,9 @@ LOOK_ALPHA = 0.0204
 """
 
 WIDENINGS = {4: 1.3, 8: 1.2, 12: 1.05}
-"""By which factor each look multiplies the half width of its t interval, by the number of pairs at the look.
-
-If neighbouring pairs are correlated by 0.2, the t interval is too narrow by a factor of 1.23 at every look. The last
-look has a smaller factor, because no further pairs could make up for the loss of power. Together the three factors keep
-the error of a session below 3.5% (``benchmarks/error_rates.py``).
-"""
+"""Factor of the half width of the t interval, by the number of pairs at the look. If neighbouring pairs are correlated
+by 0.2, the t interval is too narrow by a factor of 1.23. Together the factors keep the error of a session below 3.5%
+(``benchmarks/error_rates.py``)."""
 
 POWER = 0.8
 """Probability with which the pairs prove a slowdown of the size ``mde``, the minimum detectable effect."""
@@ -77,10 +70,7 @@ class Thresholds:
 
     @classmethod
     def from_percent(cls, threshold_pct: float, indifference_pct: float) -> "Thresholds":
-        """Return the limits on the log scale. ``threshold_pct`` becomes delta, ``indifference_pct`` becomes eps.
-
-        For example, 2 percent means 1.02 times the step time for a slowdown, and 1 / 1.02 times for a speed-up.
-        """
+        """Return the limits on the log scale. ``threshold_pct`` becomes delta, ``indifference_pct`` becomes eps."""
         return cls(delta=math.log1p(threshold_pct / 100), eps=math.log1p(indifference_pct / 100))
 
 
@@ -103,18 +93,13 @@ class Interval:
     high: float
     sd: float
     """Standard deviation of one pair's log-ratio, estimated or known. If slow launches were left out, it is the
-    standard error times sqrt(pairs), so that they do not count in it.
-
-    An estimated sd of 0 means that all pairs agree to the last bit; the interval is then a point. That is correct for
-    numbers without noise, such as counts or a simulator's output. For measured times it is a sign of copied files.
-    """
+    standard error times sqrt(pairs). 0 means that all pairs agree to the last bit."""
     pairs: int
     alpha: float
     trimmed: int = 0
     """Number of pairs that are left out at each end, because some launches are far slower than the others."""
     luck_sd: float = 0.0
-    """Standard deviation that the luck of the arms adds to the estimate (``arm_luck``). The interval is widened by it.
-    ``sd`` does not include it."""
+    """Standard deviation that the luck of the arms adds to the estimate (``arm_luck``). ``sd`` does not include it."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +110,7 @@ class SequentialTest:
     pairs: int
     """Number of pairs that the last look used."""
     look: int
-    """Number of the last look, from 1. It is 0 for look 0, and for a single look with a known sd at fewer pairs than
-    the first look needs.
-    """
+    """Number of the last look, from 1. It is 0 for look 0, and outside of the planned looks."""
     alpha: float
     """Alpha of one interval at one look, after division by the number of primary tests of the check."""
     tests: dict[str, tuple[Decision, Interval]]
@@ -137,8 +120,7 @@ class SequentialTest:
     outliers: tuple[PairOutlier, ...] = ()
     """Pairs with a slow launch, at the last look. A look at 4 pairs has none."""
     withheld: bool = False
-    """Whether a pass is withheld: only the trimmed intervals would pass head, and head has more slow launches than
-    base. The decision is then "undecided"."""
+    """Whether a pass is withheld: only the trimmed intervals would pass head, and head has more slow launches."""
 
     @property
     def final(self) -> bool:
@@ -147,44 +129,28 @@ class SequentialTest:
 
 
 def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None = None) -> Interval:
-    """Return the interval of the mean: Student's t interval with the variance of the pairs, or a normal interval if the
-    sd of a pair is known.
-
-    Raises ValueError for fewer than two pairs (fewer than one if the sd is known), or a log-ratio that is not finite.
-    """
+    """Return the interval of the mean: Student's t interval, or a normal interval if the sd of a pair is known. Raises
+    ValueError for fewer than two pairs (one if the sd is known), or a log-ratio that is not finite."""
     pairs = len(log_ratios)
     min_pairs = 2 if known_sd is None else 1
     if pairs < min_pairs:
         raise ValueError(f"an interval needs {min_pairs} pairs; there are {pairs}")
-    estimate = math.fsum(log_ratios) / pairs
-    if not math.isfinite(estimate):
-        raise ValueError("a log-ratio is not finite")
-    sd = known_sd
-    if sd is None:
-        # The mean of equal values can have a rounding error, and their sd would then not be 0.
-        all_equal = min(log_ratios) == max(log_ratios)
-        sd = 0.0 if all_equal else math.sqrt(math.fsum((x - estimate) ** 2 for x in log_ratios) / (pairs - 1))
+    estimate, squares = mean_and_squares(log_ratios)
+    sd = known_sd if known_sd is not None else math.sqrt(squares / (pairs - 1))
     degrees_of_freedom = None if known_sd is not None else pairs - 1  # None: a normal quantile
     half_width = _quantile(1 - alpha / 2, degrees_of_freedom) * sd / math.sqrt(pairs)
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
 
 
 def widening(pairs: int) -> float:
-    """Return the factor of ``WIDENINGS`` for ``pairs`` pairs.
-
-    It is the factor of the last look that needs at most this many pairs. For example, 10 pairs have the factor of the
-    look at 8 pairs. Fewer pairs than the first look needs have the factor of the first look.
-    """
+    """Return the factor of ``WIDENINGS`` of the last look that needs at most ``pairs`` pairs, else of the first."""
     look_pairs = max((look for look in LOOKS if look <= pairs), default=LOOKS[0])
     return WIDENINGS[look_pairs]
 
 
 def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
-    """Return the interval of one look. If there are at least 8 pairs and one of them is far from the others, it is the
-    trimmed t interval, else Student's t interval.
-
-    The half width of the interval is multiplied by ``widening``. ``Interval.sd`` does not contain this factor.
-    """
+    """Return the interval of one look, widened. If there are at least 8 pairs and one of them is far from the others,
+    it is the trimmed t interval, else Student's. ``Interval.sd`` does not contain the factor."""
     pairs = len(log_ratios)
     trimmed = trimmed_pairs(pairs)  # pairs to leave out at each end; 0 for fewer than 8 pairs
     if not trimmed or not find_outliers(log_ratios):
@@ -200,11 +166,8 @@ def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
 
 
 def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
-    """Return ``interval``, widened by the luck of the arms.
-
-    The new half width is the root of the sum of two squares: the half width of ``interval``, and that of an interval of
-    the luck alone. The interval of the luck is a t interval if the luck was measured, and normal if it is assumed.
-    """
+    """Return ``interval``, widened by the luck of the arms. The new half width is the root of the sum of two squares:
+    that of ``interval``, and that of an interval of the luck alone."""
     if luck is None or luck.sd == 0:
         return interval
     luck_sd = luck.sd_of_mean(interval.pairs)
@@ -227,13 +190,9 @@ def decide(interval: Bounds, thresholds: Thresholds) -> Decision:
 
 
 def combine(tests: Collection[tuple[Decision, Bounds]], thresholds: Thresholds) -> Decision:
-    """Return one decision from the tests of one workload's summaries. ``tests`` has each decision with its interval.
-
-    - One regression makes the workload "regressed".
-    - One improvement makes it "improved" if the intervals of all summaries exclude a slowdown of delta or more. A
-      faster median is no improvement while the mean, which includes stalls, may still be slower.
-    - The workload is "no_change" only if all summaries are.
-    """
+    """Return one decision from the tests of one workload's summaries. One improvement makes it "improved" if the
+    intervals of all summaries exclude a slowdown of delta or more: a faster median is no improvement while the mean,
+    which includes stalls, may still be slower."""
     decisions = {decision for decision, _ in tests}
     if "regressed" in decisions:
         return "regressed"
@@ -249,20 +208,13 @@ def sequential_test(
     known_sd: float | None = None,
     luck: SharedLuck | None = None,
 ) -> SequentialTest | None:
-    """Take the looks for which there are enough pairs, and stop at the first look that decides.
+    """Take the looks for which there are enough pairs, and stop at the first look that decides. None before the first
+    look.
 
-    Returns None if there are fewer pairs than the first look needs. With ``known_sd``, one pair suffices: if there are
-    fewer pairs than the first look needs, all of them are judged in one look. With ``known_sd`` the intervals are
-    normal, otherwise ``look_interval`` computes them. Both are widened by ``luck``.
-
-    If head has more slow launches than base, they may be head's fault, and trimmed intervals hide them. "no_change" and
-    "improved" then hold only if the intervals of all pairs, slow ones included, also pass head. Otherwise they become
-    "undecided". With ``known_sd``, slow launches are not looked for; the caller has to do that.
-
-    ``log_ratios`` has the log-ratios of the valid pairs by summary, in session order, equally many for each summary.
-    ``primary_tests`` is the number of primary tests of the whole check, not of this workload. The alpha of each look is
-    divided by it, so that a check of many workloads has the same error rate as a check of one.
-    """
+    ``log_ratios`` has the log-ratios of the valid pairs by summary, in session order. ``primary_tests`` is the number
+    of primary tests of the whole check, not of this workload: alpha is divided by it. With ``known_sd``, one pair
+    suffices, the intervals are normal, and the caller has to look for slow launches. Raises ValueError for summaries of
+    unequal length."""
     available_pairs = count_pairs(log_ratios, primary_tests)
     alpha = LOOK_ALPHA / primary_tests
     is_below_first_look = known_sd is not None and 0 < available_pairs < LOOKS[0]
@@ -336,18 +288,10 @@ def mde(
 ) -> float:
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
-    ``sd`` is the standard deviation of one pair, and ``known`` says whether it is known or estimated from the pairs.
-    ``alpha`` is the two-sided error of the interval. ``trimmed`` pairs are left out at each end. ``luck`` is the
-    standard deviation of the random offset that the ``DRAW_PAIRS`` pairs of one draw of compiler caches have in common.
-
-    Without luck, the effect is eps + c sd / sqrt(pairs). If the sd is known, c is the sum of two normal quantiles. If
-    it is estimated, c is the noncentrality at which the noncentral t distribution exceeds ``widening`` times the
-    interval's quantile with probability 0.8. This distribution has pairs - 1 - 2 ``trimmed`` degrees of freedom. The
-    effect of luck is computed like that of a known sd, from the number of draws. Both effects are combined as the root
-    of the sum of their squares.
-
-    The result is infinite for one pair with an estimated sd. An sd of 0 has no effect, whatever the number of pairs.
-    """
+    ``sd`` is the standard deviation of one pair. ``trimmed`` pairs are left out at each end. ``luck`` is the standard
+    deviation of the offset that the pairs of one draw have in common. Without luck, the effect is eps + c sd /
+    sqrt(pairs), where c is the sum of two normal quantiles if the sd is known, else a noncentrality of t. Infinite for
+    one pair with an estimated sd."""
     # A reach is the detectable effect beyond ``eps``, in standard errors of the mean.
     known_sd_reach = _quantile(1 - alpha / 2, df=None) + _quantile(POWER, df=None)
     luck_effect = known_sd_reach * luck / math.sqrt(max(1, pairs / DRAW_PAIRS))
@@ -361,11 +305,8 @@ def mde(
 
 
 def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: bool = False) -> float:
-    """Return the ``mde`` of an imagined session of ``pairs`` pairs that is as noisy as a measured session.
-
-    ``eps`` and ``known`` are as in ``mde``. ``intervals`` are the intervals of the measured session, and the noisiest
-    of them counts. If the measured session had slow launches, the imagined session is assumed to have them too.
-    """
+    """Return the ``mde`` of an imagined session of ``pairs`` pairs that is as noisy as a measured session, with slow
+    launches if that had them. ``intervals`` are those of the measured session, and the noisiest counts."""
     had_slow_launches = any(bounds.trimmed for bounds in intervals)  # pairs were left out because of them
     trimmed = trimmed_pairs(pairs) if had_slow_launches else 0
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
@@ -373,20 +314,13 @@ def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: 
 
 
 def luck_of_draw(bounds: Interval) -> float:
-    """Return the standard deviation of the offset that the pairs of one draw of compiler caches have in common.
-
-    ``bounds.luck_sd`` is the standard deviation that luck adds to the mean over all draws of the session. The standard
-    deviation of one draw is larger by the root of the number of draws.
-    """
+    """Return the standard deviation of the offset that the pairs of one draw of compiler caches have in common."""
     return bounds.luck_sd * math.sqrt(max(1, bounds.pairs / DRAW_PAIRS))
 
 
 def pairs_needed(sd: float, alpha: float, thresholds: Thresholds, known: bool = False, luck: float = 0.0) -> int | None:
-    """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta. None if
-    this number exceeds ``MAX_PAIRS``.
-
-    The parameters have the same meaning as in ``mde``.
-    """
+    """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta. None above
+    ``MAX_PAIRS``."""
     if mde(sd, MAX_PAIRS, alpha, thresholds.eps, known, luck=luck) > thresholds.delta:
         return None
     low, high = LOOKS[0], MAX_PAIRS
@@ -401,12 +335,10 @@ def pairs_needed(sd: float, alpha: float, thresholds: Thresholds, known: bool = 
 
 @lru_cache(maxsize=4096)
 def _quantile(probability: float, df: float | None) -> float:
-    """Return the quantile of Student's t with ``df`` degrees of freedom, or the normal quantile if ``df`` is None."""
     return float(ndtri(probability) if df is None else stdtrit(df, probability))
 
 
 @lru_cache(maxsize=4096)
 def _reach(alpha: float, df: float, factor: float) -> float:
-    """Return the effect, in standard errors, that a t interval with ``df`` degrees of freedom proves with power 0.8.
-    ``factor`` is the factor by which the half width of the interval is multiplied (``widening``)."""
+    """Effect, in standard errors, that a t interval widened by ``factor`` proves with power 0.8."""
     return float(nctdtrinc(df, 1 - POWER, factor * _quantile(1 - alpha / 2, df)))

@@ -1,17 +1,12 @@
 """Prediction interval of one more session from stored sessions, and the gate that decides by it.
 
-All runs of a session share a node and a day. The effects of node and day do not cancel here as they do in a pair. So
-each session is reduced to one number, its *level*: the mean of its runs' step times on the log scale. The level of
-head's session is compared with the prediction interval for one more session, which is computed from the scatter of the
-stored levels. Welch's test of three head runs against 120 stored runs would mistake the shared effects for an effect of
-the code: it calls 8 to 22% of harmless changes slower, although its nominal error is 2.5%.
+The effects of node and day do not cancel here as they do in a pair. So each session is reduced to its *level*, the mean
+of its runs' step times on the log scale, and head's level is compared with the interval for one more session. Welch's
+test of the runs would mistake the shared effects for an effect of the code: it calls 8 to 22% of harmless changes
+slower, at a nominal error of 2.5%.
 
-The interval assumes that stored levels are roughly normal and that head's session has the same distribution: the same
-node class and environment, the same number of runs, and no node that is new to the class. The caller chooses the stored
-sessions accordingly. The comparison is with main as it was stored, not with base. It therefore cannot detect that head
-undoes a gain that main made since.
-
-All values are on the log scale; positive means slower. ``benchmarks/gate.py`` measures what the gate costs and misses.
+The interval assumes that stored levels are roughly normal, and that head's session has the same distribution. It
+cannot detect that head undoes a gain that main made since. All values are on the log scale; positive means slower.
 """
 
 import math
@@ -21,24 +16,19 @@ from dataclasses import dataclass
 from scipy.special import stdtr, stdtrit
 
 from regbot.records.verdict import Decision
-from regbot.stats.paired import Thresholds, combine, decide
+from regbot.stats.paired import Thresholds, combine, count_pairs, decide
+from regbot.stats.summary import mean_and_squares
 
 SESSION_RUNS = 3
-"""Runs of a session that make its level, after one discarded warm launch. More runs hardly narrow the interval, because
-on most nodes the levels scatter more with node and day than with the single run.
-"""
+"""Runs of a session that make its level, after one discarded warm launch. More hardly narrow the interval: levels
+scatter more with node and day than with the single run."""
 
 MIN_SESSIONS = 8
-"""Minimum number of stored sessions for a decision. For normal levels the interval is calibrated from two sessions on.
-But with fewer than eight sessions, the 95% interval of their standard deviation reaches to more than twice the
-estimate. It is also impossible to check whether the levels are normal, or whether all of them come from one node.
-"""
+"""Minimum number of stored sessions for a decision. With fewer, the 95% interval of their standard deviation reaches to
+more than twice the estimate."""
 
 MIN_NODES = 3
-"""If no stored session is from head's node, the stored sessions must come from at least this many other nodes.
-
-Fewer nodes do not show how much the nodes of a class differ.
-"""
+"""If no stored session is from head's node, they must come from at least this many other nodes."""
 
 SESSION_ALPHA = 0.05
 """Two-sided error of the prediction intervals of all summaries together."""
@@ -61,11 +51,7 @@ class PredictionInterval:
 
     @property
     def p_value(self) -> float:
-        """Two-sided probability, in [0, 1], that one more session lies at least this far from the stored mean by
-        chance.
-
-        It is below ``alpha`` exactly if the interval does not contain 0.
-        """
+        """Two-sided p-value, in [0, 1]. It is below ``alpha`` exactly if the interval does not contain 0."""
         if self.sd == 0:
             return 1.0 if self.estimate == 0 else 0.0
         distance = abs(self.estimate) / (self.sd * math.sqrt(1 + 1 / self.sessions))
@@ -73,14 +59,9 @@ class PredictionInterval:
 
 
 def session_level(run_values: Sequence[float], runs: int = SESSION_RUNS) -> float:
-    """Return the level of a session: the mean over its first ``runs`` runs, log scale. ``run_values`` has the median or
-    the mean step time of each run, log scale.
-
-    Stored sessions have more runs than head's session. Only as many runs are used as head's session has, because a mean
-    over more runs scatters less and the interval would be too narrow. The first runs are used, so that warm-up or drift
-    of a node over a session affects all levels equally. Raises ValueError for a value that is not finite, or for fewer
-    than ``runs`` runs, because a mean over fewer runs would scatter more.
-    """
+    """Return the level of a session: the mean over its first ``runs`` runs, log scale. Only as many runs are used as
+    head's session has, because a mean over more runs scatters less. Raises ValueError for fewer runs, or a value that
+    is not finite."""
     if len(run_values) < runs:
         raise ValueError(f"a session's level needs {runs} runs; there are {len(run_values)}")
     mean = math.fsum(run_values[:runs]) / runs
@@ -90,22 +71,16 @@ def session_level(run_values: Sequence[float], runs: int = SESSION_RUNS) -> floa
 
 
 def prediction_interval(stored: Sequence[float], head: float, alpha: float = SESSION_ALPHA) -> PredictionInterval:
-    """Return the interval of head - mean(stored): the difference +- t(1 - alpha/2, n - 1) s sqrt(1 + 1/n).
-
-    ``stored`` has the levels of n stored sessions, ``head`` is the level of head's session, and s is the standard
-    deviation of the stored levels. In the root, 1 stands for the variance of head's session, and 1/n for the variance
-    of the stored mean. Raises ValueError for fewer than two sessions, or a level that is not finite.
-    """
+    """Return the interval of head - mean(stored): the difference +- t(1 - alpha/2, n - 1) s sqrt(1 + 1/n), from the
+    levels of n stored sessions with the standard deviation s. Raises ValueError for fewer than two sessions, or a level
+    that is not finite."""
     sessions = len(stored)
     if sessions < 2:
         raise ValueError(f"a prediction interval needs 2 stored sessions; there are {sessions}")
-    mean = math.fsum(stored) / sessions
-    if not (math.isfinite(mean) and math.isfinite(head)):
+    mean, squares = mean_and_squares(stored)
+    if not math.isfinite(head):
         raise ValueError("the level of a session is not finite")
-    # As in the paired test, the mean of equal values can have a rounding error.
-    all_equal = min(stored) == max(stored)
-    sd = 0.0 if all_equal else math.sqrt(math.fsum((x - mean) ** 2 for x in stored) / (sessions - 1))
-    estimate = head - (stored[0] if all_equal else mean)
+    sd, estimate = math.sqrt(squares / (sessions - 1)), head - mean
     half_width = float(stdtrit(sessions - 1, 1 - alpha / 2)) * sd * math.sqrt(1 + 1 / sessions)
     return PredictionInterval(estimate, estimate - half_width, estimate + half_width, sd, sessions, alpha)
 
@@ -117,21 +92,18 @@ def stored_gate(
     thresholds: Thresholds,
     bound: float,
 ) -> tuple[Decision, dict[str, tuple[Decision, PredictionInterval]]]:
-    """Decide by stored sessions and without pairs, for users who cannot run pairs. This gate can fail a change.
+    """Return the decision of the workload by stored sessions, and the decision and interval of each summary.
 
-    Return the decision of the workload, and the decision and interval of each summary. ``stored`` has the levels of the
-    stored sessions by summary, ``head`` the level of head's session. ``primary_tests`` is the number of primary tests
-    of the whole check.
-
-    Each interval has alpha ``SESSION_ALPHA`` / ``primary_tests`` and is judged like an interval of pairs. If the
-    workload is then undecided, but every interval contains 0 and no upper end exceeds ``bound``, a log-ratio, the
-    decision is ``within_bound``. With fewer than ``MIN_SESSIONS`` sessions everything is undecided; with fewer than two
-    sessions there are no tests. Raises ValueError if ``primary_tests`` is less than the number of summaries.
-    """
-    if primary_tests < len(head):
-        raise ValueError(f"primary_tests is {primary_tests}, but there are {len(head)} summaries")
-    predictions = _compute_predictions(stored, head, SESSION_ALPHA / primary_tests)
-    if _count_sessions(stored) < MIN_SESSIONS:
+    ``stored`` has the levels of the stored sessions by summary, ``head`` that of head's session. Each interval has
+    alpha ``SESSION_ALPHA`` / ``primary_tests`` and is judged like an interval of pairs. If the workload is then
+    undecided, but every interval contains 0 and no upper end exceeds ``bound``, a log-ratio, the decision is
+    ``within_bound``."""
+    sessions = count_pairs(stored, primary_tests)
+    if sessions < 2:
+        return "undecided", {}
+    alpha = SESSION_ALPHA / primary_tests
+    predictions = {name: prediction_interval(stored[name], value, alpha) for name, value in head.items()}
+    if sessions < MIN_SESSIONS:
         return "undecided", {name: ("undecided", prediction) for name, prediction in predictions.items()}
     tests = {name: (decide(prediction, thresholds), prediction) for name, prediction in predictions.items()}
     decision = combine(tests.values(), thresholds)
@@ -139,22 +111,3 @@ def stored_gate(
     if decision == "undecided" and are_within_bound:
         decision = "within_bound"
     return decision, tests
-
-
-def _compute_predictions(
-    stored: Mapping[str, Sequence[float]], head: Mapping[str, float], alpha: float
-) -> dict[str, PredictionInterval]:
-    """Return the interval of each summary, {} for fewer than two stored sessions."""
-    if not head or stored.keys() != head.keys():
-        raise ValueError("give at least one summary, and the same summaries for stored sessions and head")
-    if _count_sessions(stored) < 2:
-        return {}
-    return {name: prediction_interval(stored[name], value, alpha) for name, value in head.items()}
-
-
-def _count_sessions(stored: Mapping[str, Sequence[float]]) -> int:
-    """Return the number of stored sessions, which must be the same for all summaries."""
-    lengths = {len(values) for values in stored.values()}
-    if len(lengths) != 1:
-        raise ValueError("give at least one summary, and the same number of stored sessions for each summary")
-    return lengths.pop()

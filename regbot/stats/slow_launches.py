@@ -1,15 +1,11 @@
 """Sessions in which single launches are far slower than all others, for example after a fault of the node.
 
-One slow launch makes the variance of the pairs so large that Student's interval decides nothing. From 8 pairs on, the
-trimmed t interval (Yuen 1974) is used instead. It leaves out equally many of the largest and of the smallest
-log-ratios, and takes the variance from the Winsorised log-ratios. Fewer than 8 pairs are too few for that.
+From 8 pairs on, the trimmed t interval (Yuen 1974) is used in such a session: it leaves out equally many of the largest
+and of the smallest log-ratios, and takes the variance from the Winsorised log-ratios. It describes the usual launches.
+If head has more slow launches than base, head may cause them, and a pass is withheld.
 
-A trimmed interval describes the usual launches. If head has more slow launches than base, head may cause them, and the
-usual launches do not show whether it does. A pass is then withheld (``has_more_slow_launches``).
-
-The rule only uses the log-ratios of the pairs. A log-ratio far above the others counts as a slow launch of head, and
-one far below them as a slow launch of base. All values are on the log scale. ``benchmarks/disturbed_sessions.py``
-repeats the simulation behind the constants.
+A log-ratio far above the others counts as a slow launch of head, and one far below as one of base. All values are on
+the log scale. ``benchmarks/disturbed_sessions.py`` repeats the simulation behind the constants.
 """
 
 import math
@@ -18,10 +14,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
+from regbot.stats.summary import mean_and_squares
+
 MAX_DEVIATION = 8.0
-"""A pair has a slow launch if its log-ratio is farther than this from the median of the pairs. The unit is a robust
-standard deviation: ``SD_PER_MAD`` times the median absolute deviation (MAD). With twelve normal pairs, 1 to 2% of
-sessions have such a pair by chance."""
+"""A pair has a slow launch if its log-ratio is farther than this from the median, in robust standard deviations. With
+twelve normal pairs, 1 to 2% of sessions have such a pair by chance."""
 
 SD_PER_MAD = 1.4826
 """Standard deviation of normal values, divided by their median absolute deviation."""
@@ -34,8 +31,7 @@ MIN_TRIMMED = 8
 
 WITHHOLDING_PAIRS = 12
 """A pass is withheld if head has more than one slow launch per 12 pairs, and at least one more than base per 12 pairs.
-For example, with 12 pairs this takes two slow launches of head and at most one of base. If one launch in 20 is slow by
-chance, a pass is withheld in at most 6% of sessions."""
+If one launch in 20 is slow by chance, a pass is withheld in at most 6% of sessions."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +71,7 @@ def trimmed_pairs(pairs: int) -> int:
 
 
 def has_more_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> bool:
-    """Return whether head has so many slow launches in ``pairs`` pairs that it must not pass by a trimmed interval.
-
-    The condition is that of ``WITHHOLDING_PAIRS``. At 8 pairs, a single slow launch of head is enough, if base has
-    none. Four more pairs then show whether head has more slow launches.
-    """
+    """Return whether head must not pass by a trimmed interval (``WITHHOLDING_PAIRS``)."""
     head_launches = sum(outlier.arm == "head" for outlier in outliers)
     base_launches = len(outliers) - head_launches
     has_many = WITHHOLDING_PAIRS * head_launches > pairs
@@ -88,12 +80,8 @@ def has_more_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> bool:
 
 
 def find_outliers(log_ratios: Sequence[float]) -> dict[int, float]:
-    """Return the values that are far from the median (``MAX_DEVIATION``): their signed distance from the median, by
-    index.
-
-    If more than half of the values are equal, the median absolute deviation is 0. There is then no scale to compare
-    with, and no value is returned.
-    """
+    """Return the values that are far from the median (``MAX_DEVIATION``): their signed distance from it, by index. If
+    more than half of the values are equal, there is no scale, and no value is returned."""
     centre = median(log_ratios)
     deviations = [value - centre for value in log_ratios]
     limit = MAX_DEVIATION * SD_PER_MAD * median(map(abs, deviations))
@@ -101,18 +89,14 @@ def find_outliers(log_ratios: Sequence[float]) -> dict[int, float]:
 
 
 def trimmed_mean(log_ratios: Sequence[float], trimmed: int) -> TrimmedMean:
-    """Return the mean without the ``trimmed`` smallest and largest values.
-
-    With n values of which h are kept, the standard error is s sqrt((n - 1) / (h (h - 1))). s is the standard deviation
-    of the Winsorised values: each value that is left out is replaced by the nearest value that is kept. Raises
-    ValueError if fewer than two values are kept.
-    """
+    """Return the mean without the ``trimmed`` smallest and largest values. Its standard error is s sqrt((n - 1) / (h (h
+    - 1))) for h of n values, with the standard deviation s of the Winsorised values. Raises ValueError if fewer than
+    two are kept."""
     n, kept_count = len(log_ratios), len(log_ratios) - 2 * trimmed
     if kept_count < 2:
         raise ValueError(f"{n} log-ratios without {trimmed} at each end leave {kept_count}; an interval needs 2")
     kept = sorted(log_ratios)[trimmed : n - trimmed]
     winsorised = [kept[0]] * trimmed + kept + [kept[-1]] * trimmed
-    centre = math.fsum(winsorised) / n
-    squares = 0.0 if kept[0] == kept[-1] else math.fsum((value - centre) ** 2 for value in winsorised)
+    _, squares = mean_and_squares(winsorised)
     standard_error = math.sqrt(squares / (kept_count * (kept_count - 1)))
     return TrimmedMean(math.fsum(kept) / kept_count, standard_error, degrees_of_freedom=kept_count - 1)

@@ -1,24 +1,19 @@
 """Steady state of a run: the step from which its step times have a constant level, if there is one.
 
-A training process begins slowly: compilation, graph capture, the allocator, expert routing that settles. A *level* is
-the mean log step time over a part of the run without a change. The steps after the last change of level are steady, if
-they are at least half of the log. Two searches look for the last change of level, and the later result counts. The
-*change point* search (PELT, Killick 2012) finds several changes. The *tail* search compares the mean before a step with
-the mean after it, and finds smaller changes. A run may also have a *drift*: a straight line explains the steps as well
-as any single change, so there is no last change. All searches account for autocorrelation: if neighbouring steps were
-treated as independent, most runs would seem to change all the time.
+A *level* is the mean log step time over a part of the run without a change. The steps after the last change of level
+are steady, if they are at least half of the log. The *change point* search (PELT, Killick 2012) finds several changes;
+the *tail* search compares the mean before a step with the mean after it, and finds smaller ones. The later result
+counts. A run has a *drift* if a straight line explains the steps as well as any single change. All searches account for
+autocorrelation.
 
-Changes below 1% are ignored on purpose, because they occur in both arms of a pair. A single slow step is not a change.
-It is replaced during the search and stays in the run. A run that never settles is a valid outcome and not an error,
-because leaving out single runs would bias the result.
-
-This module does not know files, the work of a step, or the unit of the times. Constants without a source come from
-``benchmarks/steady.py``, which prints the error rates; ``docs/session.md`` has an example and the limits.
+Changes below 1% are ignored, because they occur in both arms of a pair. A single slow step is replaced during the
+search and stays in the run. A run that never settles is a valid outcome, because leaving out single runs would bias the
+result. Constants without a source come from ``benchmarks/steady.py``, which prints the error rates.
 """
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -36,9 +31,7 @@ MIN_CUT = 10
 """Number of leading steps that are always left out of a long log; most warm-ups of real jobs end within them."""
 
 SHORT_LOG_STEPS = 40
-"""A log with fewer steps is short. Its first steps are left out (``SHORT_LOG_CUT_DIVISOR``). The other steps are only
-tested for a rise or fall and not searched for changes.
-"""
+"""A log with fewer steps is short: its other steps are only tested for a rise or fall."""
 SHORT_LOG_CUT_DIVISOR = 5
 """The first fifth of a short log is left out."""
 
@@ -53,22 +46,16 @@ PENALTY = 4.0
 """PELT's penalty per change point is this times log(n) times the long-run variance."""
 
 WARM_UP_Z, TAIL_Z = 2.0, 3.0
-"""Thresholds of the tail search, for the difference of the means before and after the best step, in standard errors.
-``WARM_UP_Z`` is for a fall in the first quarter and ``TAIL_Z`` for any other change. ``WARM_UP_Z`` is lower, because a
-fall in the first quarter looks like a warm-up, and a wrong cut there costs few steps.
-"""
+"""Thresholds of the tail search, in standard errors. ``WARM_UP_Z`` is for a fall in the first quarter, which looks like
+a warm-up, and ``TAIL_Z`` for any other change."""
 
 MIN_DRIFT, DRIFT_Z = 1.5 * TOLERANCE, 2.1
 """A fitted line is a drift only if it rises or falls by more than ``MIN_DRIFT``, log scale, and by more than
-``DRIFT_Z`` standard errors. If the level changes once by some amount, the fitted line rises by up to 1.5 times this
-amount. So a smaller rise may come from a change within the tolerance.
-"""
+``DRIFT_Z`` standard errors. A single change of level raises the line by up to 1.5 times the change."""
 
 RISING_SHARE, FALLING_SHARE = 0.75, 1.0
-"""A line is a drift, not a single change of level, if its z is at least this share of the z of the best single change.
-If the level changes after a quarter of the log, the line has a share of 0.75. The share for falling lines is higher,
-because step times fall during a warm-up.
-"""
+"""A line is a drift if its z is at least this share of the z of the best single change. The share for falling lines is
+higher, because step times fall during a warm-up."""
 
 MIN_SEGMENT = 5
 """Minimum number of points between two change points."""
@@ -77,30 +64,22 @@ MIN_TAIL_STEPS, MIN_TAIL_SHARE = 10, 0.1
 """Minimum length of the tail, in steps and as a share of the log, because the end of a log may be one slow moment."""
 
 HAMPEL_WINDOW, HAMPEL_SDS = 10, 4.0
-"""Hampel's filter (1974) for the search. The neighbourhood of a step has ``HAMPEL_WINDOW`` steps on each side. If a
-step is more than ``HAMPEL_SDS`` robust standard deviations from the median of its neighbourhood, the median replaces
-it.
-"""
+"""Hampel's filter (1974): steps on each side of the neighbourhood, and the distance from its median, in robust standard
+deviations, beyond which the median replaces a step."""
 
 USUAL_RHO, RHO_WEIGHT = 0.4, 20
-"""Prior autocorrelation of neighbouring steps, and the weight of the prior in steps. Real jobs have -0.3 to 0.5, and an
-estimate from 40 steps has an error of +-0.15.
-"""
+"""Prior autocorrelation of neighbouring steps, and its weight in steps. Real jobs have -0.3 to 0.5."""
 
 STEP_FIT_STEPS = 20
-"""Correction of the estimated noise. The noise is estimated from residuals around the best single change of level.
-This change also fits noise, so the residuals of n steps show only n / (n + ``STEP_FIT_STEPS``) of the noise.
-"""
+"""The noise is estimated from residuals around the best single change, which also fits noise: the residuals of n steps
+show only n / (n + ``STEP_FIT_STEPS``) of it."""
 
 MAX_POINTS = 2000
-"""Maximum number of points in a search. Longer logs are averaged in blocks first, because the change point search takes
-quadratic time.
-"""
+"""Longer logs are averaged in blocks first, because the change point search takes quadratic time."""
 
 ARTEFACT_GAP = math.log(4.0)
 """A step this far below the median is an artefact, log scale: asynchronous dispatch returned before the device
-finished. The time of the device is then contained in another step.
-"""
+finished."""
 
 MAX_ARTEFACT_SHARE = 0.25
 """If the share of artefacts reaches this value, the clock measured the dispatch and not the device."""
@@ -109,9 +88,8 @@ RESTART_GAP = math.log(3.0)
 """A step this far above the median, followed by slow steps, is the restart of a process. Log scale."""
 
 SHORT_ALPHA = 0.02
-"""Error of the trend test for a short log, assuming independent steps. A real job that settles for 300 steps has a
-trend in its first 20 logged steps. This is the smallest error at which the test detects that trend.
-"""
+"""Error of the trend test for a short log, for independent steps. It is the smallest that detects the trend in the
+first 20 steps of a real job that settles for 300."""
 
 MAX_SCATTER = math.log(1.1)
 """Robust standard deviation of the kept steps, log scale, above which a run gets a warning. Good nodes have 0.3 to 1%.
@@ -119,12 +97,9 @@ MAX_SCATTER = math.log(1.1)
 
 MIN_BETWEEN_SHARE = 0.8
 """Two groups of steps are reported if the split between them explains at least this share of the variance. The best
-split of a single group explains 0.64 if the group is normal, and 0.75 if it is uniform.
-"""
+split of a single group explains 0.64 if it is normal, and 0.75 if it is uniform."""
 MIN_GROUP_SHARE, MIN_GROUP_GAP, MIN_GROUPED_STEPS = 0.1, math.log(1.02), 20
-"""Further conditions for reporting two groups. Each group has at least ``MIN_GROUP_SHARE`` of the steps. The means of
-the groups differ by more than ``MIN_GROUP_GAP``, log scale. There are at least ``MIN_GROUPED_STEPS`` steps.
-"""
+"""Further conditions: the smallest share of a group, the smallest gap of their means (log scale), the fewest steps."""
 
 MAX_UNSETTLED_SHARE = 0.5
 """An arm gets a warning if at least this share of its runs is not steady."""
@@ -143,24 +118,10 @@ class SteadyState:
     """A phrase: the evidence for the steady state, or why there is none."""
     method: Method
     warmup_steps: int | None
-    """Steps from the start of the process to the last change of level, independent of ``MIN_CUT`` and of the cuts of
-    other runs. None for short logs and for runs that are not steady.
-    """
-    steps: int
-    """Number of steps in the log."""
+    """Steps to the last change of level. None for short logs and for runs that are not steady."""
     restart: int = 0
     """Step of the last restart of the process; 0 if there is none."""
     warnings: tuple[str, ...] = ()
-
-
-class ProcessState(NamedTuple):
-    """Steady state of one process, before restarts and warnings are added. The fields are those of ``SteadyState``."""
-
-    cut: int
-    steady: bool
-    reason: str
-    method: Method
-    warmup_steps: int | None
 
 
 class LevelChange(NamedTuple):
@@ -173,12 +134,8 @@ class LevelChange(NamedTuple):
 
 
 def steady_state(step_s: ArrayLike) -> SteadyState:
-    """Return the steady state of one run. ``step_s`` has the seconds of each step, in the order of the log.
-
-    A restart of the process appears as a very slow step, followed by slow steps. Everything before the last restart is
-    left out, and the rest is judged as a separate log.
-
-    Raises ValueError for fewer than two steps, or a time that is not positive and finite.
+    """Return the steady state of one run. ``step_s`` has the seconds of each step. Everything before the last restart
+    of the process is left out. Raises ValueError for fewer than two steps, or a time that is not positive and finite.
     """
     logs = _log_times(step_s)
     steps = len(logs)
@@ -192,25 +149,12 @@ def steady_state(step_s: ArrayLike) -> SteadyState:
         suffix = " after that" if start else ""
         warnings.append(f"a short log: {steps - start} steps{suffix}; the end of its warm-up was not searched for")
     reason = f"after the restart at step {start}, {process.reason}" if start else process.reason
-    return SteadyState(
-        cut,
-        process.steady,
-        reason,
-        process.method,
-        process.warmup_steps,
-        steps,
-        restart=start,
-        warnings=tuple(warnings),
-    )
+    return replace(process, cut=cut, reason=reason, restart=start, warnings=tuple(warnings))
 
 
 def unsettled_warnings(base: Sequence[bool], head: Sequence[bool]) -> tuple[str, ...]:
-    """Return warnings about the runs of a session without a steady state.
-
-    ``base`` and ``head`` say for each run whether it is steady. An arm gets a warning if at least half of its runs are
-    not steady. Another warning is given if the two arms differ by Fisher's exact test at 1%, because one of them may be
-    less stable. Single runs are never left out.
-    """
+    """Return warnings if at least half of an arm's runs are not steady, or if the arms differ by Fisher's exact test at
+    1%. ``base`` and ``head`` say for each run whether it is steady."""
     base_unsteady, head_unsteady = base.count(False), head.count(False)
     warnings = []
     for name, unsteady, runs in (("base", base_unsteady, len(base)), ("head", head_unsteady, len(head))):
@@ -239,8 +183,7 @@ def _log_times(step_s: ArrayLike) -> Array:
     return centred
 
 
-def _judge_process(logs: Array) -> ProcessState:
-    """Return the steady state of one process. ``logs`` has its log step times, from its first step on."""
+def _judge_process(logs: Array) -> SteadyState:
     steps = len(logs)
     middle = steps // 2
     is_artefact = logs < np.median(logs[middle:]) - ARTEFACT_GAP
@@ -251,7 +194,8 @@ def _judge_process(logs: Array) -> ProcessState:
         min_cut = max(min_cut, int(early_artefacts[-1]) + 1)
     if steps - min_cut < MIN_KEPT_STEPS:
         cut = min(min_cut, max(steps - 1, 0))
-        return _not_steady(cut, _describe_too_few_steps(steps, min_cut), "none")
+        kept = f"{steps - min_cut} remain after the first {min_cut}, and {MIN_KEPT_STEPS} are needed"
+        return _not_steady(cut, f"{steps} steps are too few: {kept}", "none")
     late_artefacts = is_artefact[min_cut:]
     if late_artefacts.mean() >= MAX_ARTEFACT_SHARE:
         share = f"{late_artefacts.sum()} of {steps - min_cut} steps took less than a quarter of the usual time"
@@ -259,17 +203,9 @@ def _judge_process(logs: Array) -> ProcessState:
     return _judge_short_log(logs, min_cut) if steps < SHORT_LOG_STEPS else _judge_long_log(logs, min_cut)
 
 
-def _describe_too_few_steps(steps: int, min_cut: int) -> str:
-    kept_steps = steps - min_cut
-    return f"{steps} steps are too few: {kept_steps} remain after the first {min_cut}, and {MIN_KEPT_STEPS} are needed"
-
-
-def _judge_short_log(logs: Array, min_cut: int) -> ProcessState:
-    """Judge a short log: cut a fixed share, and find no steady state if the rest rises or falls.
-
-    The test for a trend is Mann's (1945) and Kendall's; the size of the trend is Sen's slope. The test uses ranks,
-    because one slow step in fifteen would dominate any other statistic.
-    """
+def _judge_short_log(logs: Array, min_cut: int) -> SteadyState:
+    """The test for a trend is Mann's (1945) and Kendall's; its size is Sen's slope. Ranks, because one slow step in
+    fifteen would dominate any other statistic."""
     kept_steps = logs[min_cut:]
     earlier, later = np.triu_indices(len(kept_steps), 1)  # indices of every two steps
     differences = kept_steps[later] - kept_steps[earlier]
@@ -280,12 +216,12 @@ def _judge_short_log(logs: Array, min_cut: int) -> ProcessState:
         reason = f"{_describe_rise(rise)} over the {len(kept_steps)} steps after {min_cut}"
         return _not_steady(min_cut, reason, "short-log")
     reason = f"the {len(kept_steps)} steps after {min_cut} neither rise nor fall"
-    return ProcessState(min_cut, steady=True, reason=reason, method="short-log", warmup_steps=None)
+    return SteadyState(min_cut, steady=True, reason=reason, method="short-log", warmup_steps=None)
 
 
 def mann_kendall(values: Array, signs: Array) -> float:
-    """Return the two-sided p-value of "no trend", by a normal approximation, corrected for continuity and ties.
-    ``signs`` has the sign of later value - earlier value, for every two values."""
+    """Return the two-sided p-value of "no trend". ``signs`` has the sign of later value - earlier value, for every two
+    values."""
     n = len(values)
     _, ties = np.unique(values, return_counts=True)
     # Variance of the sum of ``signs`` if there is no trend.
@@ -295,13 +231,8 @@ def mann_kendall(values: Array, signs: Array) -> float:
     return math.erfc(max(abs(float(signs.sum())) - 1, 0) / math.sqrt(2 * variance))
 
 
-def _judge_long_log(logs: Array, min_cut: int) -> ProcessState:
-    """Judge a long log by change points and tail; the later cut counts. If the level still changes past the middle, or
-    if the steps drift, the run is not steady.
-
-    The search works on points. A point is the mean of a block of steps; in a log of up to ``MAX_POINTS`` steps, each
-    step is a point.
-    """
+def _judge_long_log(logs: Array, min_cut: int) -> SteadyState:
+    """The search works on points, the means of blocks of steps; up to ``MAX_POINTS`` steps, each step is a point."""
     steps = len(logs)
     # The first step compiles. Leave it out, so that the search does not report the end of compilation as a change.
     point_steps = math.ceil((steps - 1) / MAX_POINTS)  # number of steps in a point
@@ -322,22 +253,19 @@ def _judge_long_log(logs: Array, min_cut: int) -> ProcessState:
         return _not_steady(cut, reason, "changes-and-tail")
     reason = f"no change of level of 1% or more after step {cut}"
     warmup_steps = last_change if search.last_change else 1  # without a change, only the first step is warm-up
-    return ProcessState(cut, steady=True, reason=reason, method="changes-and-tail", warmup_steps=warmup_steps)
+    return SteadyState(cut, steady=True, reason=reason, method="changes-and-tail", warmup_steps=warmup_steps)
 
 
-def _not_steady(cut: int, reason: str, method: Method) -> ProcessState:
-    return ProcessState(cut, steady=False, reason=reason, method=method, warmup_steps=None)
+def _not_steady(cut: int, reason: str, method: Method) -> SteadyState:
+    return SteadyState(cut, steady=False, reason=reason, method=method, warmup_steps=None)
 
 
 class SteadySearch(NamedTuple):
-    """Result of the search over points, which are means of neighbouring steps (``MAX_POINTS``). The run is not steady
-    if ``drift`` is set or ``last_change`` is past the middle.
-    """
+    """Result of the search over points. The run is not steady if ``drift`` is set or ``last_change`` is past the
+    middle."""
 
     start: int
-    """The first point to keep. If the level rises past the middle, the points before the rise are kept, because a rise
-    is no warm-up.
-    """
+    """The first point to keep. The points before a rise past the middle are kept, because a rise is no warm-up."""
     last_change: int
     """Point of the last change of level; 0 if there is none."""
     drift: float | None = None
@@ -345,11 +273,7 @@ class SteadySearch(NamedTuple):
 
 
 def _search_steady_start(points: Array, min_start: int, middle: int, min_tail: int) -> SteadySearch:
-    """Search for the first point of the steady state, by change points, by the tail and by a fitted line.
-
-    A point is the mean of neighbouring steps (``MAX_POINTS``). ``min_start`` is the first point that may be kept,
-    ``middle`` the middle of the log, and ``min_tail`` the minimum length of the tail, all in points.
-    """
+    """All arguments are in points: ``min_start`` is the first point that may be kept, ``min_tail`` the minimum tail."""
     # Estimate the noise after the middle first, where a warm-up cannot be mistaken for noise.
     noise = _long_run_sd(points[middle:])
     last_change, falls = _find_last_change(points, noise)
@@ -385,11 +309,8 @@ def _describe_rise(rise: float) -> str:
 
 
 def without_outliers(logs: Array) -> Array:
-    """Return ``logs`` after Hampel's filter, with one scale for the whole array.
-
-    With a separate scale per window, the scale would be too small in one window of ten. The filter runs twice, because
-    the first pass can leave one step of a cluster of slow steps.
-    """
+    """Return ``logs`` after Hampel's filter, with one scale for the whole array. The filter runs twice, because the
+    first pass can leave one step of a cluster of slow steps."""
     for _ in range(2):
         padded = np.pad(logs, HAMPEL_WINDOW, mode="reflect")
         neighbourhoods = np.lib.stride_tricks.sliding_window_view(padded, 2 * HAMPEL_WINDOW + 1)
@@ -401,12 +322,8 @@ def without_outliers(logs: Array) -> Array:
 
 
 def _long_run_sd(points: Array) -> float:
-    """Return the long-run standard deviation, which is sd(mean of n points) sqrt(n).
-
-    For AR(1) noise its square is s^2 (1 + rho) / (1 - rho). s and rho come from the residuals around the best single
-    change of level. In residuals around a single mean, a change of level would look like autocorrelation, and the
-    larger noise would hide the change. rho is averaged with the prior ``USUAL_RHO``.
-    """
+    """Return sd(mean of n points) sqrt(n). For AR(1) noise its square is s^2 (1 + rho) / (1 - rho). s and rho come from
+    the residuals around the best single change of level, which would otherwise look like autocorrelation."""
     n = len(points)
     position = _find_level_change(points, noise=1.0, min_after=1, min_before=1, tolerance=0.0).position
     segments = [segment for segment in (points[:position], points[position:]) if len(segment)]
@@ -439,11 +356,7 @@ def _find_last_change(points: Array, noise: float) -> tuple[int, bool]:
 def _find_level_change(
     points: Array, noise: float, min_after: int, min_before: int = MIN_SEGMENT, tolerance: float = TOLERANCE
 ) -> LevelChange:
-    """Return the change of level with the largest t statistic; its z is 0 if there is none.
-
-    At least ``min_before`` points are before the change and ``min_after`` points after it. Changes up to ``tolerance``
-    are ignored. ``noise`` is the long-run standard deviation of a point.
-    """
+    """Return the change of level with the largest t statistic; its z is 0 if there is none."""
     n = len(points)
     positions = np.arange(min_before, n - max(min_after, 1) + 1)
     if not len(positions):
@@ -467,11 +380,8 @@ def _fit_line(points: Array, noise: float) -> tuple[float, float]:
 
 
 def _find_restarts(logs: Array) -> list[int]:
-    """Return the steps that look like the first step of a process: very slow, and followed by slow steps.
-
-    After a single slow step, normal steps follow. After a restart, another very slow step or three slow steps follow,
-    because caches and allocator are cold again.
-    """
+    """Return the steps that look like the first step of a process. After a single slow step, normal steps follow; after
+    a restart, another very slow step or three slow steps, because caches are cold again."""
     median = float(np.median(logs))
     robust_sd = SD_PER_MAD * float(np.median(np.abs(logs - median)))
     is_slow = logs > median + max(3 * robust_sd, 2 * TOLERANCE)
@@ -486,8 +396,6 @@ def _find_restarts(logs: Array) -> list[int]:
 
 
 def _warn_of_kept_steps(logs: Array, cut: int) -> Iterable[str]:
-    """Yield warnings about faults of the kept steps, which are the steps after ``cut``. No other cut would remove these
-    faults."""
     kept_steps = logs[cut:]
     median = float(np.median(kept_steps))
     artefacts = int((kept_steps < median - ARTEFACT_GAP).sum())
@@ -509,10 +417,7 @@ def _warn_of_kept_steps(logs: Array, cut: int) -> Iterable[str]:
 
 def _find_two_speeds(kept_steps: Array) -> tuple[float, float] | None:
     """Return the best split of the steps into fast and slow ones (Otsu 1979): the share of slow steps, and the
-    log-scale gap between the means of both groups.
-
-    Returns None if a single group explains the steps.
-    """
+    log-scale gap between the means; None if a single group explains the steps."""
     n = len(kept_steps)
     total_squares = float(np.var(kept_steps)) * n
     if n < MIN_GROUPED_STEPS or total_squares == 0:

@@ -1,11 +1,8 @@
 """Detection of stragglers: which rank do the other ranks wait for?
 
-A rank's own work is its step time minus its wait. The wait is the time in collectives. Collectives synchronise the
-ranks, so step times do not show which rank is slow: the slow rank waits least, and the other ranks wait for it. A
-rank's own work is compared with the median of the other ranks in the same step, because one or two slow ranks hardly
-change a median. With two ranks, each rank is compared with the other.
-
-The detection assumes that all ranks have the same work. Pipeline stages do not; see ``docs/session.md``.
+Collectives synchronise the ranks, so step times do not show which rank is slow: it waits least, and the others wait for
+it. A rank's own work, its step time minus its wait, is compared with the median of the other ranks in the same step.
+This assumes that all ranks have the same work. Pipeline stages do not; see ``docs/session.md``.
 """
 
 from collections.abc import Sequence
@@ -15,14 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 LATE_SHARE = 0.10
-"""A rank is late if its own work takes longer than that of the other ranks by more than this share. On two shared
-cores, two ranks of the smoke model without a straggler differ by less in 19 of 20 runs; ``docs/session.md`` has the
-figures.
-"""
+"""A rank is late if its own work takes longer than that of the other ranks by more than this share."""
 MIN_SLOWER_SHARE = 0.75
-"""Minimum share of the steady steps in which a late rank is slower. A rank that is slower only by chance reaches this
-share, 30 of 40 steps, once in 1000 runs.
-"""
+"""Minimum share of the steady steps in which a late rank is slower. By chance a rank reaches it once in 1000 runs."""
 MIN_STEPS = 10
 """Minimum number of steady steps for naming a rank."""
 MIN_OWN_SHARE = 0.05
@@ -62,10 +54,8 @@ class Lateness:
 
 def rank_lateness(step_s: Sequence[Sequence[float]], wait_s: Sequence[Sequence[float]]) -> list[Lateness]:
     """Return the lateness of every rank of one run. ``step_s`` and ``wait_s`` have a list for each rank, with the
-    seconds of each steady step.
-
-    Returns [] for one rank, for fewer than ``MIN_STEPS`` steps, and if the ranks wait nearly all the time.
-    """
+    seconds of each steady step. Returns [] for one rank, for fewer than ``MIN_STEPS`` steps, and if the ranks wait
+    nearly all the time."""
     if len(step_s) < 2 or len({*map(len, step_s), *map(len, wait_s)}) > 1:
         return []
     steps, waits = np.asarray(step_s, dtype=float), np.asarray(wait_s, dtype=float)

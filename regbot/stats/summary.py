@@ -1,8 +1,5 @@
-"""Summaries of one run's step times. The run is the unit of replication; single steps are never samples.
-
-All steps of one process launch share their placement, clocks and allocator, and their noise is correlated. If steps
-were used as samples, two runs of the same commit would seem to differ far too often. So each run is reduced to one
-number before anything is compared. There are two such summaries, because they fail in different ways:
+"""Summaries of one run's step times. The run is the unit of replication; single steps are never samples, because all
+steps of one launch share their placement, clocks and allocator.
 
 ``median``  log of a typical step. It ignores stalls, whether they are noise or the effect of a change.
 ``mean``    log of the mean time per step, which is the cost of the training job. Every stall changes it.
@@ -29,3 +26,12 @@ def summarise(step_s: Sequence[float]) -> dict[str, float]:
     if len(ordered) % 2 == 0:
         log_median = (log_median + math.log(ordered[half - 1])) / 2
     return {"median": log_median, "mean": math.log(math.fsum(ordered) / len(ordered))}
+
+
+def mean_and_squares(values: Sequence[float]) -> tuple[float, float]:
+    """Return the mean and the sum of the squared deviations from it. Equal values have exactly the sum 0. Raises
+    ValueError if a value is not finite."""
+    if not all(map(math.isfinite, values)):
+        raise ValueError("a value is not finite")
+    mean = values[0] if min(values) == max(values) else math.fsum(values) / len(values)
+    return mean, math.fsum((value - mean) ** 2 for value in values)

@@ -1,8 +1,7 @@
 """Intervals for the values of unpaired runs, and Fisher's exact test for counts of runs.
 
-Welch's interval and Fisher's test assume independent runs. If the arms ran on different nodes or days, an effect of
-node or day looks like an effect of the code. The values of the runs cannot show this, so the caller must know that all
-runs are of one session.
+Both assume independent runs. If the arms ran on different nodes or days, an effect of node or day looks like an effect
+of the code. The caller must know that all runs are of one session.
 """
 
 import math
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
+
+from regbot.stats.summary import mean_and_squares
 
 MIN_RUNS = 4
 """Minimum number of runs per arm for a decision. It equals the number of pairs at the first look of the paired test."""
@@ -31,16 +32,12 @@ class Difference:
 
 
 def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Difference:
-    """Return Welch's interval (1947), for unequal variances. The degrees of freedom are Satterthwaite's.
-
-    ``base`` and ``head`` have one value per run: the logarithm of its median or mean step time. If all runs of base are
-    equal and all runs of head are equal, the interval is a point, as in the paired test. Raises ValueError for fewer
-    than two runs in an arm.
-    """
+    """Return Welch's interval (1947), for unequal variances. ``base`` and ``head`` have one value per run, on the log
+    scale. If both arms are constant, the interval is a point. Raises ValueError for fewer than two runs in an arm."""
     if min(len(base), len(head)) < 2:
         raise ValueError("each arm needs at least two runs")
-    base_mean, base_var = _mean_and_variance(base)
-    head_mean, head_var = _mean_and_variance(head)
+    (base_mean, base_squares), (head_mean, head_squares) = mean_and_squares(base), mean_and_squares(head)
+    base_var, head_var = base_squares / (len(base) - 1), head_squares / (len(head) - 1)
     estimate = head_mean - base_mean
     sd = math.sqrt(base_var + head_var)
     base_error_sq, head_error_sq = base_var / len(base), head_var / len(head)  # squared standard errors of the means
@@ -54,17 +51,7 @@ def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Differe
 
 
 def fisher(hits: int, total: int, other_hits: int, other_total: int) -> float:
-    """Return the two-sided p-value of Fisher's exact test: ``hits`` of ``total`` runs against ``other_hits`` of
-    ``other_total``.
-    """
+    """Return the two-sided p-value of Fisher's exact test."""
     from scipy.stats import fisher_exact  # imported late: it takes longer to import than all of regbot
 
     return float(fisher_exact(np.array([[hits, total - hits], [other_hits, other_total - other_hits]])).pvalue)
-
-
-def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
-    """Return the mean and the variance. Equal values have exactly the variance 0, without rounding errors."""
-    mean = math.fsum(values) / len(values)
-    if min(values) == max(values):
-        return values[0], 0.0
-    return mean, math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)

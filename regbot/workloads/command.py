@@ -1,14 +1,10 @@
 """Adapter ``command``: one timed run of a workload that is a command. Step times are read from the command's log.
 
-No code of regbot runs inside the process. So only four things are known: the logged step times, the loss, skipped
-steps, and how the process ended. It is unknown which collectives and which dispatcher ran, which code ran, and what
-each rank did. There is only one check from outside: the steps cannot take longer than the process ran by the engine's
-wall clock. The log's times are not verified in any other way.
+No code of regbot runs inside the process. So it is unknown which collectives, dispatcher and code ran, and what each
+rank did. The only check of the log's times is that they cannot exceed the engine's wall clock.
 
-Placeholders in braces in the command are replaced: ``{steps}`` (number of steps to run, including warm-up), ``{log}``
-(a file for the step log, outside of the checkout), ``{python}``, ``{dispatcher}``, ``{slowdown_pct}``, and every key of
-``config``. A key of ``config`` is refused if the command has no placeholder for it, because its value would have no
-effect, and both arms would run the same. A key with the name of a placeholder that regbot fills is refused too.
+Placeholders in braces are replaced: those of regbot (``OWN_PLACEHOLDERS``), and every key of ``config``. A key without
+a placeholder is refused, because its value would have no effect, and both arms would run the same.
 """
 
 import math

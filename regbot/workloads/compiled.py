@@ -1,12 +1,9 @@
 """Count the collectives of one step in a compiled program that a guest wrote, for adapters that run no step.
 
-The guest's record names two files in the record folder, and the mesh that the program was compiled for. This module
-counts the collectives in both files itself; the guest reports no counts. The first file is the program of the workload.
-The second file is a planted program with known collectives. The counts in the planted program show whether the reader
-of HLO text understands what this version of XLA writes.
-
-A compiled program has devices, but no mesh axes. So each group of devices gets the name of the mesh axes that connect
-the same devices. A group along two axes gets a name such as ``fsdp+ep``.
+This module counts in two files itself; the guest reports no counts. The first is the program of the workload. The
+second is a planted program with known collectives, which shows whether the reader understands this version of XLA. A
+compiled program has no mesh axes, so a group of devices gets the name of the mesh axes that connect the same devices,
+such as ``fsdp+ep``.
 """
 
 import math
@@ -27,18 +24,20 @@ in ``regbot_guest.frameworks.maxtext_planted``."""
 EXPERT_AXIS = "ep"
 
 
-class BadProgram(Exception):
-    """A compiled program cannot be used. The message names the file and the reason."""
-
-
 def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_bytes: int) -> Ledger:
-    """Return the ledger of a compiled program.
+    """Return the ledger of the program that ``claim``, a part of the guest's record, names in ``folder``.
 
-    ``claim`` is the part of the guest's record that names the program, the planted program and the mesh. ``folder`` has
-    the guest's files, each of at most ``max_bytes``. Raises BadProgram if a file or the mesh does not fit the task.
+    Raises GuestFileError if a file cannot be used, has more than ``max_bytes``, or does not fit the task.
     """
     _check_mesh(claim.mesh, task)
-    counted_ledger, planted_ledger = _read([folder / claim.program, folder / claim.planted], task, max_bytes)
+    paths = [folder / claim.program, folder / claim.planted]
+    counted_ledger, planted_ledger = ledgers = read_ledgers(hlo, paths, max_bytes)
+    for path, ledger in zip(paths, ledgers, strict=True):
+        if ledger.world_size != task.parallelism.world_size:
+            raise GuestFileError(
+                f"{path.name}: is compiled for {ledger.world_size} devices, "
+                f"but {task.parallelism.world_size} were requested"
+            )
     # The reader labels an axis by its devices. If a mesh axis has the same devices, its name replaces the label.
     names_by_devices = _name_groups(claim.mesh)
     names_by_label = {
@@ -73,27 +72,13 @@ def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_byte
 def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:
     sizes = {axis.name: axis.size for axis in mesh}
     if len(sizes) != len(mesh):
-        raise BadProgram("the record names a mesh axis twice")
+        raise GuestFileError("the record names a mesh axis twice")
     requested = task.parallelism
     if math.prod(sizes.values()) != requested.world_size or sizes.get(EXPERT_AXIS, 1) != requested.ep:
-        raise BadProgram(
+        raise GuestFileError(
             f"the record's mesh is {sizes}, but {requested.world_size} ranks with expert-parallel groups of "
             f"{requested.ep} were requested"
         )
-
-
-def _read(paths: Sequence[Path], task: Task, max_bytes: int) -> list[Ledger]:
-    try:
-        ledgers = read_ledgers(hlo, paths, max_bytes)
-    except GuestFileError as error:
-        raise BadProgram(str(error)) from error
-    for path, ledger in zip(paths, ledgers, strict=True):
-        if ledger.world_size != task.parallelism.world_size:
-            raise BadProgram(
-                f"{path.name}: is compiled for {ledger.world_size} devices, "
-                f"but {task.parallelism.world_size} were requested"
-            )
-    return ledgers
 
 
 def _name_groups(mesh: Sequence[MeshAxis]) -> dict[tuple[int, ...], str]:

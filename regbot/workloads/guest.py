@@ -13,20 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatError, clean_environment
-from regbot.engines.guest import (
-    GUEST_ENVIRONMENT,
-    MEGABYTE,
-    describe_exit,
-    guest_folder,
-    make_empty_folder,
-    write_json,
-)
+from regbot.engines.guest import GUEST_ENVIRONMENT, MEGABYTE, describe_exit, guest_folder, make_empty_folder, write_json
 from regbot.records.crash import Crash
 from regbot.records.files import RecordError, read_record
-from regbot.records.run import Arm, Outcome, RawRun, Run, Tier
+from regbot.records.run import Arm, Outcome, RawRun, Refusal, Run, Tier
 from regbot.records.text.clip import clip_message
 from regbot.records.text.printable import printable
-from regbot.workloads.compiled import BadProgram, ledger_of_program
+from regbot.records.text.words import plural
+from regbot.workloads.compiled import ledger_of_program
+from regbot.workloads.guest_file import GuestFileError
 from regbot.workloads.hang import add_hang_report
 from regbot.workloads.task import Task
 
@@ -41,6 +36,8 @@ MAX_FOLDER_IN_RECORDS = 4
 
 NO_LEDGER = "a command has no static ledger; give a profile or a dump to 'regbot ledger read'"
 
+SECONDARY_PHRASES = ("connection closed", "connection reset", "broken pipe", "closed by peer", "reset by peer")
+"""Phrases in the error of a rank that failed because another rank failed. Such an error does not name the cause."""
 _TRACE_ENVIRONMENT = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 """A trace allocates and frees thousands of shadow values of about 100 KiB, which would fragment glibc's heap."""
 
@@ -169,12 +166,15 @@ def interpreter(task: Task, root: Path) -> str:
 
 def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
     raw, fault = read_claims(record, task)
-    outcome, reason = _determine_outcome(result, raw, fault, task)
+    is_usable = raw is not None and not fault
+    outcome, reason = determine_outcome(
+        result, {0: raw} if raw and is_usable else {}, [fault] if fault else [], task, 1
+    )
     ledger = raw.ledger if raw is not None and outcome == "ok" else None
     if raw is not None and raw.compiled is not None and outcome == "ok":
         try:
             ledger = ledger_of_program(raw.compiled, task, record.path.parent, record.max_bytes)
-        except BadProgram as error:
+        except GuestFileError as error:
             outcome, reason = "bad_record", printable(str(error))
     refusal = raw.refusal if raw is not None else None
     crash = (refusal and refusal.crash) or Crash()  # empty if the process died without a report
@@ -326,30 +326,46 @@ def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
     return ""
 
 
-def _determine_outcome(result: LaunchResult, raw: RawRun | None, fault: str, task: Task) -> tuple[Outcome, str]:
-    """Return the outcome of a traced run, and the reason. What the engine observed counts more than the record."""
+def determine_outcome(
+    result: LaunchResult, raws: Mapping[int, RawRun], faults: Sequence[str], task: Task, ranks: int
+) -> tuple[Outcome, str]:
+    """Return outcome and reason of a run of ``ranks`` ranks. If there are several reasons, return that of the cause.
+
+    ``raws`` has the usable records by rank, and ``faults`` says why others cannot be used. What the engine observed
+    counts more than the records.
+    """
     if early_end := engine_outcome(result, task):
         return early_end
-    if fault:
-        return "bad_record", f"{fault}. Code under test must not write regbot's record; the run was not used"
-    if raw is None:
-        ending = describe_exit(result.exit_code)
-        if result.exit_code == 0:
-            return "no_record", (
-                "there was no error, so something in the code under test ended the process (os._exit, exec, sys.exit "
-                "in a thread) before the step was counted"
+    if faults:
+        return "bad_record", f"{faults[0]}. Code under test must not write regbot's record; the run was not used"
+    missing = [rank for rank in range(ranks) if rank not in raws]
+    missing_ranks = f"{plural('rank', len(missing))} {', '.join(map(str, missing[:8]))}"
+    refusals = [raw.refusal for _, raw in sorted(raws.items()) if raw.refusal is not None]
+    # A refusal that is not a consequence of another rank's failure comes first (False is less than True).
+    if refusal := min(refusals, key=_is_secondary, default=None):
+        location = f" ({refusal.where})" if refusal.where else ""
+        message = f"{refusal.message}{location}"
+        if missing and _is_secondary(refusal):
+            message = (
+                f"{missing_ranks} ended without a record (os._exit, or a signal), "
+                f"and its peers report only that: {message}"
             )
-        return "crashed", f"the training process {ending} before it wrote a result (see the end of its log)"
-    if raw.refusal is not None:
-        location = f" ({raw.refusal.where})" if raw.refusal.where else ""
-        outcome: Outcome = "crashed" if raw.refusal.kind == "code" else "refused"  # code: the code under test failed
-        return outcome, f"{raw.refusal.message}{location}"
-    if result.exit_code != 0:
-        return (
-            "crashed",
-            f"the training process left a record and then {describe_exit(result.exit_code)}; the record was not used",
+        return ("crashed" if refusal.kind == "code" else "refused"), message  # code: the code under test failed
+    if missing and result.exit_code == 0:
+        return "no_record", (
+            f"something in the code under test ended {missing_ranks} with exit code 0 (os._exit, exec, sys.exit in a "
+            "thread) before the steps were done"
         )
+    ending = describe_exit(result.exit_code)
+    if missing:
+        return "crashed", f"{ending} before {missing_ranks} wrote a result (see the end of its log)"
+    if result.exit_code != 0:
+        return "crashed", f"left its records and then {ending}; they were not used"
     return "ok", ""
+
+
+def _is_secondary(refusal: Refusal) -> bool:
+    return any(phrase in refusal.message.lower() for phrase in SECONDARY_PHRASES)
 
 
 def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | None:

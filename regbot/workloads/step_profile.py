@@ -1,30 +1,21 @@
 """Ledger of profiled steps, for timed runs whose step is compiled or captured in CUDA graphs.
 
 The guest writes two Kineto traces: of three steps, and of planted collectives. This module reads both; the guest
-reports no counts. A profile gives a ledger only if all of this holds:
-
-- The trace is of rank 0 of the requested world, and its steps are alike.
-- The trace of planted collectives has exactly these. With NCCL, it has their kernels too.
-- The number of collectives in the counted steps equals the advance of the process groups' sequence numbers, which the
-  guest reports.
-- All communication in the trace is a collective of a known kind, and each NCCL kernel is linked to the call that
-  launched it. Collectives in a replayed CUDA graph have no call, so their sizes are unknown.
-
-A trace names the process group of a collective only if the backend records it, and gloo does not. A collective of gloo
-is counted if all groups that it can belong to have the same ranks. Otherwise the profile gives no ledger. A group of
-which only the ranks are known gets the names of all axes with these ranks.
+reports no counts. A profile gives a ledger only if the trace is of rank 0 of the requested world, its steps are alike,
+and all its communication is a collective of a known kind and group. Those in a replayed CUDA graph have no call, so
+their sizes are unknown. gloo records no group, so its collectives need groups that all have the same ranks.
 
 The ledger does not say how much of the communication was exposed. That is a time, and three steps of one run say too
 little about times. Pairs of timed runs measure them.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from regbot.ledgers.readers import kineto
 from regbot.ledgers.readers.groups import UNKNOWN
-from regbot.records.ledger import Axis, CollectiveBackend, Entry, Ledger, Liveness
+from regbot.records.ledger import Axis, CollectiveBackend, Ledger, Liveness
 from regbot.records.run import Backend, RawProfile
 from regbot.records.text.clip import clip_message
 from regbot.records.text.words import listed
@@ -45,38 +36,46 @@ EXPERT_AXIS = "ep"
 MAX_NAMES = 3
 
 
-class UnusableProfileError(Exception):
-    """A profile gives no ledger. The message says why."""
-
-
 def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: int) -> Ledger:
-    """Return the ledger of one of the profiled steps. Raises UnusableProfileError.
+    """Return the ledger of one of the profiled steps. Raises GuestFileError.
 
     ``claim`` is the part of the guest's record about the profile. ``folder`` has the traces that ``claim`` names.
     Each of them may have ``max_bytes`` bytes, and ``MAX_EXPANSION`` times as many when it is decompressed.
     """
     if claim.problem:  # the guest's reason why it has no profile; '' if it has one
-        raise UnusableProfileError(claim.problem)
+        raise GuestFileError(claim.problem)
     if claim.trace is None or claim.planted_trace is None:
-        raise UnusableProfileError("the record names no trace")
-    planted_ledger, step_ledger = _read([folder / claim.planted_trace, folder / claim.trace], task, max_bytes)
+        raise GuestFileError("the record names no trace")
+    paths = [folder / claim.planted_trace, folder / claim.trace]
+    planted_ledger, step_ledger = ledgers = read_ledgers(
+        kineto, paths, max_bytes, MAX_EXPANSION, accepts_unlinked=False
+    )
+    for path, ledger in zip(paths, ledgers, strict=True):
+        if (ledger.rank, ledger.world_size) != (0, task.parallelism.world_size):
+            raise GuestFileError(
+                f"{path.name}: is of rank {ledger.rank} of {ledger.world_size}, but rank 0 of "
+                f"{task.parallelism.world_size} was requested"
+            )
+    planted_ledger, step_ledger = ledgers
     are_steps_counted_singly = step_ledger.scope == "step"  # the other scope is the whole file
     if not are_steps_counted_singly:
         reasons = "; ".join(step_ledger.warnings)
-        raise UnusableProfileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
+        raise GuestFileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
+    advances = claim.sequence_advances or []
+    is_middle_step_usual = len(advances) == NUM_STEPS and advances[1] in (advances[0], advances[2])
     has_only_middle_step = step_ledger.steps == 1  # the reader left out the first and the last step
-    if has_only_middle_step and not _is_middle_step_usual(claim.sequence_advances or []):
-        raise UnusableProfileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
+    if has_only_middle_step and not is_middle_step_usual:
+        raise GuestFileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
     if step_ledger.unclassified:
         names = listed([repr(item.name) for item in step_ledger.unclassified], MAX_NAMES)
-        raise UnusableProfileError(
+        raise GuestFileError(
             f"{claim.trace}: has communication without a call of a known kind, as in a replayed CUDA graph, so its "
             f"collectives are unknown: {names}"
         )
     for entry in step_ledger.entries:
         may_be_unknown = entry.via in DISPATCH_LIBRARIES and entry.role == "control"  # an exchange of token counts
         if entry.axis == UNKNOWN and not may_be_unknown:
-            raise UnusableProfileError(
+            raise GuestFileError(
                 f"{claim.trace}: the group of {entry.kind} cannot be named: {entry.group_size} ranks, via {entry.via}. "
                 "The trace does not record it, and groups with different ranks are possible, so their collectives "
                 "would be added up"
@@ -100,35 +99,9 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     )
 
 
-def _is_middle_step_usual(advances: Sequence[int]) -> bool:
-    """Whether the middle one of the profiled steps made as many collectives as the step before or after it.
-    ``advances`` has how far the sequence numbers advanced in each step.
-    """
-    if len(advances) != NUM_STEPS:
-        return False
-    before, middle, after = advances
-    return middle in (before, after)
-
-
-def _read(paths: Sequence[Path], task: Task, max_bytes: int) -> list[Ledger]:
-    try:
-        ledgers = read_ledgers(kineto, paths, max_bytes, MAX_EXPANSION, accepts_unlinked=False)
-    except GuestFileError as error:
-        raise UnusableProfileError(str(error)) from error
-    for path, ledger in zip(paths, ledgers, strict=True):
-        if (ledger.rank, ledger.world_size) != (0, task.parallelism.world_size):
-            raise UnusableProfileError(
-                f"{path.name}: is of rank {ledger.rank} of {ledger.world_size}, but rank 0 of "
-                f"{task.parallelism.world_size} was requested"
-            )
-    return ledgers
-
-
 def _name_axes(traced_axes: Mapping[str, Axis], claimed_axes: Mapping[str, Axis]) -> dict[str, str]:
-    """Return names for the axes whose names the trace does not have. The reader labels such an axis ``[RANKS]``.
-
-    The result maps a label to a name. The name is that of the guest's axis with the same ranks. If the guest has
-    several such axes, their names are joined by |.
+    """Return names by label for the axes that the trace labels ``[RANKS]``: those of the guest's axes with the same
+    ranks, joined by |.
     """
     names_by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name, claimed_axis in claimed_axes.items():
@@ -141,14 +114,15 @@ def _name_axes(traced_axes: Mapping[str, Axis], claimed_axes: Mapping[str, Axis]
 
 
 def _check_liveness(claim: RawProfile, planted_ledger: Ledger, step_ledger: Ledger) -> Liveness:
-    """Compare two counts with what the guest reports in ``claim``.
-
-    ``planted_ledger`` has the counted planted collectives, which are all-reduces. They are compared with their number.
-    ``step_ledger`` has the counted steps. They are compared with the advance of the process groups' sequence numbers.
+    """Compare the planted all-reduces with their number, and the counted steps with the advance of the process groups'
+    sequence numbers, which the guest reports.
     """
-    seen = sum(
-        entry.count for entry in planted_ledger.entries if entry.kind == "all_reduce" and _has_kernels_if_on_nccl(entry)
-    )
+    seen = 0
+    for entry in planted_ledger.entries:
+        # On NCCL a planted collective counts only if the trace has its kernels too, which give it an exposed time.
+        has_kernels = entry.via != "nccl" or entry.exposed_s is not None
+        if entry.kind == "all_reduce" and has_kernels:
+            seen += entry.count
     advances = claim.sequence_advances  # one number for each profiled step
     if advances is None:  # the backend keeps no sequence numbers
         return Liveness(planted=claim.planted, seen=seen)
@@ -162,19 +136,11 @@ def _check_liveness(claim: RawProfile, planted_ledger: Ledger, step_ledger: Ledg
     )
 
 
-def _has_kernels_if_on_nccl(entry: Entry) -> bool:
-    """Whether a planted collective counts as seen. On NCCL it counts only if the trace has its kernels too. The reader
-    then gives it an exposed time.
-    """
-    return entry.via != "nccl" or entry.exposed_s is not None
-
-
 def describe_dispatcher(ledger: Ledger, task: Task) -> dict[str, Backend]:
-    """Return the dispatcher that ran, under the key ``dispatcher``. The payload of the expert-parallel groups shows it.
+    """Return the dispatcher that ran, under the key ``dispatcher``; {} if none is requested or the ledger shows none.
 
-    Return {} if the workload requests no dispatcher, or if the ledger does not show which one ran. If a data-parallel
-    group has the same ranks, the axis has both names, as in ``ep|dp``, and an all-gather can be FSDP's. So an
-    all-gather counts only if its axis is ``ep`` alone.
+    If a data-parallel group has the same ranks, the axis has both names, as in ``ep|dp``, and an all-gather can be
+    FSDP's. So an all-gather counts only if its axis is ``ep`` alone.
     """
     requested = task.workload.dispatcher
     payload = [entry for entry in ledger.entries if entry.role == "payload" and EXPERT_AXIS in entry.axis.split("|")]

@@ -96,11 +96,9 @@ def smoke_task(
     device: Literal["cpu", "cuda"] = "cuda",
     gpu: PaperGpu = DEFAULT_PAPER_GPU,
 ) -> Task:
-    """Return a task that runs regbot's own smoke model, for ``ledger trace SHAPE``.
+    """Return a task that runs regbot's own smoke model, for ``ledger trace SHAPE``. See ``single_task``.
 
-    If ``world`` or ``ep`` is given, a mesh of ``world`` ranks with expert-parallel groups of ``ep`` ranks replaces
-    ``mesh``. ``dispatcher`` is '' for the default. ``gpu`` is the model that a paper GPU imitates. Raises ShapeError,
-    ConfigError.
+    ``gpu`` is the model that a paper GPU imitates. Raises ShapeError, ConfigError.
     """
     if dispatcher not in ("", *SMOKE_DISPATCHERS):
         raise ConfigError(f"there is no dispatcher {dispatcher!r}", f"there are {', '.join(SMOKE_DISPATCHERS)}")
@@ -159,12 +157,8 @@ def _axis_settings(workload: Workload, mesh: OwnMesh) -> dict[str, Scalar]:
 def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
     """Return the tasks to time, each at the variant that a machine with ``gpus`` GPUs can run. Raises ConfigError.
 
-    Each workload is timed once for each shape. If ``tasks`` has several meshes of the shape, the first one is timed.
-    Three kinds of tasks are only traced:
-
-    - Tasks of MaxText, because MaxText is compiled and not run.
-    - Tasks on a mesh that the workload itself defines.
-    - Tasks without a variant that can be timed. If the workload lists the shape in ``timed``, ConfigError is raised.
+    Each workload is timed once for each shape, on the first of its meshes. MaxText, meshes of the workload's own, and
+    shapes without a variant that can be timed are only traced.
     """
     selected: dict[tuple[str, str], Task] = {}
     for task in tasks:

@@ -5,37 +5,27 @@ Every rank writes its own record, so its content is only a claim. ``regbot.workl
 
 import secrets
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from regbot.engines import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError, Seat, clean_environment
-from regbot.engines.guest import GUEST_ENVIRONMENT, MEGABYTE, describe_exit, guest_folder, write_request
+from regbot.engines.guest import GUEST_ENVIRONMENT, MEGABYTE, guest_folder, write_request
 from regbot.records.files import describe_validation_error
 from regbot.records.ledger import Ledger
-from regbot.records.run import (
-    Arm,
-    Node,
-    Outcome,
-    Position,
-    Profile,
-    RawProfile,
-    RawRun,
-    Refusal,
-    Run,
-)
+from regbot.records.run import Arm, Node, Outcome, Position, Profile, RawProfile, RawRun, Run
 from regbot.records.text.clip import clip_message
 from regbot.records.text.printable import printable
-from regbot.records.text.words import count, plural
+from regbot.records.text.words import count
+from regbot.workloads import ranks as rank_records
 from regbot.workloads.guest import (
     MAX_FOLDER_IN_RECORDS,
     Checkout,
     RawRecord,
     Scratch,
     bare_run,
-    engine_outcome,
+    determine_outcome,
     engine_warnings,
     interpreter,
     make_printable,
@@ -43,26 +33,11 @@ from regbot.workloads.guest import (
     read_claims,
     request_document,
 )
+from regbot.workloads.guest_file import GuestFileError
 from regbot.workloads.hang import add_hang_report
-from regbot.workloads.ranks import (
-    ENDED,
-    STEADY,
-    Marks,
-    backends_of,
-    code_of,
-    find_step_fault,
-    ledger_of,
-    mean_loss,
-    read_marks,
-    timing_of,
-    training_outcome,
-)
 from regbot.workloads.shapes.model_code import model_hash
-from regbot.workloads.step_profile import UnusableProfileError, describe_dispatcher, ledger_of_profile
+from regbot.workloads.step_profile import describe_dispatcher, ledger_of_profile
 from regbot.workloads.task import Task
-
-SECONDARY_PHRASES = ("connection closed", "connection reset", "broken pipe", "closed by peer", "reset by peer")
-"""Phrases in the error of a rank that failed because another rank failed. Such an error does not name the cause."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +93,8 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
         ranks=ranks,
         readable=(root, request),
         writable=checkout.caches,
-        timed_between=(STEADY, ENDED),  # the marks between which GPU clocks, power and temperature are sampled
+        # The marks between which GPU clocks, power and temperature are sampled.
+        timed_between=(rank_records.STEADY, rank_records.ENDED),
     )
     try:
         result = seat.run(launch)
@@ -131,10 +107,16 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
 def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record: RawRecord, node: Node) -> Run:
     """Build the run from the launch's result and the records of all ranks. ``record.path`` contains ``{rank}``."""
     raws, faults = _read_records(task, record)  # usable records by rank, and why other records cannot be used
-    marks = read_marks(record.path.parent)  # the time of the steps by the system's clock, from files that rank 0 made
-    outcome, reason = _determine_outcome(result, raws, faults, task, spec, marks)
+    marks = rank_records.read_marks(record.path.parent)  # the system's clock, from files that rank 0 made
+    outcome, reason = determine_outcome(result, raws, faults, task, task.parallelism.world_size)
+    if outcome == "ok":
+        steps_by_rank = {rank: raw.steps for rank, raw in raws.items()}
+        if fault := rank_records.find_step_fault(steps_by_rank, spec.steps, spec.cut, marks):
+            outcome, reason = "bad_record", f"{fault}; the run was not used"
+        else:
+            outcome, reason = rank_records.training_outcome(raws, spec.steps)
     is_complete = not faults and len(raws) == task.parallelism.world_size
-    timing = timing_of(raws, spec.steps, spec.cut, marks) if is_complete else None
+    timing = rank_records.timing_of(raws, spec.steps, spec.cut, marks) if is_complete else None
     if outcome == "ok" and timing is None:
         outcome, reason = "bad_record", "its ranks' reports about their steps are inconsistent; the run was not used"
     warnings = engine_warnings(result)
@@ -156,11 +138,11 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
     all_ranks_counted = len(ledgers) == len(raws)
     complete_run = run.model_copy(
         update={
-            "ledger": ledger_of(ledgers) if outcome == "ok" and all_ranks_counted else None,
-            "loss": mean_loss([raw.loss for raw in raws.values()]),
+            "ledger": rank_records.ledger_of(ledgers) if outcome == "ok" and all_ranks_counted else None,
+            "loss": rank_records.mean_loss([raw.loss for raw in raws.values()]),
             "timing": timing,
-            "backends": backends_of([raw.backends for raw in raws.values()]),
-            "code": code_of([raw.code for raw in raws.values()]),
+            "backends": rank_records.backends_of([raw.backends for raw in raws.values()]),
+            "code": rank_records.code_of([raw.code for raw in raws.values()]),
             # The guest does not report the hash of regbot's model, because code under test could change it.
             "environment": environment and environment.model_copy(update={"model": model_hash(task.workload.adapter)}),
             "peak_rss_bytes": max((raw.peak_rss_bytes or 0 for raw in raws.values()), default=0),
@@ -199,7 +181,7 @@ def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> R
     try:
         profile_ledger = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
         ledger = Ledger.model_validate(make_printable(profile_ledger.model_dump(by_alias=True)))
-    except (UnusableProfileError, ValidationError) as error:
+    except (GuestFileError, ValidationError) as error:
         text = describe_validation_error(error) if isinstance(error, ValidationError) else str(error)
         problem = clip_message(printable(text))
         warning = f"no step was counted ({claim.reason}), and the profile gives no ledger: {problem}"
@@ -234,50 +216,3 @@ def outcome_of_error(error: EngineError) -> Outcome:
 def bare_timed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, spec: RunSpec) -> Run:
     run = bare_run(task, arm, outcome, reason, spec.attempt, "timed")
     return run.model_copy(update={"position": spec.position})
-
-
-def _determine_outcome(
-    result: LaunchResult,
-    raws: Mapping[int, RawRun],
-    faults: Sequence[str],
-    task: Task,
-    spec: RunSpec,
-    marks: Marks,
-) -> tuple[Outcome, str]:
-    ranks = task.parallelism.world_size
-    if early_end := engine_outcome(result, task):
-        return early_end
-    if faults:
-        return "bad_record", f"{faults[0]}. Code under test must not write regbot's record; the run was not used"
-    missing = [rank for rank in range(ranks) if rank not in raws]
-    missing_ranks = f"{plural('rank', len(missing))} {', '.join(map(str, missing[:8]))}"
-    refusals = [raw.refusal for _, raw in sorted(raws.items()) if raw.refusal is not None]
-    # A refusal that is not a consequence of another rank's failure comes first (False is less than True).
-    if refusal := min(refusals, key=_is_secondary, default=None):
-        location = f" ({refusal.where})" if refusal.where else ""
-        message = f"{refusal.message}{location}"
-        if missing and _is_secondary(refusal):
-            message = (
-                f"{missing_ranks} ended without a record (os._exit, or a signal), "
-                f"and its peers report only that: {message}"
-            )
-        return ("crashed" if refusal.kind == "code" else "refused"), message  # code: the code under test failed
-    if missing:
-        if result.exit_code == 0:
-            return "no_record", (
-                f"something in the code under test ended {missing_ranks} with exit code 0 (os._exit, exec, sys.exit in "
-                "a thread) before the steps were done"
-            )
-        return (
-            "crashed",
-            f"{describe_exit(result.exit_code)} before {missing_ranks} wrote a result (see the end of its log)",
-        )
-    if result.exit_code != 0:
-        return "crashed", f"left its records and then {describe_exit(result.exit_code)}; they were not used"
-    if fault := find_step_fault({rank: raw.steps for rank, raw in raws.items()}, spec.steps, spec.cut, marks):
-        return "bad_record", f"{fault}; the run was not used"
-    return training_outcome(raws, spec.steps)
-
-
-def _is_secondary(refusal: Refusal) -> bool:
-    return any(phrase in refusal.message.lower() for phrase in SECONDARY_PHRASES)

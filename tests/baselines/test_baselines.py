@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 
 from regbot.baselines import commands
-from regbot.baselines.intake import environment_of
-from regbot.baselines.names import class_folder, workload_folder
 from regbot.baselines.query import ReferenceRefusal, RollingReference, stored_ledger
 from regbot.baselines.store import BaselineError, Store, record_digest
 from regbot.baselines.verify import verify
@@ -25,7 +23,6 @@ from regbot.check.references import stored_traces, with_references
 from regbot.check.sessions.worktrees import with_build_changes
 from regbot.check.static_trace import WORKING_TREE
 from regbot.records.baseline import Acceptance, Baseline, MoveEvidence, format_time
-from regbot.records.files import RecordError
 from regbot.records.run import Node, Run
 from regbot.records.session import Session
 from regbot.records.settings import ThroughputThresholds
@@ -71,17 +68,6 @@ def test_a_session_is_stored_as_its_trace_and_its_good_runs(store: Store, tmp_pa
         ".gitattributes", ".incoming", "ledgers", "qwen3-30b-a3b+ep+cpu@1", "qwen3-30b-a3b+ep+full@1",
     ]  # fmt: skip
     assert verify(store, NOW).problems == []
-
-
-def test_a_session_that_no_check_will_be_compared_with_is_stored_with_a_warning(store: Store, tmp_path: Path) -> None:
-    """A session that look 0 ends has two runs of each arm, and references need three."""
-    for number, (blocks, warned) in enumerate([(1, True), (2, False)]):
-        file = write_session(tmp_path / f"{number}.jsonl", block_runs(number, blocks), number)
-        warnings = [
-            text for text in add(store, file, make_intake(file), NOW).warnings if "will not be compared" in text
-        ]
-        assert bool(warnings) is warned
-        assert all("2 runs of base in valid pairs, and 3 are needed" in text for text in warnings)
 
 
 def test_only_the_repeat_of_a_block_is_stored() -> None:
@@ -179,14 +165,6 @@ def test_a_session_with_an_unfit_header_is_refused(changes: dict[str, object], r
         distilled(session_of(0, **changes))
 
 
-def test_a_fault_of_the_other_arm_does_not_matter(store: Store, tmp_path: Path) -> None:
-    runs = spoiled("head", outcome="crashed")(block_runs())
-    file = write_session(tmp_path / "session.jsonl", runs)
-    assert len(add(store, file, make_intake(file), NOW).files) == 2
-    with pytest.raises(BaselineError, match="a timed run of head ended as 'crashed'"):
-        add(store, file, make_intake(file, arm="head"), NOW)
-
-
 def test_a_run_of_a_tree_changed_by_its_build_has_a_warning_and_is_refused() -> None:
     class Changed:
         changed = ("moe.py",)
@@ -219,27 +197,6 @@ def test_two_writers_killed_at_any_moment_leave_a_sound_store_with_all_reported_
     assert isinstance(result, RollingReference)
     names = [item.session for item in result.sessions]
     assert len(names) == len(set(names)) >= 16
-
-
-@pytest.mark.slow
-def test_a_writer_killed_before_any_of_its_operations_leaves_a_sound_store(volatile: Store) -> None:
-    output = script("everywhere", volatile.root)
-    dead, again = output[::2], output[1::2]
-    assert sum(item["killed"] for item in dead) > 40, "it does that much"
-    assert all(item["problems"] == [] for item in output)
-    assert all(not item["files"] for item in dead if item["killed"])
-    assert {(len(item["files"]), item["left"]) for item in again} == {(2, 2)}, "both files; the lock and .gitignore"
-
-
-@pytest.mark.slow
-def test_a_file_beyond_the_size_limit_is_not_left_behind(store: Store) -> None:
-    output = script("limited", store.root)
-    failed = [item for item in output if item["code"]]
-    assert {item["code"] for item in failed} == {3}
-    assert 3 < len(failed) < len(output) - 3
-    assert all("File too large" in item["errors"][0] for item in failed)
-    assert all(item["problems"] == [] for item in output)
-    assert holds(store, output) == 2 * (len(output) - len(failed))
 
 
 @pytest.fixture
@@ -342,11 +299,6 @@ def test_two_moves_of_an_anchor_conflict_with_a_clear_message(
     clones[0].git("checkout", "--theirs", "baselines")
     assert verify(store, NOW).problems == []
     assert [anchor.commit[:1] for anchor in commands.find_anchors(store, WORKLOAD)] == ["8"]
-
-
-def test_git_does_not_change_line_ends(clones: tuple[Repository, Repository], tmp_path: Path) -> None:
-    clone = clones[0].clone_to(tmp_path / "windows", "-c", "core.autocrlf=true")
-    assert verify(Store(clone.path / "baselines"), NOW).problems == []
 
 
 # ---- damage
@@ -504,31 +456,7 @@ def test_a_session_of_the_future_is_never_used(store: Store) -> None:
         load_rolling_reference(store, make_query(), NOW)
 
 
-def test_a_link_among_the_sessions_is_not_followed(store: Store) -> None:
-    (path,) = put(store, timed_baseline(0))
-    (store.root / path.parent / f"{'0' * 64}.json").symlink_to("/dev/zero")
-    with pytest.raises(BaselineError, match="cannot be read"):
-        load_rolling_reference(store, make_query(), NOW)
-
-
 # ---- batches
-
-
-def test_many_sessions_are_stored_in_one_go_and_each_once(store: Store) -> None:
-    ledger = smoke_ledger(variant=CPU)
-    many = [timed_baseline(number, ledger=record_digest(ledger)) for number in range(20, 30)]
-    again = many[0].model_copy(update={"provenance": many[0].provenance.model_copy(update={"who": "eve"})})
-    paths = store.add([*many, again], {record_digest(ledger): ledger})
-    assert paths[0] == paths[-1]
-    assert [store.session(path) for path in paths[:-1]] == many
-    assert store.add(many, {}) == paths[:-1]
-    (store.root / paths[0]).unlink()
-    assert store.add(many, {}) == paths[:-1]
-    assert verify(store, NOW).problems == []
-    other = many[0].model_copy(update={"runs": many[0].runs[:1], "session": "9" * 64})
-    with pytest.raises(BaselineError, match=r"has the same session .* with 1 runs, and the new one has 2"):
-        store.add([other, other.model_copy(update={"runs": many[0].runs})], {})
-    assert sorted(store.sessions(paths[0].parent)) == sorted(paths[:-1])
 
 
 @pytest.fixture
@@ -631,33 +559,6 @@ def test_times_of_another_smoke_model_are_not_compared(store: Store) -> None:
     assert [session.session for session in result.sessions] == [current.session]
 
 
-def test_times_of_another_smoke_model_are_listed_until_they_are_measured_again(store: Store) -> None:
-    put(store, with_model(0, "0" * 64), with_model(1, "0" * 64))
-    (note,) = verify(store, NOW).notes
-    assert "2 sessions of another version of regbot's model code" in note
-    assert note.endswith(f"measure again with 'regbot baseline refresh --workload {WORKLOAD}'")
-    put(store, with_model(2, model_hash("smoke")))
-    assert verify(store, NOW).notes == []
-
-
-def test_a_session_stored_twice_counts_once(store: Store) -> None:
-    branch = timed_baseline(0)
-    put(store, branch, branch.model_copy(update={"provenance": branch.provenance.model_copy(update={"who": "eve"})}))
-    result = load_rolling_reference(store, make_query(), NOW)
-    assert isinstance(result, RollingReference)
-    assert len(result.sessions) == 1
-
-
-def test_a_folder_has_a_readable_portable_name() -> None:
-    texts = ["8 x H100", "../H100", "8 x H100 " + "y" * 300, "ä", "."]
-    folders = [str(class_folder(WORKLOAD, CPU, text)) for text in texts]
-    assert all(len(PurePosixPath(folder).parts) == 2 and len(folder) < 240 and ".." not in folder for folder in folders)
-    names = {workload_folder(entry, CPU) for entry in ("a:b@1/ep", "b@1/ep", "b@1/ep-dp", "b@2/ep", "a.b@1/ep")}
-    assert len(names) == 5
-    with pytest.raises(ValueError, match="is not a workload entry"):
-        workload_folder("../../etc@1/ep", CPU)
-
-
 def test_two_classes_in_one_folder_are_not_compared_and_have_no_common_anchor(store: Store) -> None:
     put(store, timed_baseline(0, node_class="8 x H100"), timed_baseline(1, node_class="8-x-H100"))
     for number, node_class in enumerate(("8 x H100", "8-x-H100")):
@@ -683,12 +584,6 @@ def test_the_stored_ledger_is_found_across_environments_and_by_commit_first(stor
     assert of_commit is not None
     assert of_commit.baseline.measured == timed_baseline(1).measured
     assert stored_ledger(store, WORKLOAD, "smoke", "timed") is None
-
-
-def test_a_missing_environment_field_is_unknown_and_not_absent() -> None:
-    run = block_runs()[0].model_copy(update={"node": NODE.model_copy(update={"gpus": ["H100"]})})
-    assert environment_of(run).unknown == ["driver", "toolkit", "nccl", "container", "variables"]
-    assert environment_of(block_runs()[0]).unknown == ["container", "variables"]
 
 
 # ---- commands
@@ -718,10 +613,8 @@ def test_what_the_commands_print(store: Store, tmp_path: Path) -> None:
     assert "    block 1 slot 0 " in page
     page = commands.anchor_page(commands.find_anchors(store, WORKLOAD))
     assert "  absorbed   +1.2% [+0.4, +2.0] in 6 pairs\n  accepted   +1.2% by bob: dropless routing" in page
-    note, summary = commands.verify_page(commands.verify_store(store, NOW)).splitlines()
-    assert summary == "the store is sound: 2 sessions, 2 ledgers, 1 anchors"
-    assert "was traced as a CPU program" in note
-    assert "replace it by 'regbot baseline refresh'" in note
+    page = commands.verify_page(commands.verify_store(store, NOW))
+    assert page == "the store is sound: 2 sessions, 2 ledgers, 1 anchors"
 
 
 @pytest.mark.parametrize(
@@ -744,10 +637,3 @@ def test_an_anchor_needs_a_stored_session_of_its_commit(
     store_one(store.root, tmp_path, 0)
     with pytest.raises(BaselineError, match=reason):
         commands.move_anchor(store, move, NOW)
-
-
-@pytest.mark.parametrize("name", ["abc", "0123456789"])
-def test_a_hash_that_names_no_session_is_refused(store: Store, name: str) -> None:
-    put(store, BASELINE)
-    with pytest.raises(RecordError, match=r"regbot baseline list|characters of the hash"):
-        commands.find_session(store, name)

@@ -5,16 +5,13 @@ After a change of wording that is meant, write the golden page anew and read the
     REGBOT_WRITE_GOLDEN=1 pytest tests/baselines/test_history.py
 """
 
-import json
 import math
 import os
 import random
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -26,8 +23,7 @@ from regbot.baselines.store import BaselineError, Store
 from regbot.cli import baseline as baseline_commands
 from regbot.records.baseline import Baseline
 from regbot.records.history import History, HistorySeries
-from regbot.records.schema_files import schema_text
-from regbot.stats.history import MAX_LEVELS, MIN_SESSIONS, bucket_starts, change_points, without_outliers
+from regbot.stats.history import MAX_LEVELS, change_points, without_outliers
 from support.baseline_builder import BASELINE, CPU, put, timed_baseline
 from support.baseline_cases import NOW
 from support.ledger_builder import WORKLOAD
@@ -78,17 +74,6 @@ def test_the_page_of_a_workload_with_a_change_an_anchor_and_a_new_environment(st
     assert page == GOLDEN.read_text(encoding="utf-8")
 
 
-def test_the_document_is_of_the_shipped_schema(store: Store) -> None:
-    put(store, *noisy(range(20), 0.1), *noisy(range(20, 40), 0.11))
-    document = json.loads(load_history(store).to_json())
-    jsonschema.Draft202012Validator(json.loads(schema_text("history@1"))).validate(document)
-    assert document["schema"] == "regbot/history@1"
-    (change,) = document["trends"][0]["series"][0]["changes"]
-    assert change["change_pct"] == pytest.approx(10, abs=0.5)
-    assert (change["before"][:4], change["commit"][:4], change["grain"]) == ("0014", "0015", 1)
-    assert change["at"] == session(20).measured
-
-
 def test_points_have_equal_session_counts_with_mean_and_range(store: Store) -> None:
     levels = [0.1 * (1 + number / 1000) for number in range(31)]
     put(store, *(session(number, level) for number, level in enumerate(levels)))
@@ -100,23 +85,6 @@ def test_points_have_equal_session_counts_with_mean_and_range(store: Store) -> N
     assert first.level_s == pytest.approx(math.exp(sum(map(math.log, levels[:7])) / 7))
     assert len(only_series(load_history(store)).points) == 31
     assert sum(point.sessions for point in series.stretches) == series.sessions == 31
-
-
-def test_the_last_sessions_are_the_newest(store: Store) -> None:
-    put(store, *(session(number, 0.1 + number / 1000) for number in range(12)))
-    series = only_series(load_history(store, last=5))
-    assert (series.sessions, series.first) == (5, session(7).measured)
-    assert series.points[-1].level_s == pytest.approx(0.111)
-
-
-def test_a_long_history_is_searched_in_buckets_and_no_session_is_lost(store: Store, monkeypatch: Any) -> None:
-    monkeypatch.setattr("regbot.baselines.history.MAX_LEVELS", 20)
-    put(store, *noisy(range(50), 0.1), *noisy(range(50, 100), 0.105))
-    series = only_series(load_history(store))
-    assert (series.sessions, len(series.points)) == (100, 20)
-    (change,) = series.changes
-    assert (change.at, change.grain) == (session(50).measured, 5)
-    assert [stretch.sessions for stretch in series.stretches] == [50, 50]
 
 
 def test_incomparable_sessions_form_separate_series(store: Store) -> None:
@@ -154,28 +122,6 @@ def test_a_session_excluded_from_the_reference_is_in_the_trend(store: Store) -> 
     assert (only_series(result).sessions, only_series(result).excluded_sessions) == (3, 1)
     assert ", 1 of them held back from the reference\n" in history_page(result)
     assert only_series(load_history(store, last=2)).points[0].level_s == pytest.approx(0.12)
-
-
-def test_a_session_stored_twice_counts_once(store: Store) -> None:
-    first = session(0)
-    put(
-        store,
-        first,
-        first.model_copy(update={"provenance": first.provenance.model_copy(update={"who": "eve"})}),
-        session(1),
-    )
-    assert only_series(load_history(store)).sessions == 2
-
-
-def test_all_variants_are_listed_without_a_filter(store: Store) -> None:
-    put(store, session(0), session(1, variant="smoke"), session(2, workload=f"a:{WORKLOAD}"))
-    shape, _, mesh = WORKLOAD.replace("@1/", " @1/ ").split()
-    put(store, session(3, workload=f"{shape}:{mesh}@1/dp"))
-    assert [trend.variant for trend in load_history(store).trends] == [CPU, "smoke"]
-    assert [trend.variant for trend in load_history(store, variant="smoke").trends] == ["smoke"]
-    assert [trend.series[0].first for trend in load_history(store, workload=f"a:{WORKLOAD}").trends] == [
-        session(2).measured
-    ]
 
 
 # ---- errors
@@ -224,16 +170,6 @@ def test_the_command_prints_the_page_or_one_document_and_a_change_fails_nothing(
     assert runner.invoke(baseline_commands.app, ["history", "x@1/ep", "--store", str(store.root)]).exit_code == 2
 
 
-def test_only_the_history_command_imports_the_history() -> None:
-    root = Path(__file__).resolve().parents[2] / "regbot"
-    uses = [
-        path.relative_to(root).as_posix()
-        for path in sorted(root.rglob("*.py"))
-        if any(name in path.read_text() for name in ("stats.history", "baselines.history", "records.history"))
-    ]
-    assert uses == ["baselines/history.py", "cli/baseline.py", "records/schema_files.py"]
-
-
 # ---- change points
 
 
@@ -264,25 +200,3 @@ def test_two_steps_are_two_changes_and_a_bad_night_is_no_change() -> None:
     assert change_points(-levels) == [30, 60]
     assert change_points(levels + 7.0) == [30, 60], "no unit"
     assert {10, 45, 70} <= {*np.flatnonzero(np.abs(without_outliers(levels) - levels) > 0.2)}
-
-
-def test_equal_levels_have_no_change_and_few_levels_are_not_searched() -> None:
-    assert change_points([0.0] * 50) == []
-    assert change_points([0.0] * 25 + [0.01] * 25) == [25]
-    assert change_points([0.0, 9.0] * 3 + [5.0]) == change_points([]) == []
-    assert MIN_SESSIONS == 8
-
-
-@pytest.mark.parametrize("levels", [[0.0] * (MAX_LEVELS + 1), [0.0, math.nan] * 10, [[0.0, 1.0]] * 10])
-def test_invalid_levels_are_refused(levels: Any) -> None:
-    with pytest.raises(ValueError, match=r"average neighbouring levels|finite numbers"):
-        change_points(levels)
-
-
-@pytest.mark.parametrize(("total", "most"), [(1, 60), (60, 60), (61, 60), (1001, 1000), (12345, 60)])
-def test_buckets_differ_by_one_session_at_most(total: int, most: int) -> None:
-    starts = [*bucket_starts(total, most), total]
-    sizes = {after - before for before, after in pairwise(starts)}
-    assert starts[0] == 0
-    assert len(starts) - 1 == min(total, most)
-    assert max(sizes) - min(sizes) <= 1

@@ -91,11 +91,6 @@ def test_ends_that_are_no_range_are_refused_before_anything_is_made(
     assert list(alone.home.iterdir()) == []
 
 
-def test_a_range_of_one_commit_is_answered_by_two_measurements(case: Bisecting, commits: list[str]) -> None:
-    result = case.found(commits[CULPRIT - 1], commits[CULPRIT], f"{STEP}; echo $cost", exact=True)
-    assert (result.culprit, result.search_runs) == (commits[CULPRIT], 2)
-
-
 def test_good_and_bad_that_cost_the_same_leave_nothing_to_find(case: Bisecting, commits: list[str]) -> None:
     result = case.typed(commits[0], commits[-1], "--command", "echo 7", "--exact")
     assert result.exit_code == 3
@@ -137,18 +132,6 @@ def test_options_that_do_not_go_together_are_a_sentence_and_exit_code_2(
     assert list(alone.home.iterdir()) == []
 
 
-@pytest.mark.slow
-def test_an_out_that_is_a_file_or_that_cannot_be_made_is_refused(case: Bisecting, commits: list[str]) -> None:
-    (case.home / "out").write_text("my thesis")
-    result = case.typed(commits[0], commits[-1], "--command", "echo 1", "--exact")
-    assert result.exit_code == 2
-    assert f"--out {case.out}: is a file; give a folder" in result.stderr
-    assert case.out.read_text() == "my thesis"
-    below = case.regbot(commits[0], commits[-1], "--command", "echo 1", "--exact", "--out", str(case.out / "below"))
-    assert (below.returncode, "Traceback" in below.stderr) == (2, False)
-    assert str(case.out / "below") in below.stderr
-
-
 # ---- which repository
 
 
@@ -177,36 +160,6 @@ def test_a_shallow_repository_says_how_to_deepen(case: Bisecting, history: tuple
     within = case.found("HEAD~2", "HEAD", "cat step.txt", exact=True)
     assert len(within.changes) == 2, "what is there can be bisected"
     assert state_of(case.repository) == before
-
-
-def test_a_partial_clone_says_how_to_fetch_the_missing_files(
-    case: Bisecting, history: tuple[Repository, list[str]]
-) -> None:
-    _, commits = history
-    source = history[0].clone_to(case.home / "source")
-    source.git("config", "uploadpack.allowFilter", "true")
-    case.repository = source.clone_to(case.home / "partial", "--filter=blob:none")
-    before = state_of(case.repository)
-    refused = case.typed(commits[0], "HEAD", "--command", "cat step.txt", "--exact")
-    assert (refused.exit_code, state_of(case.repository)) == (2, before)
-    assert "is a partial clone (git clone --filter) and lacks files" in refused.stderr
-    assert "git fetch --refetch --no-filter" in refused.stderr
-    # git fetches the files of good; regbot fetches those of the commits between into its cache
-    case.repository.git("checkout", "--quiet", commits[0])
-    case.repository.git("checkout", "--quiet", "main")
-    before = state_of(case.repository)
-    assert case.found(commits[0], "HEAD", "cat step.txt", exact=True).outcome == "culprit"
-    assert state_of(case.repository) == before
-
-
-def test_a_folder_that_is_no_repository_is_named(case: Bisecting) -> None:
-    (case.home / "plain").mkdir()
-    case.repository = Repository(case.home / "plain")
-    result = case.typed("a", "b", "--command", "echo 1")
-    assert result.exit_code == 2
-    assert "not a git repository" in result.stderr
-    case.repository = Repository(case.home / "nowhere")
-    assert "is not a folder; give the path of a git repository" in case.typed("a", "b", "--command", "echo 1").stderr
 
 
 # ---- what the command prints
@@ -283,20 +236,6 @@ def test_a_good_commit_that_cannot_be_measured_ends_it_with_the_reason(
     (first, *_) = case.recorded().observations
     assert not first.usable
     assert (case.out / first.record).is_file(), "what it printed can be looked at"
-
-
-def test_a_noisy_command_that_prints_no_positive_number_says_what_to_do(case: Bisecting, commits: list[str]) -> None:
-    result = case.typed(commits[0], commits[-1], "--command", "echo -3")
-    assert result.exit_code == 4
-    assert "a noisy cost must be positive (or give --exact)" in " ".join(result.stdout.split())
-
-
-def test_megabytes_of_output_and_words_after_the_number_on_standard_error_do_no_harm(
-    case: Bisecting, commits: list[str]
-) -> None:
-    loud = f"yes warming up | head -c 10000000; echo; {STEP}; echo $cost; echo; yes done | head -c 1000000 >&2"
-    result = case.found(commits[3], commits[-1], loud, exact=True)
-    assert result.culprit == commits[CULPRIT]
 
 
 @pytest.mark.slow
@@ -406,10 +345,3 @@ def test_a_build_that_fails_leaves_its_commit_out_and_says_why(case: Bisecting, 
     assert sorted(said) == [4, CULPRIT]
     assert "failed with exit code 7" in said[4]
     assert "no compiler" in said[4]
-
-
-@pytest.mark.slow
-def test_json_of_an_error_leaves_standard_output_empty(case: Bisecting, commits: list[str]) -> None:
-    found = case.regbot(commits[-1], commits[0], "--command", "echo 1", "--json")
-    assert (found.returncode, found.stdout) == (2, "")
-    assert found.stderr.startswith("regbot: ")

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from regbot.records.bisection import Bisection, BisectionPlan
+from regbot.records.bisection import Bisection
 from support.bisect_repository import BisectRepository, build
 from support.costs import BROKEN, Bisecting, state_of
 from support.git_repos import Repository
@@ -223,31 +223,4 @@ def test_a_search_that_ran_out_of_runs_goes_on_with_more(case: Bisecting, histor
 # ---- before it begins
 
 
-def test_a_plan_says_what_it_may_cost_and_begins_nothing(case: Bisecting, history: BisectRepository) -> None:
-    case.cache = case.home / "never made"
-    asked = ("--command", "false", "--plan")
-    known = case.typed(history.good, history.bad, *asked, "--noise", "1", "--effect", "10")
-    assert known.exit_code == 0, known.stderr
-    assert known.stdout.startswith("PLAN: bisect 200 points, by what the command prints")
-    assert "about 11 search runs and at most 24 runs to confirm" in known.stdout
-    exact = case.typed(history.good, history.bad, *asked, "--exact", "--json")
-    plan = json.loads(exact.stdout)
-    jsonschema.validate(plan, BisectionPlan.json_schema())
-    assert (plan["commits"], plan["exact"], plan["expected_runs"]) == (200, True, 10)
-    assert exact.stderr == ""
-    assert not case.out.exists()
-    assert not case.cache.exists()
-
-
 # ---- what it prints
-
-
-@pytest.mark.slow
-def test_progress_goes_to_standard_error_a_line_for_every_run(case: Bisecting, history: BisectRepository) -> None:
-    command = case.costing(stairs(history, (58, STEP)))
-    result = case.typed(history.good, history.bad, "--command", command, "--exact")
-    plan, _, *lines = result.stderr.splitlines()
-    assert plan.startswith("PLAN: bisect 200 points")
-    assert len(lines) == len(case.recorded().observations)
-    for line, made in zip(lines, case.recorded().observations, strict=True):
-        assert f"search {made.point[:12]}" in line

@@ -1,6 +1,5 @@
 """``regbot bisect`` from options to answer on real repositories, with measurements that are made up."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,10 +10,9 @@ from regbot.bisect.driver import MeasurementRequest
 from regbot.bisect.exact import max_measurements
 from regbot.bisect.options import BisectionOptions
 from regbot.bisect.reuse import LEASE_GAP_S, CheckLease, load_reused_runs
-from regbot.records.bisection import BisectionHeader, Observation, read_bisection
+from regbot.records.bisection import BisectionHeader, Observation
 from regbot.records.files import RecordError, append_line
 from regbot.records.run import Allocation, Run
-from regbot.workloads.checkout import CheckoutError
 from support.bisect_cases import Runs, line
 from support.git_repos import Repository
 from support.timed_builder import BASE, HEAD, HEADER, NODE, PLAN, Slot, noisy, play
@@ -162,27 +160,6 @@ def test_a_second_mesh_is_traced_where_the_first_one_has_led_to(
     assert len(of_first) <= max_measurements(9)
 
 
-def test_nothing_is_fetched_into_a_partial_clone_to_read_its_configuration(tmp_path: Path) -> None:
-    source = Repository.create(tmp_path / "source")
-    for number in range(2):
-        source.commit(str(number), {"regbot.toml": f"# {number}\n{CONFIG}", "step.py": f"print({number})\n"})
-    source.git("config", "uploadpack.allowFilter", "true")
-    clone = source.clone_to(tmp_path / "clone", "--filter=blob:none")
-    before = clone.fingerprint()
-    with pytest.raises(CheckoutError, match="lacks files of these commits"):
-        flow.bisect(options(clone, tmp_path), measurer=Told(lambda subject, _: subject))
-    assert clone.fingerprint() == before
-
-
-def test_a_range_of_documents_leaves_nothing_to_time(tmp_path: Path) -> None:
-    repository = Repository.create(tmp_path / "repository")
-    for number in range(3):
-        repository.commit(str(number), {"regbot.toml": CONFIG.replace('"qwen3-30b-a3b", ', ""), "a.md": str(number)})
-    result = flow.bisect(options(repository, tmp_path, on="time"), measurer=Told(lambda *_: "(never)"))
-    assert (result.outcome, result.observations) == ("none", [])
-    assert "run the same code" in result.reasons[0]
-
-
 def test_a_log_is_not_gone_on_with_on_other_terms(repository: Repository, tmp_path: Path) -> None:
     asked = {"command": "never run", "noise_pct": 1.0}
     told = Runs(lambda _: 0.0)
@@ -280,12 +257,3 @@ def test_the_lease_of_a_check_is_that_of_its_last_run(tmp_path: Path, job: str, 
     reused = load_reused_runs(tmp_path, header(), NODE.node_class)
     expected = CheckLease("local", NODE.name, start + 30.0, reused.observations[-1].stratum)
     assert reused.lease == (expected if has_lease else None)
-
-
-def test_the_log_can_be_read_back(repository: Repository, tmp_path: Path) -> None:
-    flow.bisect(
-        options(repository, tmp_path, workloads=[MIXTRAL]), measurer=Told(lambda subject, _: str(subject > "4"))
-    )
-    log = read_bisection(tmp_path / "out" / "bisection.jsonl")
-    assert len(log.observations) == len((tmp_path / "out" / "bisection.jsonl").read_text().splitlines()) - 1
-    assert json.loads((tmp_path / "out" / "bisection.json").read_text())["schema"] == "regbot/bisect@1"

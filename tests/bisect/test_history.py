@@ -2,14 +2,11 @@
 
 import os
 import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import regbot.workloads.checkout.git
 from regbot.bisect.history import CommitRange, list_commits, list_merged_commits, match_trees
 from regbot.records.bisection import Point
 from regbot.records.text.clip import clip_label
@@ -117,12 +114,6 @@ def merge(repo: Repository, *branches: str, message: str = "") -> str:
     return repo.git("rev-parse", "HEAD")
 
 
-def made_by_hand(repo: Repository, message: str, *parents: str) -> str:
-    """A commit with HEAD's tree and any parents; no branch has it."""
-    options = [word for parent in parents for word in ("-p", parent)]
-    return repo.git("commit-tree", "HEAD^{tree}", *options, "-m", message)
-
-
 # ---- which commits
 
 
@@ -148,29 +139,6 @@ def test_a_good_commit_that_came_in_by_a_merge_is_searched_from_the_fork_with_a_
     assert subjects(result) == ["x2", "M1", "b", "M2", "c"]
     (warning,) = result.warnings
     assert warning.startswith(f"the good commit {result.points[0].name} entered main by a merge")
-
-
-def test_a_cherry_picked_commit_is_a_commit_of_its_own(repo: Repository) -> None:
-    repo.git("checkout", "--quiet", "-b", "side")
-    picked = change(repo, "a")
-    repo.git("checkout", "--quiet", "main")
-    change(repo, "b")
-    repo.git("cherry-pick", picked)
-    merge(repo, "side")
-    assert subjects(asked(repo)) == ["start", "b", "a", "merge side"]
-    last = asked(repo).points[-1]
-    assert last.same_as_before  # it brings nothing that was not picked before
-
-
-def test_a_bare_repository_a_linked_worktree_and_a_folder_of_it_are_walked_alike(
-    merged: Repository, tmp_path: Path
-) -> None:
-    bare = merged.clone_to(tmp_path / "bare.git", "--bare")
-    merged.git("worktree", "add", "--quiet", "--detach", str(tmp_path / "linked"), "main~1")
-    here = asked(merged)
-    assert asked(bare) == here
-    assert asked(Repository(tmp_path / "linked")) == here
-    assert list_commits(merged.path / "src", "start", "main") == here
 
 
 def test_a_repository_in_use_is_left_as_it_is_and_its_changes_are_a_warning(merged: Repository, tmp_path: Path) -> None:
@@ -258,23 +226,6 @@ def test_a_moved_submodule_is_other_code(repo: Repository, tmp_path: Path) -> No
     assert same(asked(repo, bad="HEAD")) == ["nothing"]
 
 
-def test_bad_may_run_the_code_of_good(repo: Repository) -> None:
-    repo.commit("there", {"model.py": "width = 1\n"})
-    repo.commit("back", {"model.py": "width = 0\n"})
-    assert same(asked(repo)) == []
-    assert same(asked(repo, bad="main", good="main~1")) == []
-    repo.commit("docs", {"README.md": "More.\n"})
-    assert same(asked(repo, good="main~1")) == ["docs"]
-
-
-def test_a_partial_clone_is_not_filled(repo: Repository, tmp_path: Path) -> None:
-    repo.commit("comment", {"model.py": "width = 0  # wide\n"})
-    repo.commit("docs", {"README.md": "More.\n"})
-    repo.git("config", "uploadpack.allowFilter", "true")
-    clone = repo.clone_to(tmp_path / "partial", "--filter=blob:none", "--no-checkout", "--bare")
-    assert same(asked(clone)) == ["docs"]  # what is in model.py cannot be told
-
-
 # ---- what authors write
 
 
@@ -345,36 +296,7 @@ def test_a_merge_is_descended_into_from_where_its_branch_left(merged: Repository
     assert subjects(result) == ["a", "x1", "x2"]
 
 
-def test_a_merge_within_a_merged_branch_is_descended_into_in_turn(merged: Repository) -> None:
-    outer = descended(merged, point_of(asked(merged), "M2"))
-    assert outer is not None
-    assert subjects(outer) == ["M1", "y1", "MZ", "y2"]
-    inner = descended(merged, point_of(outer, "MZ"))
-    assert inner is not None
-    assert subjects(inner) == ["start", "z1"]
-
-
-def test_there_is_nothing_to_descend_into_without_a_branch(repo: Repository, tmp_path: Path) -> None:
-    change(repo, "a")
-    assert descended(repo, asked(repo).points[-1]) is None
-    of_an_ancestor = made_by_hand(repo, "merges its past", "main", "start")
-    assert descended(repo, asked(repo, bad=of_an_ancestor).points[-1]) is None
-    orphan = made_by_hand(repo, "from nowhere")
-    of_a_stranger = made_by_hand(repo, "merges a stranger", "main", orphan)
-    result = asked(repo, bad=of_a_stranger)
-    assert subjects(result) == ["start", "a", "merges a stranger"]
-    assert descended(repo, result.points[-1]) is None
-
-
 # ---- what cannot be walked
-
-
-def test_the_same_commit_twice_leaves_nothing_between(merged: Repository) -> None:
-    commit = merged.git("rev-parse", "main")
-    assert refused(merged, "main", "HEAD") == (
-        f"no commit lies between GOOD 'main' and BAD 'HEAD': both are commit {commit[:12]}; "
-        "name an older commit as GOOD"
-    )
 
 
 def test_good_and_bad_swapped_are_told_from_each_other(merged: Repository) -> None:
@@ -394,33 +316,7 @@ def test_a_good_commit_beside_bad_is_told_the_merge_base(merged: Repository) -> 
     )
 
 
-def test_strangers_share_nothing(merged: Repository) -> None:
-    orphan = made_by_hand(merged, "from nowhere")
-    assert refused(merged, orphan, "main") == (
-        f"GOOD '{orphan}' is not an ancestor of BAD 'main', so no commits lie between them; name an ancestor as GOOD"
-    )
-
-
-@pytest.mark.parametrize("name", ["nix", "", "--all", "start..main", "model.py", "start^{tree}", "a\0b", "\u202enix"])
-def test_what_names_no_commit_is_an_error(merged: Repository, name: str) -> None:
-    assert refused(merged, name, "main").startswith(f"GOOD {name!r} names no commit here; check its spelling")
-    assert refused(merged, "start", name).startswith(f"BAD {name!r} names no commit here; check its spelling")
-
-
-def test_a_folder_without_a_repository_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(CheckoutError, match="cannot be used as a git repository"):
-        list_commits(tmp_path, "a", "b")
-    with pytest.raises(CheckoutError, match="is not a folder"):
-        list_commits(tmp_path / "missing", "a", "b")
-
-
 DEEPER = "fetch the rest of the history: git fetch --unshallow, or fetch-depth: 0 of actions/checkout"
-
-
-def test_a_shallow_clone_without_good_says_how_to_deepen_it(merged: Repository, tmp_path: Path) -> None:
-    clone = merged.clone_to(tmp_path / "shallow", "--depth=2")
-    good = merged.git("rev-parse", "start")
-    assert refused(clone, good, "main") == f"GOOD {good!r} names no commit here; the repository is shallow, {DEEPER}"
 
 
 def test_a_shallow_clone_without_a_way_to_good_says_how_to_deepen_it(merged: Repository, tmp_path: Path) -> None:
@@ -440,54 +336,7 @@ def test_a_shallow_clone_with_a_gap_in_the_range_says_how_to_deepen_it(merged: R
     )
 
 
-def test_a_shallow_clone_that_has_the_range_is_enough(merged: Repository, tmp_path: Path) -> None:
-    clone = merged.clone_to(tmp_path / "shallow", "--depth=3")
-    assert subjects(asked(clone, "main~2", "main")) == ["b", "M2", "c"]
-    (merge_point,) = (point for point in asked(clone, "main~2", "main").points if point.subject == "M2")
-    with pytest.raises(CheckoutError, match=r"repository is shallow; .*git fetch --unshallow"):
-        list_merged_commits(clone.path, merge_point)
-
-
 # ---- large ranges
-
-
-def long_history(repo: Repository, count: int) -> None:
-    """Commits on main, each with another line in one of ten Python files; every fifth changes only a comment."""
-    lines = []
-    for number in range(count):
-        comment = number % 5 == 4
-        name = f"src/f{number % 10}.py"
-        text = f"x = {number - number % 10 if comment else number}  # {number}\n"
-        if comment:
-            name, text = "model.py", f"width = 0  # {number}\n"
-        lines += [
-            "commit refs/heads/main",
-            f"committer T <t@example.org> {1_700_000_000 + number} +0000",
-            f"data {len(str(number))}",
-            str(number),
-            *(["from refs/heads/main^0"] if number == 0 else []),
-            f"M 644 inline {name}",
-            f"data {len(text)}",
-            text,
-        ]
-    script = "\n".join(lines) + "\n"
-    subprocess.run(["git", "fast-import", "--quiet"], cwd=repo.path, input=script.encode(), check=True)
-    repo.git("reset", "--quiet", "--hard")
-
-
-def test_a_long_range_takes_a_few_git_commands(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    long_history(repo, 300)
-    started = []
-
-    class Counted(subprocess.Popen[bytes]):
-        def __init__(self, command: Sequence[str], **settings: Any) -> None:
-            started.append(command)
-            super().__init__(command, **settings)
-
-    monkeypatch.setattr(regbot.workloads.checkout.git.subprocess, "Popen", Counted)
-    result = list_commits(repo.path, "start", "main")
-    assert len(started) <= 40
-    assert [point.subject for point in result.points if point.same_as_before] == [str(n) for n in range(4, 300, 5)]
 
 
 def test_a_command_may_read_documents(repo: Repository) -> None:

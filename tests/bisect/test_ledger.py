@@ -134,15 +134,6 @@ def test_commits_for_which_an_installed_copy_ran_are_not_accused(case: Case) -> 
     assert all("imported userpkg from" in accused[commit]["reason"] for commit in commits[2:4])
 
 
-@pytest.mark.slow
-def test_a_count_that_changed_twice_is_traced_to_both_commits(case: Case) -> None:
-    commits = summing(case, [0, 1, 1, 2])
-    code, result = case.bisect(commits[0], commits[-1])
-    assert code == 0
-    assert {change["candidates"][0]["point"]["commit"] for change in result["changes"]} == {commits[1], commits[3]}
-    assert all(change["findings"] for change in result["changes"])
-
-
 @pytest.mark.long
 def test_a_culprit_beside_commits_that_cannot_be_traced_is_a_set(case: Case) -> None:
     commits = summing(case, [0, 1, 1], broken=frozenset({1}))
@@ -151,14 +142,6 @@ def test_a_culprit_beside_commits_that_cannot_be_traced_is_a_set(case: Case) -> 
     told = {each["point"]["commit"]: each["measurable"] for each in result["candidates"]}
     assert told == {commits[2]: True, commits[1]: False}
     assert all("nothing" in each["reason"] for each in result["candidates"] if not each["measurable"])
-
-
-@pytest.mark.long
-def test_equal_ledgers_leave_nothing_to_find(case: Case) -> None:
-    commits = summing(case, [1, 1])
-    code, found = case.bisect(commits[0], commits[-1])
-    assert (code, found["found"], found["search_runs"]) == (3, "none", 2)
-    assert "--on time" in found["reasons"][0]
 
 
 @pytest.mark.long

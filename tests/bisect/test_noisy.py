@@ -67,12 +67,6 @@ def test_points_that_run_the_same_code_are_one_candidate() -> None:
     assert {number_of(run.point) for run in result.observations} == {0, 1, 9}
 
 
-@pytest.mark.parametrize("end", [0, 16])
-def test_an_end_that_fails_twice_leaves_nothing_to_search(end: int) -> None:
-    result = search(span(16), Runs(step(5, 5 * SD), broken=[end]))
-    assert (result.state.status, sum(not run.usable for run in result.observations)) == ("unmeasurable", 2)
-
-
 def test_the_limit_of_runs_ends_a_search_that_more_runs_continue() -> None:
     short = search(span(64), Runs(step(20, 3 * SD)), replace(TERMS, most_runs=6))
     assert (short.state.status, len(short.observations)) == ("undecided", 6)

@@ -171,17 +171,6 @@ def test_a_finished_bisection_that_is_resumed_runs_nothing_and_says_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("left", ["nothing", "an empty file", "a torn header"])
-def test_to_resume_what_has_not_begun_is_to_begin(case: Bisecting, commits: list[str], left: str) -> None:
-    case.out.mkdir()
-    if left != "nothing":
-        case.log.write_text('{"schema":"regbot/bisection-l' if left == "a torn header" else "")
-    result = case.found(commits[0], commits[-1], case.costing(slower(commits)), exact=True, resume=True)
-    assert result.culprit == commits[CULPRIT]
-    assert len(case.recorded().observations) == result.search_runs
-
-
-@pytest.mark.slow
 def test_another_bisection_is_not_resumed_and_nothing_of_the_first_is_lost(case: Bisecting, commits: list[str]) -> None:
     command = case.costing(slower(commits))
     case.found(commits[0], commits[-1], command, exact=True)
@@ -199,16 +188,6 @@ def test_another_bisection_is_not_resumed_and_nothing_of_the_first_is_lost(case:
         assert "leave out --resume to begin anew, or give another --out" in result.stderr
         assert (case.log.read_bytes(), len(case.runs())) == (log, made)
         assert {path: path.read_bytes() for path in results} == results
-
-
-@pytest.mark.slow
-def test_a_new_bisection_keeps_the_log_of_the_one_before(case: Bisecting, commits: list[str]) -> None:
-    command = case.costing(slower(commits))
-    case.found(commits[0], commits[-1], command, exact=True)
-    log = case.log.read_bytes()
-    case.found(commits[0], commits[-1], command, exact=True)
-    assert (case.out / "bisection.previous.jsonl").read_bytes() == log
-    assert len(case.recorded().observations) > 2
 
 
 @pytest.mark.slow

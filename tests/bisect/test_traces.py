@@ -103,18 +103,6 @@ def test_a_resumed_bisection_keeps_the_device(tmp_path: Path, monkeypatch: pytes
     assert scene.traced == [(device, "1")]
 
 
-def test_entries_of_one_workload_share_the_device_and_keep_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ledger of a CPU program is never compared with one of a paper GPU: the second entry's failure is its own."""
-    scene = Scene(tmp_path, monkeypatch, {("cuda", "0/ep-dp"): "crashed"})
-    other = single_task("moe", TASK.workload, TASK.shape, "ep-dp")
-    measurer = scene.measurer(TASK, other)
-    first, second = scene.points
-    usable = [measurer.measure(_request(point, task)).usable for task, point in ((TASK, first), (other, first))]
-    assert usable == [True, False]
-    assert measurer.measure(_request(second)).usable
-    assert {device for device, _ in scene.traced} == {"cuda"}
-
-
 def test_a_trace_that_a_check_would_not_believe_is_no_measurement(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

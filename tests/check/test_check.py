@@ -112,15 +112,6 @@ def test_a_bad_record_is_invalid_and_never_pass(case: Case) -> None:
 
 
 @pytest.mark.slow
-def test_an_entry_point_that_is_missing_in_both_arms_is_invalid(case: Case) -> None:
-    config = CONFIG.replace("userpkg.moe:build_layer", "userpkg.moe:build")
-    case.pull_request("# why\n" + GOOD_LAYER, config=config)
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (4, "INVALID")
-    assert "has no function 'build'" in only(verdict)["validity"]["reasons"][0]
-
-
-@pytest.mark.slow
 def test_code_that_is_not_the_arms_own_is_invalid(case: Case) -> None:
     """Both arms import the package from an editable install of another checkout."""
     elsewhere = case.home / "elsewhere" / "userpkg"
@@ -157,35 +148,6 @@ def test_a_pull_request_cannot_soften_its_own_judge(case: Case) -> None:
     assert any("regbot.toml differs" in warning for warning in verdict["warnings"])
 
 
-@pytest.mark.slow
-def test_the_heads_configuration_is_used_if_the_base_has_none(case: Case) -> None:
-    case.commit(config=None)
-    case.repository.git("checkout", "-q", "-b", "pr")
-    case.commit(config=CONFIG)
-    code, verdict = case.check()
-    assert code == 0
-    assert any("the base has no regbot.toml" in warning for warning in verdict["warnings"])
-
-
-@pytest.mark.slow
-def test_no_configuration_at_all_is_a_usage_error(case: Case) -> None:
-    case.commit(config=None)
-    case.repository.git("checkout", "-q", "-b", "pr")
-    case.commit("# why\n" + GOOD_LAYER, config=None)
-    result = case.regbot("check", "--base", "main")
-    assert result.returncode == 2
-    assert "has a regbot.toml" in result.stderr
-
-
-@pytest.mark.slow
-def test_a_bad_configuration_names_key_commit_and_fix(case: Case) -> None:
-    case.pull_request("# why\n" + GOOD_LAYER, config=CONFIG.replace('adapter = "module"', 'adapter = "modul"'))
-    result = case.regbot("check", "--base", "main")
-    assert result.returncode == 2
-    assert "workloads.moe.adapter" in result.stderr
-    assert "regbot.toml at" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -203,22 +165,6 @@ def test_a_missing_revision_workload_or_file_is_a_usage_error(
     result = case.regbot("check", *arguments)
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
-
-
-@pytest.mark.slow
-def test_a_shallow_repository_without_the_merge_base_says_what_to_fetch(case: Case) -> None:
-    case.commit()
-    case.repository.git("checkout", "-q", "-b", "pr")
-    case.commit("# a\n" + GOOD_LAYER)
-    case.repository.git("checkout", "-q", "main")
-    case.commit("# b\n" + GOOD_LAYER)
-    shallow = case.repository.clone_to(case.home / "shallow", "--depth=1", "--no-single-branch")
-    env = {**os.environ, "REGBOT_CACHE": str(case.home / "cache")}
-    command = [REGBOT, "check", "--base", "origin/main", "--head", "origin/pr"]
-    result = subprocess.run(command, cwd=shallow.path, env=env, capture_output=True, text=True, timeout=60, check=False)
-    assert result.returncode == 2
-    assert "shallow" in result.stderr
-    assert "--unshallow" in result.stderr
 
 
 @pytest.mark.slow
@@ -251,13 +197,6 @@ def test_machine_tables_do_not_come_from_the_commit(case: Case, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_one_entry_can_be_selected_by_name(case: Case) -> None:
-    case.pull_request("# why\n" + GOOD_LAYER, config=CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep", "ep-dp"]'))
-    _, verdict = case.check("--workload", "mixtral-8x7b@1/ep-dp")
-    assert only(verdict)["name"] == "mixtral-8x7b@1/ep-dp"
-
-
-@pytest.mark.slow
 def test_a_killed_check_leaves_no_process_and_keeps_its_runs(case: Case) -> None:
     config = CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep", "ep-dp"]')
     slow_head = "import time, sys\nif 'head' in sys.argv[-1]: time.sleep(600)\n" + GOOD_LAYER
@@ -283,26 +222,6 @@ def guests_left(home: Path) -> list[str]:
         quiet = 0 if guests_of(home) else quiet + 1
         time.sleep(0.1)
     return guests_of(home)
-
-
-@pytest.mark.slow
-def test_an_interrupted_check_ends_at_once_and_leaves_no_process(case: Case) -> None:
-    slow_head = "import time, sys\nif 'head' in sys.argv[-1]: time.sleep(600)\n" + GOOD_LAYER
-    case.pull_request(slow_head)
-    env = {**os.environ, "REGBOT_CACHE": str(case.home / "cache")}
-    command = [REGBOT, "check", "--base", "main", "--out", str(case.home / "out")]
-    process = subprocess.Popen(command, cwd=case.repository.path, env=env, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not guests_of(case.home):
-        time.sleep(0.1)
-    start = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert time.monotonic() - start < 10
-    assert "interrupted" in errors
-    assert "Traceback" not in errors
-    assert guests_left(case.home) == []
 
 
 @pytest.mark.long
@@ -331,16 +250,6 @@ def test_after_a_hang_the_other_entries_of_the_workload_are_skipped(case: Case) 
     assert (case.home / "out" / "comment.md").exists()
 
 
-@pytest.mark.slow
-def test_judge_uses_the_settings_of_the_check(case: Case) -> None:
-    """Two ranks gather less than they exchange, so the thresholds alone decide between REVIEW and FAIL."""
-    config = CONFIG + "[wire]\ngpus_per_node = 1\n"
-    case.pull_request(FALLBACK_LAYER, config=config)
-    _, verdict = case.check()
-    again = case.regbot("judge", str(case.home / "out" / "session.jsonl"), "--json")
-    assert json.loads(again.stdout) == verdict
-
-
 @pytest.mark.long
 def test_control_characters_of_a_guest_do_not_reach_the_terminal(case: Case) -> None:
     case.pull_request("raise RuntimeError('\\x1b]0;title\\x07\\n::error::forged')\n")
@@ -348,13 +257,3 @@ def test_control_characters_of_a_guest_do_not_reach_the_terminal(case: Case) -> 
     assert result.returncode == 1
     assert "\x1b" not in result.stdout + result.stderr
     assert not any(line.startswith("::error::") for line in (result.stdout + result.stderr).splitlines())
-
-
-@pytest.mark.slow
-def test_an_impossible_output_folder_is_a_usage_error(case: Case) -> None:
-    case.pull_request("# why\n" + GOOD_LAYER)
-    (case.home / "file").write_text("")
-    result = case.regbot("check", "--base", "main", "--out", str(case.home / "file" / "out"))
-    assert result.returncode == 2
-    assert "Not a directory" in result.stderr
-    assert "Traceback" not in result.stderr

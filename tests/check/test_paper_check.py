@@ -4,24 +4,19 @@ import json
 import os
 import platform
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from regbot.engines import LocalEngine, Sandbox
 from regbot.engines.availability import unavailable_reason
-from regbot.workloads import Checkout, Scratch, trace
-from regbot.workloads.paper import Libraries, library_for
+from regbot.workloads.paper import library_for
 from regbot.workloads.paper.build import source_folder
 from support.check_cases import Case
 from support.git_repos import Repository
-from support.layers import ARM, CONFIG, GOOD_LAYER, LIMITS, layer_task, write_repository
+from support.layers import CONFIG, GOOD_LAYER
 from support.required import needed
 
 REGBOT = str(Path(sys.executable).with_name("regbot"))
@@ -106,32 +101,6 @@ def test_without_a_compiler_both_arms_are_cpu_programs_with_a_warning(tmp_path: 
     assert (code, verdict["verdict"]) == (0, "PASS")
     assert [run["ledger"]["device"] for run in runs] == ["cpu", "cpu"]
     assert all("there is no C++ compiler" in run["warnings"][-1] for run in runs)
-
-
-@pytest.mark.long
-@confining
-def test_a_torch_of_the_checkout_is_traced_on_a_paper_gpu_of_its_own(tmp_path: Path) -> None:
-    installed = Path(sysconfig.get_path("purelib"))
-    root = write_repository(tmp_path / "checkout")
-    packages = root / ".venv" / installed.relative_to(sys.prefix)
-    (root / ".venv" / "bin").mkdir(parents=True)
-    (root / ".venv" / "bin" / "python").symlink_to(Path(sys.base_prefix, "bin", "python3"))
-    (root / ".venv" / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\n")
-    packages.mkdir(parents=True)
-    (packages / "others.pth").write_text(f"{installed}\n")  # packages that torch needs
-    is_one_disk = packages.stat().st_dev == installed.stat().st_dev
-    copy = os.link if is_one_disk else shutil.copyfile
-    shutil.copytree(installed / "torch", packages / "torch", copy_function=copy)
-    sandbox = Sandbox(read=(installed,))
-    with closing(Libraries(tmp_path / "cache", tmp_path / "spare", print, sandbox)) as libraries:
-        library = libraries.library(f"{root}/.venv/bin/python", root, tmp_path / "private").path
-    scratch, task = Scratch(tmp_path / "scratch", LIMITS), layer_task(python=".venv/bin/python")
-    run = trace(task, Checkout(ARM, root), LocalEngine(sandbox=sandbox), scratch, paper=library)
-    assert run.outcome == "ok", run.reason
-    assert run.ledger is not None
-    assert run.ledger.device == "cuda"
-    assert library.is_relative_to(tmp_path / "private")
-    assert not (tmp_path / "cache").exists()
 
 
 @pytest.mark.slow

@@ -6,17 +6,14 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from regbot.check.sessions.schedule import next_slot
-from regbot.records.files import read_record
 from regbot.records.run import Run
 from regbot.records.session import Session, read_session
 from support.check_cases import REGBOT, Case, only
@@ -140,39 +137,6 @@ def kill_often(case: Case, kills: int, latest_s: float, *arguments: str) -> byte
     return kept_lines
 
 
-OF_THE_NODE = ("other work used", "the hypervisor gave", "the cores ran at only", "steady state")
-"""Warnings that any run on a shared machine may have."""
-
-
-@pytest.mark.long
-def test_a_check_that_is_killed_at_ten_random_moments_finishes_with_every_run_once(case: Case, genuine: Path) -> None:
-    """This uses real ranks. The budget allows the warm launches and one or two blocks, a few on a fast machine."""
-    launch_s = read_record(genuine / "run.json", Run).wall_s
-    budget = ("--budget", f"{max(0.1, 9 * launch_s / 60):.2f}")
-    case.pull_request(GOOD_LAYER, config=TIMED_CONFIG)
-    case.commit(config=None, **{"kernels.cu": "// faster\n"})
-    before = case.repository.fingerprint(), case.repository.git("worktree", "list")
-    kept = kill_often(case, 10, 2 + 1.6 * launch_s, *budget)
-    code, verdict = case.check("--resume", *budget)
-    assert session_file(case).read_bytes().startswith(kept)
-    session = read_session(session_file(case))
-    assert_legal(session)
-
-    throughput = only(verdict)["throughput"]
-    assert (throughput["pairs"], throughput["void_pairs"]) == ((len(session.runs) - 4) // 2, 0)
-    assert throughput["pairs"] >= 2
-    if throughput["pairs"] < 4:
-        assert (code, verdict["verdict"]) == (3, "INCONCLUSIVE"), "as without any kill"
-    assert only(verdict)["validity"]["status"] == "PASS"
-    assert only(verdict)["sharding"]["status"] == "PASS"
-    assert [warning for warning in verdict["warnings"] if not any(words in warning for words in OF_THE_NODE)] == []
-    again = case.regbot("judge", str(session_file(case)), "--json")
-    assert json.loads(again.stdout) == verdict
-
-    assert (case.repository.fingerprint(), case.repository.git("worktree", "list")) == before
-    assert_clean_cache(case)
-
-
 def change_workload(case: Case, tier: str) -> None:
     """Create a pull request that is traced only, or a slower one that is timed only. Its runs take little time."""
     if tier == "timed":
@@ -228,41 +192,6 @@ def test_two_checks_at_once_in_one_cache_both_end_with_the_right_verdict(case: C
     assert verdicts == (["FAIL", "PASS"] if tier == "static" else ["FAIL", "FAIL"])
 
 
-CLOCK = """
-import datetime, sys, time
-present = time.time
-time.time = lambda: present() + 3600
-class Ahead(datetime.datetime):
-    @classmethod
-    def now(cls, tz=None): return super().now(tz) + datetime.timedelta(hours=1)
-datetime.datetime = Ahead
-from regbot.cli.app import main
-main()
-"""
-
-
-@pytest.mark.slow
-def test_a_clock_that_jumps_back_an_hour_does_not_disturb_a_check(case: Case) -> None:
-    """The part before the jump runs with a clock that is ahead. So is the time of last use of what it left."""
-    change_workload(case, "timed")
-    program = case.home / "ahead.py"
-    program.write_text(CLOCK)
-    process = begin(case, program=(sys.executable, str(program)))
-    wait_for_runs(case, 5)
-    process.kill()
-    process.communicate()
-    kept = complete_lines(case)
-    assert datetime.fromisoformat(json.loads(kept.splitlines()[0])["created"]) > datetime.now(UTC)
-    ahead = time.time() + 3600
-    for path in (case.home / "cache").rglob("*"):
-        if path.suffix in (".json", ".jsonl", ".git", ".lock"):
-            os.utime(path, (ahead, ahead))
-    code, verdict = case.check("--resume")
-    assert (code, essence(verdict)["decision"]) == (1, "regressed")
-    assert session_file(case).read_bytes().startswith(kept)
-    assert case.check()[0] == 1, "a new session adds pairs to those before the jump"
-
-
 # ---- other interruptions
 
 
@@ -280,17 +209,6 @@ def test_a_torn_last_line_is_dropped_and_its_run_repeated(replayed: Case) -> Non
     whole = session_file(replayed).read_bytes()
     assert replayed.check("--resume") == (code, verdict), "a finished check is only judged again"
     assert session_file(replayed).read_bytes() == whole
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("existing_file", ["nothing", "an empty file", "a torn header"])
-def test_resume_without_a_session_starts_one(replayed: Case, existing_file: str) -> None:
-    session_file(replayed).parent.mkdir()
-    if existing_file != "nothing":
-        session_file(replayed).write_text('{"schema": "regbot/sess' if existing_file == "a torn header" else "")
-    code, verdict = replayed.check("--resume", "--no-timing")
-    assert (code, verdict["verdict"]) == (0, "PASS")
-    assert len(replayed.runs()) == 2
 
 
 @pytest.mark.slow
@@ -313,18 +231,6 @@ def test_a_session_of_another_check_is_neither_resumed_nor_changed(replayed: Cas
     result = replayed.regbot(*arguments, "--no-timing")
     assert result.returncode == 2
     assert "is of another check (head differs)" in result.stderr
-
-
-@pytest.mark.slow
-def test_a_damaged_session_is_not_resumed(replayed: Case) -> None:
-    """A damaged complete line cannot come from a crash."""
-    replayed.check("--no-timing")
-    text = session_file(replayed).read_bytes()
-    session_file(replayed).write_bytes(text.replace(b'"tier"', b'"tear"', 1))
-    result = replayed.regbot("check", "--base", "main", "--no-timing", "--out", str(replayed.home / "out"), "--resume")
-    assert result.returncode == 2
-    assert "session.jsonl:2" in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.slow

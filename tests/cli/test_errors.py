@@ -17,7 +17,6 @@ PACKAGE = Path(regbot.__file__).parent
 INTERNAL_ERRORS = {
     "DeepNestingError",
     "BuildError", "DuplicateKeyError", "StopError", "NotStartedError", "NoTorchError", "RuleError",
-    "UnusableProfileError",
 }  # fmt: skip
 """Errors that regbot catches itself, or that are bugs in regbot."""
 

@@ -24,7 +24,6 @@ from regbot.records.run import Arm, Run
 from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
 from regbot.workloads.shapes import load_shape
 from support.guest_runs import Shared
-from support.judged_heads import judge_head
 
 PYTHON = os.environ.get("REGBOT_MAXTEXT", "")
 pytestmark = [
@@ -48,21 +47,6 @@ def installed() -> Path:
 def copy_installed(root: Path) -> None:
     """Copy the installed MaxText into the checkout ``root``. Only a checkout's own MaxText is compiled."""
     shutil.copytree(installed(), root / "src" / "maxtext", ignore=shutil.ignore_patterns("__pycache__"))
-
-
-def edited(old: str, new: str, *files: str) -> Callable[[Path], None]:
-    """Sources with ``new`` in place of ``old``, in these files of MaxText, or in all if none are named."""
-
-    def write(root: Path) -> None:
-        copy_installed(root)
-        package = root / "src" / "maxtext"
-        paths = [package / file for file in files] or [*package.rglob("*.py"), *package.rglob("*.yml")]
-        texts = {path: path.read_text(encoding="utf-8") for path in paths}
-        assert any(old in text for text in texts.values()), f"no file has {old!r}"
-        for path, text in texts.items():
-            path.write_text(text.replace(old, new), encoding="utf-8")
-
-    return write
 
 
 @pytest.fixture
@@ -185,13 +169,6 @@ def test_full_size_qwen3_exchanges_tokens_over_its_expert_axis(traced: Traced) -
     assert counts(ledger)["all_to_all"] == (8, 6 * 48 + 2)
 
 
-def test_a_key_that_maxtext_does_not_know_is_refused_with_its_message(traced: Traced) -> None:
-    run = traced("unknown", task(variant="cpu", config={"remat_polcy": "full"}))
-    assert run.outcome == "refused"
-    assert "it has no key 'remat_polcy'" in run.reason
-    assert "remat_policy" in run.reason
-
-
 def test_a_recipe_is_compiled_unchanged_on_the_requested_mesh(traced: Traced) -> None:
     small = {"base_num_decoder_layers": 1, "max_target_length": 128, "per_device_batch_size": 1}
     dense = {"sparse_matmul": False, "megablox": False, "capacity_factor": 2.0}
@@ -209,51 +186,3 @@ def test_maxtext_of_the_checkout_is_compiled_and_its_code_is_proven(traced: Trac
     assert run.code.watched == {"maxtext": "src/maxtext/__init__.py"}
     assert run.code.foreign == {}
     assert "src/maxtext/layers/moe.py" in run.code.files
-
-
-def test_the_versions_of_jax_are_part_of_the_environment(traced: Traced) -> None:
-    run = traced("small", task(variant="cpu", world=4, ep=2))
-    assert run.environment is not None
-    software = ledger_of(run).software
-    assert (run.environment.jax, run.environment.jaxlib) == (software["jax"], software["jaxlib"])
-
-
-def test_a_checkout_without_maxtext_is_invalid(traced: Traced) -> None:
-    run = traced("empty", task(variant="cpu"), lambda root: (root / "src").mkdir())
-    assert judge_head(run).status == "INVALID"
-    assert "which is not the checkout's code; set 'source_roots'" in run.reason
-
-
-def test_a_moved_target_is_invalid_by_its_name(traced: Traced) -> None:
-    moved = edited("get_topology_mesh", "make_topology_mesh", "trainers/pre_train/train_compile.py")
-    run = traced("moved-target", task(variant="cpu", world=2, ep=2), moved)
-    assert judge_head(run).status == "INVALID"
-    assert "there is no maxtext.trainers.pre_train.train_compile.get_topology_mesh" in run.reason
-
-
-def test_a_renamed_key_is_invalid_by_its_name(traced: Traced) -> None:
-    renamed = edited("skip_jax_distributed_system", "skip_distributed_system")
-    run = traced("renamed-key", task(variant="cpu", world=2, ep=2), renamed)
-    assert judge_head(run).status == "INVALID"
-    assert "MaxText has no key 'skip_jax_distributed_system', which regbot sets" in run.reason
-
-
-def test_a_workload_sets_the_batch_of_a_shape(traced: Traced) -> None:
-    batches = {}
-    for batch in (2, 3):
-        run = traced(f"batch-{batch}", task(variant="cpu", world=2, ep=2, config={"per_device_batch_size": batch}))
-        batches[batch] = ledger_of(run)
-    assert [ledger.config["per_device_batch_size"] for ledger in batches.values()] == [2, 3]
-    assert batches[2].warnings == []
-    assert batches[3].warnings == ["per_device_batch_size is 3, as the workload sets it, and not the shape's 2"]
-
-
-def test_an_error_in_the_code_under_test_is_recorded_with_its_line(traced: Traced) -> None:
-    def sources(root: Path) -> None:
-        copy_installed(root)
-        layer = root / "src" / "maxtext" / "layers" / "moe.py"
-        layer.write_text(layer.read_text() + "\n\nraise RuntimeError('no such kernel')\n")
-
-    run = traced("broken", task(variant="cpu", world=2, ep=2), sources)
-    assert run.outcome == "crashed"
-    assert "RuntimeError: no such kernel (src/maxtext/layers/moe.py:" in run.reason

@@ -10,7 +10,7 @@ from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
 from regbot.check.sessions.schedule import Slot
-from regbot.github.command_effects import GateOutcome
+from regbot.github.approval import GateOutcome
 from regbot.github.merge_queue import handle_group
 from regbot.github.metadata import IgnoredRun
 from regbot.github.publication import publish

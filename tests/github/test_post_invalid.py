@@ -8,8 +8,8 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
+from regbot.github.approval import GateOutcome
 from regbot.github.client import Forge
-from regbot.github.command_effects import GateOutcome
 from regbot.github.events import read_comment_event, read_pull_event
 from regbot.github.gate import handle_comment, handle_pull
 from regbot.github.metadata import IgnoredRun

@@ -57,10 +57,7 @@ def test_a_second_night_updates_the_same_pull_request(site: Site) -> None:
     assert [number for number, pull in site.repo.pulls.items() if pull.state == "open"] == [third.number]
     assert site.series() == ["rolling", "anchor", "rolling", "anchor", "rolling"]
     assert site.repo.git.run("rev-parse", f"{BRANCH}^") == first, "nothing that stands on the branch is overwritten"
-    body = site.repo.pulls[third.number or 0].body
     assert main[:12] in site.repo.pulls[third.number or 0].title
-    assert body.count("\n- `") > 2
-    assert "All commits, the newest first" in body
 
 
 @pytest.mark.slow
@@ -151,7 +148,7 @@ def test_an_older_night_posted_again_keeps_the_later_one(site: Site) -> None:
     site.push_main(train__py="other")
     site.post(site.night(1)[1])
     before = site.state()
-    assert "already has a later night" in site.post(first).message
+    assert "already has this night" in site.post(first).message
     assert site.state() == before
 
 

@@ -309,7 +309,7 @@ def _run(site: Site) -> Any:
 
 def test_text_of_the_node_is_inert_in_the_pull_request(site: Site) -> None:
     def speak(document: Proposal) -> None:
-        _night(document).update(reasons=[HOSTILE, "@everyone closes #1"], environment_changes=[HOSTILE])
+        _night(document).update(reasons=[HOSTILE, "@everyone closes #1"])
         document["refreshed"]["warnings"] = [HOSTILE, "![x](http://evil/x.png)"]
 
     number = site.post(changing(site.night()[1], speak)).number or 0

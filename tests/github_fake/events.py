@@ -56,13 +56,6 @@ def workflow_dispatch(
     return {"inputs": inputs, "ref": branch, "workflow": f".github/workflows/{workflow}", "sender": sender}
 
 
-def check_run(repo: "Repository", check: int, sender: str, action: str = "rerequested") -> Json:
-    """GitHub sends it to the App that owns the check run, and none for check runs that Actions has created."""
-    one = repo.all_checks[check]
-    assert one.app != "github-actions[bot]", "GitHub starts no workflow for check runs of Actions"
-    return {"action": action, "check_run": shapes.check_run(repo, one), "sender": sender}
-
-
 def merge_group(repo: "Repository", number: int, action: str = "checks_requested", ahead: Sequence[int] = ()) -> Json:
     """Also puts the queue's branch, with the merge commits that would come of it, into the repository. ``ahead``: pull
     requests of the same group before ``number``."""
@@ -91,5 +84,4 @@ _EVENTS: dict[str, Callable[..., Json]] = {
     "workflow_run": workflow_run,
     "workflow_dispatch": workflow_dispatch,
     "merge_group": merge_group,
-    "check_run": check_run,
 }

@@ -60,11 +60,6 @@ def _artifact(call: Call) -> Artifact:
     raise Refused(404, "Not Found")
 
 
-@route("GET", f"{_ACTIONS}/artifacts/{{artifact_id}}", "actions:read")
-def get_artifact(call: Call) -> Any:
-    return shapes.artifact(call.repo, _artifact(call))
-
-
 @route("GET", f"{_ACTIONS}/artifacts/{{artifact_id}}/{{archive_format}}", "actions:read")
 def download(call: Call) -> Answer:
     """Sends to the storage, which is another host: the token must not go there."""
@@ -91,11 +86,6 @@ def _workflow(call: Call) -> str:
         if wanted in (path.rpartition("/")[2], str(shapes.workflow_id(path))):
             return path
     raise Refused(404, "Not Found")
-
-
-@route("GET", f"{_ACTIONS}/workflows/{{workflow_id}}", "actions:read")
-def get_workflow(call: Call) -> Any:
-    return shapes.workflow(call.repo, _workflow(call))
 
 
 @route("GET", f"{_ACTIONS}/workflows/{{workflow_id}}/runs", "actions:read")

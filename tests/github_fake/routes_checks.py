@@ -92,8 +92,3 @@ def _accept(annotation: dict[str, Any]) -> None:
         raise invalid("CheckRun", "annotations", "message is longer than 64 KB", "invalid")
     if len(annotation.get("title", "")) > 255:
         raise invalid("CheckRun", "annotations", "title is longer than 255 characters", "invalid")
-
-
-@route("GET", f"{_REPO}/check-runs/{{check_run_id}}/annotations", "checks:read")
-def list_annotations(call: Call) -> Answer:
-    return call.page(_check(call).annotations, lambda annotation: annotation)

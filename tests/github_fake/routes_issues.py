@@ -45,11 +45,6 @@ def text(call: Call, resource: str) -> str:
     return body
 
 
-@route("GET", f"{_REPO}/issues/{{issue_number}}", "issues:read")
-def get_issue(call: Call) -> Any:
-    return shapes.issue(_issue(call))
-
-
 @route("GET", f"{_REPO}/issues/{{issue_number}}/comments", *_READ)
 def list_comments(call: Call) -> Answer:
     """Oldest first, as GitHub gives them; no parameter changes that."""
@@ -83,12 +78,6 @@ def edit_comment(call: Call) -> Any:
         raise Refused(403, "Must have admin rights to Repository.")
     call.repo.edit_comment(one.id, text(call, "IssueComment"))
     return shapes.comment(call.repo, one)
-
-
-@route("DELETE", f"{_REPO}/issues/comments/{{comment_id}}", *_WRITE)
-def delete_comment(call: Call) -> Answer:
-    del call.repo.all_comments[_comment(call).id]
-    return Answer(204)
 
 
 @route("GET", f"{_REPO}/issues/comments/{{comment_id}}/reactions", "issues:read")

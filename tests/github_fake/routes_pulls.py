@@ -1,6 +1,5 @@
 """Repositories, pull requests, and what is answered from their git data."""
 
-import base64
 from typing import Any
 
 from . import shapes
@@ -9,12 +8,6 @@ from .records import Pull
 from .routes_issues import text
 
 _REPO = "/repos/{owner}/{repo}"
-
-
-@route("GET", "/rate_limit")
-def rate_limit(call: Call) -> Any:
-    core = {"limit": 5000, "remaining": 4999, "reset": 1_800_000_000, "used": 1}
-    return {"resources": {"core": core, "search": core}, "rate": core}
 
 
 @route("GET", _REPO, "metadata:read")
@@ -62,86 +55,6 @@ def compare(call: Call) -> Any:
         "commits": [shapes.commit(call.repo, sha) for sha in ahead],
         "files": [shapes.file(call.repo, file, two) for file in git.files(merge_base, two)][:300],
     }  # fmt: skip
-
-
-@route("GET", f"{_REPO}/contents/{{path}}", "contents:read")
-def contents(call: Call) -> Any:
-    sha, path = _sha(call, call.query.get("ref", call.repo.default_branch)), call.path["path"].strip("/")
-    found = [_entry(call, *row) for row in call.repo.git.listing(sha, path)]
-    if not found:
-        raise Refused(404, "Not Found")
-    if found[0]["path"] != path:
-        return found
-    data = call.repo.git.blob(found[0]["sha"])
-    return found[0] | {"encoding": "base64", "content": base64.encodebytes(data).decode(), "size": len(data)}
-
-
-def _entry(call: Call, kind: str, sha: str, path: str) -> dict[str, Any]:
-    kinds = {"blob": "file", "tree": "dir", "commit": "submodule"}
-    here = f"{call.repo.url}/contents/{path}"
-    return {"type": kinds[kind], "name": path.rpartition("/")[2], "path": path, "sha": sha, "url": here}
-
-
-@route("GET", f"{_REPO}/git/ref/{{ref}}", "contents:read")
-def get_ref(call: Call) -> Any:
-    return _ref(call, f"refs/{call.path['ref']}")
-
-
-@route("GET", f"{_REPO}/git/matching-refs/{{ref}}", "contents:read")
-def matching_refs(call: Call) -> Answer:
-    wanted = f"refs/{call.path['ref']}"
-    return call.page(
-        [name for name in call.repo.git.refs("refs") if name.startswith(wanted)], lambda name: _ref(call, name)
-    )
-
-
-@route("POST", f"{_REPO}/git/refs", "contents:write")
-def create_ref(call: Call) -> Answer:
-    name = call.body["ref"]
-    if not name.startswith("refs/") or name.count("/") < 2:
-        raise Refused(422, "Reference name must start with 'refs/' and have at least two slashes")
-    if name in call.repo.git.refs(name):
-        raise Refused(422, "Reference already exists")
-    _move(call, name)
-    return Answer(201, _ref(call, name))
-
-
-@route("PATCH", f"{_REPO}/git/refs/{{ref}}", "contents:write")
-def move_ref(call: Call) -> Any:
-    name = f"refs/{call.path['ref']}"
-    old = call.repo.git.refs(name).get(name)
-    if old is None:
-        raise Refused(422, "Reference does not exist")
-    if not call.body.get("force") and call.repo.git.resolve(call.body["sha"]) and (
-        call.repo.git.merge_base(old, call.body["sha"]) != old
-    ):  # fmt: skip
-        raise Refused(422, "Update is not a fast forward")
-    _move(call, name)
-    return _ref(call, name)
-
-
-@route("DELETE", f"{_REPO}/git/refs/{{ref}}", "contents:write")
-def delete_ref(call: Call) -> Answer:
-    name = f"refs/{call.path['ref']}"
-    if name not in call.repo.git.refs(name):
-        raise Refused(422, "Reference does not exist")
-    call.repo.follow_heads()  # a pull request keeps the last commit of a branch that goes
-    call.repo.git.set_ref(name, None)
-    return Answer(204)
-
-
-def _move(call: Call, name: str) -> None:
-    if call.repo.git.resolve(call.body["sha"]) != call.body["sha"]:
-        raise Refused(422, "Object does not exist")
-    call.repo.git.set_ref(name, call.body["sha"])
-
-
-def _ref(call: Call, name: str) -> dict[str, Any]:
-    sha = call.repo.git.refs(name).get(name)
-    if sha is None:
-        raise Refused(404, "Not Found")
-    target = {"type": "commit", "sha": sha, "url": f"{call.repo.url}/git/commits/{sha}"}
-    return {"ref": name, "url": f"{call.repo.url}/git/{name}", "object": target}
 
 
 @route("GET", f"{_REPO}/pulls", "pull_requests:read")
@@ -205,11 +118,3 @@ def edit_pull(call: Call) -> Any:
         one.state, one.closed = "open", None
     one.updated = call.hub.tick()
     return shapes.pull(one)
-
-
-@route("GET", f"{_REPO}/pulls/{{pull_number}}/files", "pull_requests:read")
-def list_files(call: Call) -> Answer:
-    """Against the merge base; GitHub shows no more than 3000, and does not say that there are more."""
-    one, git = _pull(call), call.repo.git
-    base = git.merge_base(git.branch(one.base) or "", one.head_sha)
-    return call.page(git.files(base, one.head_sha)[:3000], lambda file: shapes.file(call.repo, file, one.head_sha))

@@ -15,7 +15,7 @@ from typing import Any
 from .call import ROUTES
 
 _HERE = Path(__file__).parent
-_EVENTS = ("issue_comment", "pull_request", "workflow_run", "workflow_dispatch", "merge_group", "check_run")
+_EVENTS = ("issue_comment", "pull_request", "workflow_run", "workflow_dispatch", "merge_group")
 _TEXTS = {
     "description", "summary", "example", "examples", "externalDocs", "tags", "operationId", "title", "headers",
     "discriminator",  # says again which of several schemas it is

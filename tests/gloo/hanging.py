@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed._functional_collectives import all_reduce, wait_tensor
 
 from regbot_guest.hang_recorder import HangRecorder
 
@@ -55,8 +54,6 @@ class Layer(nn.Module):
     def forward(self, x):  # type: ignore[no-untyped-def]
         self.calls += 1
         self.fault("forward")
-        if self._fault == "functional":
-            wait_tensor(all_reduce(x.detach().clone(), "sum", self.group))
         return self.expert(Exchange.apply(x, self))
 
 
@@ -80,7 +77,6 @@ def stuck_in_c(_: Layer) -> None:
 
 FAULTS = {
     "sleep in forward": sleep_in_expert,
-    "functional in forward": sleep_in_expert,
     "backward in backward": sleep_in_expert,
     "stop in forward": stopped,
     "lock in forward": stuck_in_c,
@@ -92,10 +88,8 @@ def rank_of(folder: Path, rank: int, fault: str) -> None:
         time.sleep(3600)
     recorder = HangRecorder(folder, rank, 3600)
     recorder.record_collectives()
-    if fault in ("absent", "late"):
+    if fault == "absent":
         recorder.schedule_dump(HANGS_S)
-    if fault == "late" and rank == 1:
-        time.sleep(3600)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
     group = dist.new_group([0, 1], group_desc="ep")

@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from regbot_guest import collectives, moe
@@ -160,34 +159,6 @@ def prefetch_all(training: Training) -> None:
     layers[0].set_modules_to_forward_prefetch(layers[1:])
 
 
-class Shared(nn.Module):
-    """One weight in two places under one FSDP unit below another: names must be those of the unit."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Linear(8, 8, bias=False)
-        self.outer = nn.Linear(8, 8, bias=False)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.outer(self.inner(x))
-        return out
-
-
-def nested(world: World) -> list[dict[str, Any]]:
-    model = Shared()
-    for module in (model.inner, model):
-        fully_shard(module, mesh=world.data)
-
-    def step(observer: Observer) -> None:
-        observer.phase = "forward"
-        loss = model(torch.ones(2, 8)).sum()
-        observer.phase = "backward"
-        loss.backward()
-
-    step(Observer(world.axes))
-    return count(world, step, model)
-
-
 def fingerprints(world: World) -> dict[str, str]:
     """Return fingerprints of programs that differ in one collective, or only in the name of a group."""
     assert world.data is not None
@@ -248,7 +219,6 @@ with open_world(4, 2, fake=True) as world:
     results["step"] = train(world)
     results["prefetched"] = train(world, prepare=prefetch_all)
     results["recomputed"] = train(world, build_recomputed)
-    results["nested"] = nested(world)
     results["fingerprints"] = fingerprints(world)
 with open_world(4, 4, fake=True) as world:
     assert world.data is not None

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +100,7 @@ def counted(request: pytest.FixtureRequest, shared: Shared) -> tuple[Path, int]:
     world: int = request.param
 
     def count(folder: Path) -> None:
-        run_script("profiled.py", *_requests(folder, world, "real"), ranks=world)
+        run_script("counted.py", *_requests(folder, world, "real"), ranks=world)
         run_all(_requests(folder, world, "static"))
 
     return shared(f"counted{world}", count), world
@@ -144,34 +143,6 @@ def test_counts_of_real_ranks_equal_the_trace_on_a_paper_gpu(counted: tuple[Path
         assert {key: n for key, (n, _) in real.items()} == {key: n for key, (n, _) in traced.items()}, f"rank {rank}"
 
 
-KINDS = {
-    "c10d::alltoall_base_": ("all_to_all", 1),  # (output, input, ...): its input is counted
-    "c10d::_allgather_base_": ("all_gather", 0),
-    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
-}
-"""Kind, and index of the argument whose volume is counted, from torch's schemas."""
-
-
-@pytest.mark.parametrize("dispatcher", [*DISPATCHERS, "skewed"])
-def test_a_profile_without_the_counter_shows_the_same_collectives(counted: tuple[Path, int], dispatcher: str) -> None:
-    folder, world = counted
-    for shape, rank in itertools.product(SHAPES if dispatcher != "skewed" else (QWEN,), range(world)):
-        name = f"{shape}.{dispatcher}.real"
-        number: Counter[str] = Counter()
-        elements: Counter[str] = Counter()
-        for call in json.loads((folder / f"{name}.rank{rank}.profile.json").read_text()):
-            kind, position = KINDS[call["name"]]
-            number[kind] += 1
-            elements[kind] += call["elements"][position]
-        assert number
-        record = answer(folder, name, rank)
-        assert counts(record) == number
-        counted_elements: Counter[str] = Counter()
-        for entry in record["ledger"]["entries"]:
-            counted_elements[entry["kind"]] += entry["bytes"] // {"float32": 4, "int64": 8}[entry["dtype"]]
-        assert counted_elements == elements
-
-
 def test_sequence_numbers_of_the_backend_advance_by_the_count(counted: tuple[Path, int]) -> None:
     folder, world = counted
     for rank in range(world):
@@ -198,11 +169,8 @@ def variants(shared: Shared) -> Path:
             [
                 ask(folder, "balanced", **mesh),
                 ask(folder, "skewed", variant="cpu-skewed", **mesh),
-                ask(folder, "natural", routing="natural", **mesh),
                 ask(folder, "kept", reshard_after_forward=False, **mesh),
                 ask(folder, "kept_ep", reshard_after_forward=False, geometry=FEWER),
-                ask(folder, "alone", world=1, ep=1, geometry=FEWER),
-                ask(folder, "no_expert_parallelism", world=2, ep=1, geometry=FEWER),
             ]
         )
 
@@ -217,13 +185,6 @@ def test_skewed_routing_changes_bytes_but_not_counts(variants: Path) -> None:
     assert all(skewed[key][1] > balanced[key][1] for key in changed), "rank 0 has the popular experts"
 
 
-def test_natural_routing_is_traced_as_balanced_with_a_warning(variants: Path) -> None:
-    natural = answer(variants, "natural")
-    assert rows(natural) == rows(answer(variants, "balanced"))
-    assert any("natural" in warning for warning in natural["ledger"]["warnings"])
-    assert answer(variants, "balanced")["ledger"]["warnings"] == []
-
-
 def test_parameters_kept_after_forward_are_gathered_once(variants: Path) -> None:
     layers = 2
     assert counts(answer(variants, "kept_ep"), "kind", "phase") == {
@@ -236,8 +197,3 @@ def test_parameters_kept_after_forward_are_gathered_once(variants: Path) -> None
     assert counts(kept)["all_gather"] == 2 * layers + 1  # blocks and experts of each layer, and the root
     assert counts(resharded)["all_gather"] == 4 * layers + 1
     assert counts(kept)["reduce_scatter"] == counts(resharded)["reduce_scatter"] == 2 * layers + 1
-
-
-def test_axes_of_one_rank_carry_no_collectives(variants: Path) -> None:
-    assert answer(variants, "alone")["ledger"]["entries"] == []
-    assert set(counts(answer(variants, "no_expert_parallelism"), "axis")) <= {"dp", "edp"}

@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -64,8 +63,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: pytest.
                 ask(folder, "alltoall", MIXTRAL, dispatcher="alltoall", **timed, **small),
                 ask(folder, "counted", MIXTRAL, dispatcher="alltoall", mode="real", **small),
                 ask(folder, "allgather", QWEN, dispatcher="allgather", **timed, **small),
-                ask(folder, "natural", MIXTRAL, dispatcher="alltoall", routing="natural", **timed, **small),
-                ask(folder, "skewed", MIXTRAL, dispatcher="alltoall", routing="skewed", **timed, **small),
             ],
             ranks=2,
         )
@@ -92,11 +89,7 @@ def test_every_rank_records_every_step(folder: Path, rank: int) -> None:
     assert all(seconds > 0 for seconds in steps["cpu_s"])
     assert 50e6 < min(steps["memory_bytes"]) <= max(steps["memory_bytes"]) <= steps["peak_bytes"] < 4e9
     assert (record["clock"], record["skipped_steps"], record["dropped_tokens"]) == ("perf_counter", 0, 0)
-
-
-def test_ranks_step_together_so_their_step_times_agree(folder: Path) -> None:
-    ours, theirs = (sum(answer(folder, "alltoall", rank)["steps"]["step_s"]) for rank in (0, 1))
-    assert ours == pytest.approx(theirs, rel=0.2)
+    assert {path.name for path in folder.glob("steps.*")} == {"steps.begun", "steps.steady", "steps.ended"}
 
 
 def test_the_counted_step_of_a_timed_run_equals_that_of_a_counting_run(folder: Path) -> None:
@@ -116,26 +109,11 @@ def test_tokens_per_expert_are_read_from_expert_indices_where_counts_are_not_exc
     assert tokens == [2 * 2 * 64 * 8 // 128] * 128
 
 
-@pytest.mark.parametrize("name", ["natural", "skewed"])
-def test_unbalanced_routing_is_recorded(folder: Path, name: str) -> None:
-    record = answer(folder, name)
-    tokens = record["tokens_per_expert"]
-    assert sum(tokens) == 2 * 2 * 64 * 2
-    assert len(set(tokens)) > 1
-    assert record["dropped_tokens"] == 0
-
-
 def test_no_dispatch_mode_is_active_in_a_timed_step(folder: Path) -> None:
     calls = [line.split() for line in (folder / "calls").read_text().splitlines()]
     for rank in ("0", "1"):
         modes = [int(number) for who, number in calls if who == rank]
         assert modes == [0] * (STEPS * 2) + [1] * 2  # two layers a step; one counted step at the end
-
-
-def test_a_step_time_includes_sleeping(folder: Path) -> None:
-    steps = answer(folder, "watched")["steps"]
-    assert median(steps["step_s"]) > 0.04
-    assert median(steps["cpu_s"]) < median(steps["step_s"]) - 0.03
 
 
 def test_a_compiled_step_is_timed_and_then_three_are_profiled_on_rank_0(folder: Path) -> None:
@@ -150,10 +128,6 @@ def test_a_compiled_step_is_timed_and_then_three_are_profiled_on_rank_0(folder: 
     assert min(profile["sequence_advances"]) > 0
     assert (folder / profile["trace"]).stat().st_size > (folder / profile["planted_trace"]).stat().st_size > 0
     assert "trace" not in other["profile"]
-
-
-def test_a_timed_run_leaves_all_three_marker_files(folder: Path) -> None:
-    assert {path.name for path in folder.glob("steps.*")} == {"steps.begun", "steps.steady", "steps.ended"}
 
 
 @pytest.mark.gpu

@@ -49,22 +49,6 @@ def test_hidden_gpus_are_refused_and_the_variable_is_named(monkeypatch: pytest.M
     )
 
 
-@pytest.mark.usefixtures("four_visible_gpus")
-def test_a_shape_for_processors_runs_on_processors_where_there_are_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    be_rank_1_of(2, monkeypatch)
-    assert choose_device(2, "cpu") == torch.device("cpu")
-    assert choose_device(2, "cuda") == torch.device("cuda", 1)
-
-
-@pytest.mark.usefixtures("four_visible_gpus")
-def test_ranks_that_share_a_gpu_need_one_and_use_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    be_rank_1_of(8, monkeypatch)
-    assert choose_device(8, "cuda", share_gpu=True) == torch.device("cuda", 0)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(ContractError, match="needs 1 GPUs on this node, but torch sees 0"):
-        choose_device(8, "cuda", share_gpu=True)
-
-
 def test_ranks_that_share_a_gpu_exchange_through_gloo(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL refuses two ranks on one GPU."""
     backends: list[str] = []

@@ -3,7 +3,6 @@
 import pytest
 
 from regbot.baselines.intake import environment_of, node_class_of
-from regbot.check.sessions.schedule import expected_cost
 from regbot.judge import judge
 from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.config import Config
@@ -65,24 +64,8 @@ def test_a_calibrated_class_needs_no_assumed_luck() -> None:
     assert not any("luck" in text for text in section.reasons)
 
 
-def test_a_session_that_measures_the_luck_assumes_none() -> None:
-    section = section_of(1.018, planned(measures_luck=True))
-    assert (section.decision, section.assumed_luck_pct) == ("regressed", 0.0)
-
-
 @pytest.mark.parametrize(("head", "decision"), [(1.0, "no_change"), (1.03, "regressed"), (0.97, "improved")])
 def test_a_clear_answer_does_not_need_a_calibration_and_says_that_luck_is_assumed(head: float, decision: str) -> None:
     section = section_of(head, planned())
     assert (section.decision, section.decision_without_luck) == (decision, None)
     assert any("autotuned" in text for text in section.reasons)
-
-
-def test_noise_that_decides_nothing_is_not_blamed_on_luck() -> None:
-    section = section_of(1.02, planned(), sd=0.03)
-    assert (section.decision, section.decision_without_luck) == ("undecided", None)
-
-
-def test_the_expected_power_contains_the_assumed_luck() -> None:
-    known, unknown = (expected_cost(header, header.timed[0], []) for header in (CALIBRATED, OLD_CALIBRATION))
-    assert "detects 1.4% or more" in known
-    assert "detects 2.2% or more" in unknown

@@ -30,11 +30,6 @@ def test_steps_that_contradict_the_harness_are_impossible(seen: float) -> None:
     assert "after the warm-up" in only
 
 
-def test_a_small_clock_difference_is_possible() -> None:
-    assert reasons(run_of(1.0, harness_s=8.3, harness_steady_s=6.1)) == []
-    assert reasons(run_of(0.01, harness_s=0.2, harness_steady_s=0.2)) == [], "files are made when the disk has time"
-
-
 @pytest.mark.parametrize("lacking", ["harness_s", "harness_steady_s"])
 def test_times_without_a_clock_of_the_harness_are_impossible(lacking: str) -> None:
     assert "not timed by the harness's own clock" in reasons(run_of(1.0, **{lacking: None}))[0]
@@ -45,13 +40,6 @@ def test_logged_times_cannot_exceed_the_run_time_of_their_process() -> None:
     run = timed_run(slot(1, 0, "base"), 1.0, timing=printed)
     assert reasons(run) == []
     assert "but the process ran for 2 s" in reasons(run.model_copy(update={"wall_s": 2.0}))[0]
-
-
-def test_steps_cannot_take_longer_than_their_process() -> None:
-    assert (
-        "claims 8 s for its steps, but the process ran for 3 s"
-        in reasons(run_of(1.0).model_copy(update={"wall_s": 3.0}))[0]
-    )
 
 
 def test_runs_together_cannot_take_longer_than_their_job() -> None:
@@ -90,13 +78,3 @@ def test_runs_of_earlier_sessions_are_of_other_jobs() -> None:
 def test_runs_of_earlier_sessions_are_compared_with_their_own_clocks(run: Run, why: str) -> None:
     (only,) = reasons(*play(noisy(1.0, 0.01)), of_before(run))
     assert why in only
-
-
-def test_failed_runs_have_no_clocks_but_take_time() -> None:
-    failed = timed_run(slot(1, 0, "base"), 1.0, "short", timing=timing([1.0] * 8, harness_s=None))
-    assert reasons(failed) == []
-    assert "the whole job took" in reasons(failed.model_copy(update={"wall_s": 1e6}))[0]
-
-
-def test_every_fault_is_reported_once() -> None:
-    assert len(reasons(*[run_of(1.0, harness_s=1.0)] * 6)) == 1

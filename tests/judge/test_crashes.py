@@ -48,11 +48,6 @@ def test_an_error_that_a_changed_file_raises_fails() -> None:
     assert judge_crash(frame("checkout", "train.py"), OWN).status == "FAIL"
 
 
-def test_a_file_of_a_changed_submodule_is_changed() -> None:
-    assert judge_crash(OWN, changed_files=("pkg",)).status == "FAIL"
-    assert judge_crash(OWN, changed_files=("pk", "pkg/moe")).status == "INVALID"
-
-
 def test_an_error_that_passed_through_code_of_regbot_is_invalid_and_names_it() -> None:
     place = (
         "regbot does not support this revision: the error passed through code of regbot, regbot_guest/paper/cuda.py:7"

@@ -1,10 +1,8 @@
 """Requested, resolved and executed dispatchers: what a request for DeepEP or HybridEP becomes."""
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -12,10 +10,7 @@ import torch
 
 from regbot.judge.backends import dispatcher_change, dispatcher_problems
 from regbot.records.run import Backend, Run
-from regbot_guest import availability, deepep_installation
 from regbot_guest.availability import Resolution, resolve
-from regbot_guest.contract import ContractError
-from regbot_guest.deepep import ElasticWrapper
 from regbot_guest.deepep_installation import DeepEPInstallation, inspect_deep_ep
 from regbot_guest.routing import forced_experts
 from support.guest_runs import TINY, Shared, answer, ask, run_all, run_script
@@ -52,11 +47,6 @@ def _on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0
 # Trying it out
 
 
-def test_plain_dispatchers_are_not_tried() -> None:
-    assert resolve("allgather", CPU, torch.float32) == Resolution("allgather")
-    assert inspect_deep_ep.cache_info().misses == 0
-
-
 @pytest.mark.parametrize(
     ("source", "why"),
     [
@@ -74,43 +64,6 @@ def test_whatever_an_import_does_becomes_a_reason(
     _install(tmp_path, source, monkeypatch)
     assert inspect_deep_ep() == DeepEPInstallation(False, why)
     assert "deep_ep" not in sys.modules
-
-
-def _lives(stat: Path) -> bool:
-    try:
-        return stat.read_text().split()[2] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def test_an_import_that_hangs_is_ended_with_all_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepep_installation, "TIMEOUT_S", 2.0)
-    started = (
-        f"import subprocess, time\nopen('{tmp_path}/pid', 'w').write(str(subprocess.Popen(['sleep', '60']).pid))\n"
-    )
-    _install(tmp_path, f"{started}time.sleep(60)", monkeypatch)
-    assert inspect_deep_ep() == DeepEPInstallation(False, "the import was still running after 2 s")
-    stat = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
-    deadline = time.monotonic() + 20  # a killed process has to be given a core before it is gone
-    while _lives(stat) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _lives(stat)
-
-
-def test_what_the_import_prints_is_not_taken_for_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(tmp_path, "print('warming up')\n__version__ = '3.0'\nclass EPBuffer: ...", monkeypatch)
-    assert inspect_deep_ep() == DeepEPInstallation(True, "", "3.0")
-    _on_gpu(monkeypatch)
-    why = "deep_ep 3.0: it offers no ElasticBuffer, it offers no Buffer"
-    assert resolve("deepep", GPU, torch.bfloat16) == Resolution("alltoall", "", why)
-
-
-def test_a_library_is_imported_once_for_all_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _install(tmp_path, f"open('{tmp_path}/imports', 'a').write('x')", monkeypatch)
-    for _ in range(3):
-        resolve("deepep", CPU, torch.float32)
-    resolve("hybridep", CPU, torch.float32)
-    assert (tmp_path / "imports").read_text() == "x"
 
 
 # Choosing
@@ -141,23 +94,6 @@ def test_the_newest_class_that_this_gpu_runs_is_taken(
 
 
 @pytest.mark.parametrize(
-    ("ep", "expected"),
-    [
-        (6, Resolution("alltoall", "", "deep_ep 2.1.0: its Buffer has no configuration for 6 expert-parallel ranks")),
-        (8, Resolution("deepep", "Buffer")),
-        (0, Resolution("deepep", "Buffer")),
-    ],
-)
-def test_a_group_size_that_version_1_has_no_configuration_for_is_refused(
-    ep: int, expected: Resolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(STAND_IN)
-    _on_gpu(monkeypatch)
-    resolution = resolve("deepep", GPU, torch.bfloat16, "Buffer", ep)
-    assert resolution._replace(reason=resolution.reason.partition(" (only for")[0]) == expected
-
-
-@pytest.mark.parametrize(
     ("version", "expected"),
     [
         ((2, 28, 9), "deep_ep 2.1.0: its ElasticBuffer needs NCCL 2.30.4, and torch has loaded 2.28.9"),
@@ -178,43 +114,11 @@ def test_version_2_is_refused_with_an_nccl_that_is_too_old(
     assert resolve("deepep", GPU, torch.bfloat16, "", 8) == fallback, "version 1 serves an older NCCL"
 
 
-def test_a_node_without_adapters_is_told_of_the_variable_that_it_needs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any, **__: Any) -> None:
-        raise RuntimeError("NCCL GIN is unavailable")
-
-    monkeypatch.setitem(sys.modules, "deep_ep", SimpleNamespace(ElasticBuffer=fail))
-    monkeypatch.setattr(torch.distributed, "barrier", lambda **_: None)
-    monkeypatch.setattr(availability, "ADAPTERS", tmp_path)
-    monkeypatch.delenv("EP_DISABLE_GIN", raising=False)
-    group: Any = None
-    with pytest.raises(ContractError, match=r"NCCL GIN is unavailable; .* no RDMA adapter .* EP_DISABLE_GIN=1"):
-        ElasticWrapper(group, EXPERTS, TOKENS, HIDDEN, TOP_K)
-
-    monkeypatch.setenv("EP_DISABLE_GIN", "1")
-    with pytest.raises(RuntimeError, match=r"^NCCL GIN is unavailable$"):
-        ElasticWrapper(group, EXPERTS, TOKENS, HIDDEN, TOP_K)
-
-    monkeypatch.delenv("EP_DISABLE_GIN")
-    (tmp_path / "mlx5_0").touch()
-    with pytest.raises(RuntimeError, match=r"^NCCL GIN is unavailable$"):
-        ElasticWrapper(group, EXPERTS, TOKENS, HIDDEN, TOP_K)
-
-
 def test_a_run_in_float32_is_not_given_a_library_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(STAND_IN)
     _on_gpu(monkeypatch)
     why = "it moves bfloat16, and this run is in float32"
     assert resolve("deepep", GPU, torch.float32) == Resolution("alltoall", "", why)
-
-
-def test_an_old_version_is_refused_for_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = "__version__ = '1.0'\nclass Buffer:\n    def __init__(self, group, num_nvl_bytes=0): ...\n"
-    _install(tmp_path, old, monkeypatch)
-    _on_gpu(monkeypatch)
-    why = resolve("deepep", GPU, torch.bfloat16).reason
-    assert why.startswith("deep_ep 1.0: it offers no ElasticBuffer, its Buffer has no __init__(num_rdma_bytes)")
 
 
 # Counting a step
@@ -252,14 +156,6 @@ def _copies(rank: int) -> tuple[int, int]:
     experts = forced_experts(TOKENS, EXPERTS, TOP_K, "skewed", 1234, CPU)
     ranks = [set((row // (EXPERTS // RANKS)).tolist()) for row in experts]
     return sum(map(len, ranks)), RANKS * sum(rank in needed for needed in ranks)
-
-
-@pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])
-def test_announced_exchanges_do_not_upset_the_sequence_numbers(stepped: Path, dispatcher: str) -> None:
-    record = answer(stepped, dispatcher)
-    liveness = record["ledger"]["liveness"]
-    assert liveness["sequence_advance"] == liveness["sequence_counted"] > 0
-    assert record["loss"] != []
 
 
 @pytest.mark.parametrize("dispatcher", ["deepep", "hybridep"])

@@ -17,10 +17,6 @@ def test_it_is_the_number_of_the_shape_and_variant(variant: str) -> None:
     assert share(variant) == load_shape("qwen3-30b-a3b@1").variant(variant).geometry.expert_flops_share
 
 
-def test_a_label_does_not_matter() -> None:
-    assert share(entry=f"mine:{PLAN.entry}") == share()
-
-
 @pytest.mark.parametrize(
     "case",
     [

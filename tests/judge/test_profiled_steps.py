@@ -6,10 +6,8 @@ import pytest
 
 from regbot.check.sessions.schedule import Slot
 from regbot.check.sessions.timed import explain_profile
-from regbot.judge import judge, validity
+from regbot.judge import judge
 from regbot.judge.backends import uncertain_dispatcher
-from regbot.judge.preflight.rules import Conflict, shipped_rules
-from regbot.judge.profiled_steps import HEAD_ALONE
 from regbot.ledgers import catalogue
 from regbot.records.config import Config
 from regbot.records.ledger import Ledger
@@ -94,13 +92,6 @@ def test_the_graver_of_trace_and_profile_counts_and_names_the_other() -> None:
     assert workload.sharding.reasons[-1].startswith("the traces, in which compiled code runs eagerly: same collectives")
 
 
-def test_profiles_that_agree_with_the_traces_are_named_beside_them() -> None:
-    _, workload = judged(session(profiled(SAME), profiled(SAME)))
-    assert workload.sharding is not None
-    assert (workload.sharding.status, workload.sharding.tier) == ("PASS", "static")
-    assert workload.sharding.reasons[-1].startswith("the profiles of the timed steps: same collectives")
-
-
 @pytest.mark.parametrize("traces", [None, refused()], ids=["traced", "not traced"])
 def test_a_profile_that_gives_no_ledger_is_invalid_and_says_why(traces: list[Run] | None) -> None:
     reason = why_invalid(session(profiled(SAME), profiled(None, "the profiled steps failed: no memory"), traces))
@@ -129,35 +120,6 @@ def test_an_arm_whose_profiles_differ_is_invalid(change: dict[str, object]) -> N
     reason = why_invalid(Session(header=HEADER, runs=[*statics(), *play(launch)]))
     assert "head: the profiles of its runs differ" in reason
     assert SAME.entries[0].kind in reason
-
-
-def test_profiles_of_one_arm_may_divide_their_collectives_into_other_phases() -> None:
-    merged = SAME.model_copy(update={"entries": [one.model_copy(update={"phase": "unknown"}) for one in SAME.entries]})
-    profiles = iter([merged, SAME])
-
-    def launch(slot: Slot) -> Run:
-        return timed_run(slot, 0.1, **profiled(next(profiles, SAME) if slot.arm == "head" else SAME))  # type: ignore[arg-type]
-
-    assert judged(Session(header=HEADER, runs=[*statics(), *play(launch)]))[1].validity.status == "PASS"
-
-
-def test_a_profile_with_a_problem_is_no_ledger() -> None:
-    """A record may have both: all ranks counted a step, and the profile failed."""
-    failed = profiled(SAME, "the profiled steps failed: no memory")
-    assert "the profiled steps failed: no memory" in why_invalid(session(profiled(SAME), failed))
-
-
-@pytest.mark.parametrize(("severity", "status"), [("invalid", "INVALID"), ("warning", "PASS")])
-def test_conflicts_of_the_configuration_count_where_only_profiles_are_compared(
-    monkeypatch: pytest.MonkeyPatch, severity: str, status: str
-) -> None:
-    rule = next(rule for rule in shipped_rules() if rule.severity == severity)
-    monkeypatch.setattr(validity, "find_conflicts", lambda *_: [Conflict(rule, {"ep": 2})])
-    timed = {**profiled(SAME), "adapter": "megatron"}
-    verdict, workload = judged(session(timed, timed, refused()))
-    assert workload.validity.status == status
-    lines = workload.validity.reasons if severity == "invalid" else verdict.warnings
-    assert any(f"preflight: {rule.what} (ep = 2)" in line for line in lines)
 
 
 def test_a_failed_profile_does_not_hide_the_dispatcher_that_other_runs_show() -> None:
@@ -190,12 +152,6 @@ def test_a_counted_and_a_profiled_arm_are_not_compared() -> None:
     assert "not comparable: a step of base was counted, and steps of the other arm were profiled" in reason
 
 
-def test_profiles_from_different_rows_are_not_compared() -> None:
-    other = profile_of(A2A, "kineto:kernel-metadata")
-    reason = why_invalid(session(profiled(SAME), profiled(other)))
-    assert "were counted in different ways: 'kineto:metadata' in base, 'kineto:kernel-metadata' in head" in reason
-
-
 def test_a_compiled_step_that_was_not_timed_is_invalid() -> None:
     untimed = Session(header=HEADER.model_copy(update={"timed": []}), runs=refused())
     reason = why_invalid(untimed)
@@ -209,22 +165,6 @@ def test_timed_runs_that_could_be_counted_answer_for_traces_that_could_not() -> 
     _, workload = judged(session(counted, counted, refused()))
     assert workload.sharding is not None
     assert (workload.sharding.status, workload.sharding.tier) == ("PASS", "timed")
-
-
-def test_traces_that_were_refused_for_another_reason_stay_invalid() -> None:
-    assert judged(session(profiled(SAME), profiled(SAME), refused("untraceable")))[1].sharding is None
-
-
-def test_head_alone_is_judged_by_its_trace() -> None:
-    """``gate = "stored"`` times no run of base."""
-    alone = [
-        timed_run(Slot(Position(block=0, slot=slot, order="head"), 1, "head", 8), 0.1, **profiled(SAME))  # type: ignore[arg-type]
-        for slot in range(4)
-    ]
-    verdict, workload = judged(Session(header=HEADER, runs=[*statics(), *alone]))
-    assert workload.sharding is not None
-    assert workload.sharding.tier == "static"
-    assert any(HEAD_ALONE in warning for warning in verdict.warnings)
 
 
 def test_after_a_profiled_run_all_later_runs_are_profiled() -> None:

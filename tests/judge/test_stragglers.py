@@ -98,12 +98,6 @@ def test_a_rank_that_is_late_in_half_of_an_arms_runs_is_not_named() -> None:
     assert find_stragglers(runs) == []
 
 
-def test_if_only_head_was_timed_no_arm_is_responsible() -> None:
-    stragglers = find_stragglers([run for run in session([1, 1.3], [1, 1.3]) if run.arm.name == "head"])
-    assert [straggler.responsible_arm for straggler in stragglers] == [None]
-    assert "the other arm was not timed" in stragglers[0].text
-
-
 def test_warm_launches_failed_runs_and_logs_name_nobody() -> None:
     runs = session([1, 1], [1, 1])
     assert find_stragglers(runs) == []  # though the warm launches were late

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -73,46 +74,21 @@ def test_the_shared_samples_read_to_what_their_readme_says(name: str, expected: 
 @pytest.mark.parametrize(
     ("name", "source", "expected"),
     [
-        (
-            "cpu_jax0.12",
-            "hlo:cpu",
-            {"all_gather": (30, 10), "all_reduce": (4, 4), "all_to_all": (30, 12), "permute": (1, 1)},
-        ),
-        (
-            "cpu_jax0.10",
-            "hlo:cpu",
-            {"all_gather": (30, 10), "all_reduce": (4, 4), "all_to_all": (30, 12), "permute": (1, 1)},
-        ),
-        (
-            "gpu_jax0.10",
-            "hlo:gpu",
-            {"all_gather": (18, 6), "all_reduce": (2, 2), "all_to_all": (30, 12), "permute": (1, 1)},
-        ),
-        (
-            "gpu_dump_jax0.10",
-            "hlo:gpu",
-            {"all_gather": (30, 10), "all_reduce": (2, 2), "all_to_all": (30, 12), "permute": (1, 1)},
-        ),
-        (
-            "tpu_jax0.12",
-            "hlo:tpu",
-            {"all_gather": (21, 7), "all_reduce": (3, 3), "all_to_all": (30, 12), "permute": (1, 1)},
-        ),
-        (
-            "gpu_fsdp_dump_jax0.10",
-            "hlo:gpu",
-            {"all_gather": (16, 4), "all_reduce": (1, 1), "reduce_scatter": (4, 1), "all_to_all": (1, 1)},
-        ),
-        (
-            "tpu_fsdp_jax0.12",
-            "hlo:tpu",
-            {"all_gather": (4, 1), "all_reduce": (1, 1), "permute": (180, 25), "all_to_all": (1, 1)},
-        ),
+        ("cpu_jax0.12", "hlo:cpu", "all_gather 30/10, all_reduce 4/4, all_to_all 30/12, permute 1/1"),
+        ("cpu_jax0.10", "hlo:cpu", "all_gather 30/10, all_reduce 4/4, all_to_all 30/12, permute 1/1"),
+        ("gpu_jax0.10", "hlo:gpu", "all_gather 18/6, all_reduce 2/2, all_to_all 30/12, permute 1/1"),
+        ("gpu_dump_jax0.10", "hlo:gpu", "all_gather 30/10, all_reduce 2/2, all_to_all 30/12, permute 1/1"),
+        ("tpu_jax0.12", "hlo:tpu", "all_gather 21/7, all_reduce 3/3, all_to_all 30/12, permute 1/1"),
+        ("gpu_fsdp_dump_jax0.10", "hlo:gpu", "all_gather 16/4, all_reduce 1/1, all_to_all 1/1, reduce_scatter 4/1"),
+        ("tpu_fsdp_jax0.12", "hlo:tpu", "all_gather 4/1, all_reduce 1/1, all_to_all 1/1, permute 180/25"),
     ],
 )
-def test_what_xla_wrote_is_counted_on_every_backend(name: str, source: str, expected: object) -> None:
+def test_what_xla_wrote_is_counted_on_every_backend(name: str, source: str, expected: str) -> None:
+    """Executions and lines of each kind."""
     ledger = read(TEXTS / "real" / f"{name}.hlo.txt.gz")
-    assert {kind: (count, lines) for kind, (count, lines, _) in totals(ledger).items()} == expected
+    assert (
+        ", ".join(f"{kind} {count}/{lines}" for kind, (count, lines, _) in sorted(totals(ledger).items())) == expected
+    )
     assert ledger.source == source
     assert not any("trip count" in guess for guess in ledger.guesses), "every trip count is known"
 
@@ -134,24 +110,11 @@ def test_every_kind_is_counted_with_the_bytes_of_a_ledger() -> None:
     }
 
 
-def test_small_integers_are_control_and_everything_else_is_payload() -> None:
-    ledger = read(TEXTS / "cpu_scan.hlo.txt")
-    assert {(entry.dtype, entry.role) for entry in ledger.entries} == {
-        ("s32", "control"),
-        ("f32", "payload"),
-        ("mixed", "payload"),
-    }
-
-
 def test_recomputation_is_backward_and_the_optimizer_is_recognised_by_its_name() -> None:
     ledger = read(TEXTS / "cpu_scan.hlo.txt")
     assert only(ledger.entries, axis="[0,4]").phase == "backward"
     assert only(ledger.entries, dtype="mixed").phase == "optimizer"
     assert only(ledger.entries, kind="permute").phase == "unknown"
-
-
-def test_a_group_of_one_device_is_no_collective() -> None:
-    assert all(entry.group_size > 1 for entry in read(TEXTS / "cpu_scan.hlo.txt").entries)
 
 
 def test_the_conditional_branch_that_moves_most_is_counted_and_reported() -> None:
@@ -160,13 +123,6 @@ def test_the_conditional_branch_that_moves_most_is_counted_and_reported() -> Non
     assert any(
         "1 conditional (jit(step)/cond) with branches that communicate differently" in guess for guess in ledger.guesses
     )
-
-
-def test_a_conditional_with_equal_branches_needs_no_warning(tmp_path: Path) -> None:
-    text = text_of("cpu_scan").replace("branch_computations={%cheap, %dear}", "branch_computations={%cheap, %cheap}")
-    ledger = read_text(tmp_path, text)
-    assert only(ledger.entries, axis="[0,1]", kind="all_reduce").count == 1
-    assert ledger.guesses == []
 
 
 def test_starts_are_counted_and_dones_and_updates_are_not() -> None:
@@ -194,10 +150,6 @@ def test_a_group_that_has_a_name_somewhere_has_it_everywhere() -> None:
     }
 
 
-def test_a_ragged_all_to_all_is_an_upper_bound_and_says_so() -> None:
-    assert any("ragged" in guess for guess in read(TEXTS / "gpu_async.hlo.txt").guesses)
-
-
 def test_the_two_spellings_of_async_operations_give_one_ledger() -> None:
     dumped, printed = (read(TEXTS / "real" / f"gpu_fsdp{how}_jax0.10.hlo.txt.gz") for how in ("_dump", ""))
     assert dumped.entries == printed.entries
@@ -208,12 +160,6 @@ def test_an_all_reduce_scatter_computation_is_a_reduce_scatter() -> None:
     scatter = only(ledger.entries, kind="reduce_scatter")
     assert (scatter.count, scatter.bytes, scatter.phase) == (1, 256, "backward")
     assert "all_reduce" not in totals(ledger)
-
-
-def test_a_loop_that_counts_to_six_by_two_runs_three_times() -> None:
-    ledger = read(TEXTS / "tpu_unrolled.hlo.txt")
-    assert only(ledger.entries, kind="permute").count == 3
-    assert ledger.warnings == ledger.guesses == []
 
 
 @pytest.mark.parametrize(
@@ -261,19 +207,8 @@ MISLEADING = [
 @pytest.mark.parametrize("words", MISLEADING)
 def test_what_a_program_calls_its_scopes_changes_no_count(tmp_path: Path, name: str, words: str) -> None:
     def summarize(ledger: Ledger) -> set[tuple[object, ...]]:
-        return {
-            (
-                entry.kind,
-                entry.axis,
-                entry.group_size,
-                entry.dtype,
-                entry.role,
-                entry.count,
-                entry.static_count,
-                entry.bytes,
-            )
-            for entry in ledger.entries
-        }
+        fields = attrgetter("kind", "axis", "group_size", "dtype", "role", "count", "static_count", "bytes")
+        return set(map(fields, ledger.entries))
 
     plain = read(TEXTS / f"{name}.hlo.txt")
     text = re.sub(r', metadata=\{op_name="', lambda match: match[0] + words + "/", text_of(name))
@@ -387,11 +322,6 @@ def test_a_group_that_leaves_device_0_alone_is_counted_as_that_of_the_others() -
     )
 
 
-def test_a_device_that_spans_partitions_is_not_alone() -> None:
-    group = find_group("channel_id=1, replica_groups={{0},{1,2}}", Devices(3, 2), reduces_or_gathers=True)
-    assert group == ReplicaGroup((0, 1))
-
-
 def test_a_collective_without_device_0_is_a_guess_and_not_hidden(tmp_path: Path) -> None:
     text = text_of("tpu_unrolled").replace("mesh['fsdp'=4] {'fsdp'}", "{{0},{1,2,3}}")
     ledger = read_text(tmp_path, text)
@@ -438,10 +368,6 @@ def test_shapes_have_the_bytes_of_their_tensors(shape: str, expected: list[tuple
 )
 def test_phase_and_place_come_from_op_names(op_name: str, expected: str, place: str) -> None:
     assert (find_phase(op_name), find_module(op_name)) == (expected, place)
-
-
-def test_a_place_is_never_longer_than_a_ledger_allows() -> None:
-    assert len(find_module("jit(f)/" + "layer/" * 1000)) == 500
 
 
 def renamed(text: str) -> str:
@@ -543,13 +469,6 @@ def test_a_program_for_one_device_has_an_empty_ledger_and_a_warning(tmp_path: Pa
     ledger = read_text(tmp_path, text)
     assert ledger.entries == []
     assert any("compiled for one device" in warning for warning in ledger.warnings)
-
-
-def test_a_program_for_many_devices_without_collectives_says_so(tmp_path: Path) -> None:
-    text = (
-        "HloModule m, is_scheduled=true, num_partitions=8\n\nENTRY %e () -> f32[] {\n  ROOT %p = f32[] constant(1)\n}\n"
-    )
-    assert read_text(tmp_path, text).warnings == ["the program has no collectives on 8 devices"]
 
 
 def test_collectives_that_nothing_runs_are_not_counted(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """The NCCL Inspector reader: sizes as NCCL means them, and everything that the log leaves out."""
 
 import json
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +43,6 @@ def test_sizes_are_multiplied_by_the_ranks_as_nccl_does() -> None:
     assert (ledger.source, ledger.scope, ledger.steps) == ("nccl-inspector", "whole", 1)
 
 
-def test_it_says_that_it_was_built_from_the_published_format() -> None:
-    assert "not yet checked against a real log" in inspector.read(Source(LOG)).warnings[0]
-
-
 def test_a_log_without_small_messages_may_lack_token_counts_and_says_so(tmp_path: Path) -> None:
     assert any("8192 by default" in w for w in read(tmp_path, line("AllReduce", 0)).warnings)
     assert not any("8192 by default" in w for w in read(tmp_path, line("AllReduce", 0, 64)).warnings)
@@ -56,11 +51,6 @@ def test_a_log_without_small_messages_may_lack_token_counts_and_says_so(tmp_path
 def test_gaps_in_the_sequence_numbers_of_a_function_are_missing_calls(tmp_path: Path) -> None:
     ledger = read(tmp_path, line("AllReduce", 3), line("AllGather", 40), line("AllReduce", 7))
     assert any(guess.startswith("3 collectives are missing") for guess in ledger.guesses)
-
-
-def test_whole_sequences_of_several_functions_have_no_gap(tmp_path: Path) -> None:
-    ledger = read(tmp_path, line("AllReduce", 3), line("AllGather", 40), line("AllReduce", 4))
-    assert ledger.guesses == ["the number of steps in this recording is unknown"]
 
 
 def test_calls_that_the_ring_lost_are_reported(tmp_path: Path) -> None:
@@ -82,25 +72,6 @@ def test_the_rank_is_that_in_the_largest_communicator(tmp_path: Path) -> None:
     assert "rank 5 is the rank in the largest communicator, of 8 ranks" in ledger.warnings
 
 
-def test_how_many_steps_a_log_covers_is_not_known(tmp_path: Path) -> None:
-    assert read(tmp_path, line("AllReduce", 0)).guesses == ["the number of steps in this recording is unknown"]
-
-
-@pytest.mark.slow
-def test_a_long_log_takes_no_more_memory_than_a_short_one(tmp_path: Path) -> None:
-    def peak(lines: int) -> int:
-        path = tmp_path / f"{lines}.log"
-        path.write_text("".join(json.dumps(line("AllReduce", sn)) + "\n" for sn in range(lines)))
-        tracemalloc.start()
-        assert [entry.count for entry in inspector.read(Source(path)).entries] == [lines]
-        peak_bytes = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return peak_bytes
-
-    peak(10)
-    assert peak(20_000) < peak(5_000) + 2**20
-
-
 def test_more_communicators_than_a_process_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspector, "MAX_COMMUNICATORS", 3)
     with pytest.raises(ReadError, match="more than 3 communicators"):
@@ -112,11 +83,6 @@ def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) 
     assert [entry.axis for entry in ledger.entries] == ["ep"]
     assert [unclassified.name for unclassified in ledger.unclassified] == ["New"]
     assert Ledger.model_validate_json(ledger.to_json()) == ledger
-
-
-def test_a_function_that_is_not_known_is_reported_and_not_counted(tmp_path: Path) -> None:
-    ledger = read(tmp_path, line("AllRearrange", 0), line("AllReduce", 0))
-    assert [(unclassified.name, unclassified.count) for unclassified in ledger.unclassified] == [("AllRearrange", 1)]
 
 
 def test_communicators_without_a_name_are_numbered_in_order(tmp_path: Path) -> None:
@@ -159,8 +125,3 @@ def test_lines_that_are_no_json_are_refused_by_their_number(tmp_path: Path, text
     path.write_text(text)
     with pytest.raises(ReadError, match=message):
         inspector.read(Source(path))
-
-
-def test_a_log_without_a_single_collective_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match="NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES"):
-        read(tmp_path, line("AllReduce", 0, n_ranks=1))

@@ -2,15 +2,12 @@
 
 import gzip
 import json
-import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from regbot.ledgers.readers import ReadError, Source, detect_reader, kineto, read_file
 from regbot.ledgers.readers.kernels import classify
@@ -118,14 +115,6 @@ def test_generic_kernels_of_rccl_are_counted_by_metadata_and_the_rest_is_unclass
     assert any("communication of unknown kind is not counted" in warning for warning in ledger.warnings)
 
 
-def test_a_library_beside_nccl_keeps_the_source_of_the_rest(ledger_of: Callable[..., Ledger]) -> None:
-    writer = Writer([step(1, 0, 900)])
-    writer.call("_allgather_base", 10, 100, 20)
-    writer.kernel("void deep_ep::elastic::dispatch_impl<8>(void*)", 130, 20, 40)
-    ledger = ledger_of(*writer.events)
-    assert (ledger.source, counts(ledger)) == ("kineto:metadata", {"all_gather": 1, "all_to_all": 1})
-
-
 def test_a_gloo_trace_is_counted_from_the_dispatcher_and_not_from_gloo_names() -> None:
     ledger = read("gloo_smoke.json.gz")
     assert (ledger.source, ledger.scope, ledger.steps) == ("kineto:dispatcher", "step", 3)
@@ -227,15 +216,6 @@ def test_a_kernel_name_that_contradicts_the_metadata_is_a_warning(ledger_of: Cal
     assert any("disagree with the metadata" in w and "SendRecv" in w and "all_gather" in w for w in ledger.warnings)
 
 
-def test_a_renamed_kernel_with_metadata_is_counted_and_reported(ledger_of: Callable[..., Ledger]) -> None:
-    writer = Writer()
-    writer.call("all_to_allv", 0, 100, 9, kernel="fastExchange_v9")
-    ledger = ledger_of(*writer.events)
-    assert counts(ledger) == {"all_to_all": 1}
-    assert ledger.entries[0].exposed_s == pytest.approx(9e-6)
-    assert any("'fastExchange_v9', which no table knows" in warning for warning in ledger.warnings)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -270,13 +250,6 @@ def test_a_collective_that_no_table_knows_is_unclassified(ledger_of: Callable[..
         "Collective name all_to_all_of_the_future",
         "c10d::teleport_ of a backend that wrote no row",
     }
-
-
-def test_old_rows_without_names_and_annotations_are_unclassified(ledger_of: Callable[..., Ledger]) -> None:
-    ledger = ledger_of(*(operator("record_param_comms", 10 * n, 5) for n in range(4)))
-    assert [(u.name, u.count) for u in ledger.unclassified] == [
-        ("record_param_comms without the name of a collective", 4)
-    ]
 
 
 @pytest.mark.parametrize(
@@ -406,23 +379,12 @@ def test_calls_outside_the_steps_are_reported(ledger_of: Callable[..., Ledger]) 
     assert (counts(ledger), ledger.warnings) == ({"all_reduce": 2}, ["1 collectives outside any step were not counted"])
 
 
-def test_without_steps_the_whole_is_counted(ledger_of: Callable[..., Ledger]) -> None:
-    ledger = ledger_of(operator("record_param_comms", 0, 5, **metadata("allreduce")))
-    assert (ledger.scope, ledger.steps) == ("whole", 1)
-    assert any("ProfilerStep" in warning for warning in ledger.warnings)
-
-
 def test_bytes_that_differ_from_step_to_step_are_reported(ledger_of: Callable[..., Ledger]) -> None:
     given = calls_in_steps(1, 1)
     given[-1]["args"]["In msg nelems"] = 1026
     ledger = ledger_of(*given)
     assert ledger.entries[0].bytes == 2050
     assert ledger.warnings == ["the bytes of all_reduce over ep differ from step to step; their mean is shown"]
-
-
-def test_the_order_of_events_does_not_matter(ledger_of: Callable[..., Ledger]) -> None:
-    document = json.loads((TRACES / "nccl_metadata.json").read_text())
-    assert ledger_of(*document["traceEvents"][::-1], info=document["distributedInfo"]) == read("nccl_metadata.json")
 
 
 # Exposed communication
@@ -445,23 +407,6 @@ def test_kernels_of_old_traces_are_linked_to_annotations_by_their_launch() -> No
     assert times["all_reduce", "payload"] == pytest.approx((80e-6, 0), abs=1e-9)
 
 
-def test_a_lost_overlap_leaves_the_counts_and_shows_in_the_times(ledger_of: Callable[..., Ledger]) -> None:
-    def train(at: float) -> Ledger:
-        writer = Writer([step(1, 0, 900)])
-        writer.call("all_to_allv", 10, 100, 50)
-        writer.kernel(GEMM, at, 60, 30)
-        return ledger_of(*writer.events)
-
-    hidden, exposed = train(95), train(150)
-    assert rows(hidden) == rows(exposed)
-    assert [(e.exposed_s, e.hidden_s) for e in hidden.entries] == [(0, pytest.approx(50e-6))]
-    assert [(e.exposed_s, e.hidden_s) for e in exposed.entries] == [(pytest.approx(50e-6), 0)]
-
-
-def test_a_trace_without_kernels_has_no_times() -> None:
-    assert {(e.exposed_s, e.hidden_s) for e in read("gloo_smoke.json.gz").entries} == {(None, None)}
-
-
 # What is refused
 
 
@@ -479,12 +424,6 @@ def test_a_trace_without_collectives_is_no_ledger_of_zero(tmp_path: Path, info: 
     assert "no collective was recorded" in message
     assert "does not prove" in message
     assert "does not prove" in refusal(write(tmp_path / "t.json", text([], info)))
-
-
-def test_only_groups_of_one_rank_are_an_empty_ledger_that_says_so(ledger_of: Callable[..., Ledger]) -> None:
-    ledger = ledger_of(operator("record_param_comms", 0, 5, **metadata("allreduce", ranks="[0]")))
-    assert not ledger.entries
-    assert "the trace records no collective over more than one rank, and 1 over one" in ledger.warnings
 
 
 def test_ranks_that_are_mixed_in_one_file_are_refused(tmp_path: Path) -> None:
@@ -537,68 +476,10 @@ def test_numbers_and_keys_that_cannot_be_are_refused(tmp_path: Path, old: str, n
     assert message in refusal(write(tmp_path / "t.json", given.replace(old, new)))
 
 
-def test_numbers_that_nothing_needs_may_be_anything(ledger_of: Callable[..., Ledger]) -> None:
-    odd = operator("record_param_comms", 0, 5, occupancy=float("nan"), **metadata("allreduce"))
-    assert counts(ledger_of(odd)) == {"all_reduce": 1}
-
-
-@pytest.mark.slow
-def test_a_bomb_is_refused_before_it_fills_the_memory(tmp_path: Path) -> None:
-    head = text([operator("record_param_comms", 0, 5, **metadata("allreduce"))]).split("\n  ],")[0]
-    metadata_event = b',\n  {\n    "ph": "M", "name": "process_name"\n  }'
-    for filling, message in ((metadata_event, "decompression bomb"), (b" ", "more than 8,388,608 bytes")):
-        bomb = gzip.compress(head.encode()) + gzip.compress(filling * (2**27 // len(filling)))
-        assert message in refusal(_put(tmp_path / "t.json.gz", bomb))
-
-
 @pytest.mark.parametrize("limit", [(record, "MAX_ROWS"), (record, "MAX_VALUE_BYTES"), (events, "MAX_TIMES")])
 def test_what_is_kept_in_memory_is_capped(monkeypatch: pytest.MonkeyPatch, limit: tuple[Any, str]) -> None:
     monkeypatch.setattr(*limit, 3)
     assert "record fewer steps" in refusal(TRACES / "nccl_metadata.json")
-
-
-def test_an_event_larger_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "MAX_EVENT_BYTES", 2**18)
-    given = text([operator("aten::mm", 0, 5, stack="x" * 2**20)])
-    assert "more than 262,144 bytes" in refusal(write(tmp_path / "t.json", given))
-
-
-@pytest.mark.parametrize("content", ["", "{}", "[]", "null", '{"traceEvents": {}}', '{"traceEvents": []}', "[1, 2]"])
-def test_what_is_no_trace_is_refused(tmp_path: Path, content: str) -> None:
-    assert str(tmp_path) in refusal(write(tmp_path / "t.json", content))
-
-
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_nothing_but_a_read_error_escapes_whatever_the_file_holds(tmp_path: Path, data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(["annotations_2022.json", "rccl_generic.json", "symm_mem.json"]))
-    content = bytearray((TRACES / name).read_bytes())
-    words = [
-        b'"X"',
-        b"null",
-        b"-1",
-        b"1e400",
-        b"9" * 30,
-        b"[[[]]]",
-        b"{",
-        b"}",
-        b"]",
-        b'"',
-        b"\\",
-        b"\xff",
-        b'"\\ud800"',
-        b'""',
-    ]
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(content) - 1))
-        content[at : at + data.draw(st.integers(0, 12))] = data.draw(st.sampled_from(words))
-    try:
-        read_file(_put(tmp_path / "t.json", bytes(content)), "kineto")
-    except ReadError as error:
-        message = str(error)
-    else:
-        return
-    assert str(tmp_path) in message
 
 
 # Files
@@ -674,38 +555,11 @@ def test_traces_of_real_gloo_ranks_agree_with_the_counter_of_the_same_run(record
         ("tracelens__b200_eager_trace", "kineto:metadata", "whole", 1, {"all_gather": 1, "all_reduce": 73}),
     ],
 )
-def test_samples_of_others_read_to_what_a_plain_script_counts(
+def test_samples_of_others_read_to_what_a_plain_script_counted(
     name: str, source: str, scope: str, steps: int, expected: dict[str, int]
 ) -> None:
     path = SAMPLES / f"{name}.json.gz"
     if not path.exists():
         pytest.skip("the samples of other projects are not on this machine (../shared/fixtures)")
     ledger = read_file(path)
-    ledger_counts: Counter[str] = Counter()
-    for entry in ledger.entries:
-        ledger_counts[entry.kind] += entry.count
-    assert (ledger.source, ledger.scope, ledger.steps, dict(ledger_counts)) == (source, scope, steps, expected)
-    script_counts: Counter[str] = Counter()
-    for item in json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]:
-        name_in_event = (
-            (item.get("args") or {}).get("Collective name") if item.get("name") == "record_param_comms" else None
-        )
-        if source == "kineto:annotations" and item.get("cat") == "user_annotation" and item["name"].startswith("nccl:"):
-            name_in_event = item["name"][5:]
-        if item.get("name", "").startswith("symm_mem::multimem_all_reduce"):
-            name_in_event = "allreduce"
-        kind = {"allreduce": "all_reduce", "_allgather_base": "all_gather"}.get(str(name_in_event), name_in_event)
-        if kind not in (None, "wait"):
-            script_counts[kind] += 1
-    assert script_counts == {kind: count * (steps if scope == "step" else 1) for kind, count in expected.items()}
-
-
-def test_a_plain_copy_of_a_packed_trace_reads_the_same(tmp_path: Path) -> None:
-    path = tmp_path / "trace.json"
-    with gzip.open(TRACES / "gloo_smoke.json.gz") as packed, path.open("wb") as plain:
-        shutil.copyfileobj(packed, plain)
-    assert read_file(path) == read("gloo_smoke.json.gz")
-
-
-def test_names_in_the_writer_are_those_that_the_reader_knows() -> None:
-    assert all(classify(name) is not None for name in NCCL.values())
+    assert (ledger.source, ledger.scope, ledger.steps, counts(ledger)) == (source, scope, steps, expected)

@@ -80,16 +80,3 @@ def test_what_only_looks_like_a_pattern_is_not_named_so(
     converted = SOURCES[source](base), SOURCES[source](head)
     assert pattern not in patterns(*converted)
     assert INVERSE[pattern] not in patterns(*converted[::-1])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("case", POSITIVES, ids=lambda case: case.name)
-def test_a_change_that_a_source_shows_at_all_is_never_passed_over(source: str, case: object) -> None:
-    convert = SOURCES[source]
-    base, head = convert(case.base), convert(case.head)  # type: ignore[attr-defined]
-    converted = [
-        [(row.kind, row.axis, row.dtype, row.count, row.bytes) for row in side.entries] for side in (base, head)
-    ]
-    if sorted(converted[0]) != sorted(converted[1]):
-        assert patterns(base, head)

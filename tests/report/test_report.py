@@ -307,12 +307,10 @@ JUDGED = (
     "both_fail",
     "faster",
     "inconclusive",
-    "sharding_fail_throughput_undecided",
     "trains_differently",
     "invalid_environment",
     "invalid_untimed",
     "validity_fail_head_diverges",
-    "validity_fail_head_short",
     "void_pair",
 )
 

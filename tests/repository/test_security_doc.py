@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from regbot.cli.app import app
 from regbot.github import checks
 from regbot.github.commands import VERBS, AcceptCommand, BisectCommand, Command, ExpectCommand, MoreCommand, RunCommand
-from regbot.github.permission import LABEL_ROLE, get_required_role
+from regbot.github.permission import get_required_role
 from regbot.github.refresh import BRANCH
 from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier
 from regbot.github.types import ROLES, Conclusion
@@ -269,7 +269,7 @@ def test_the_table_of_roles_is_that_of_the_gate() -> None:
         "`/regbot accept`": AcceptCommand(SHA, "why"),
     }
     told = dict(table("", "needs"))
-    assert told.pop("the label of `github.run_label`") == LABEL_ROLE
+    assert told.pop("the label of `github.run_label`") == get_required_role(RunCommand(SHA))
     assert told == {words: get_required_role(command) for words, command in commands.items()}
 
 
@@ -318,4 +318,4 @@ def test_every_attack_that_regbot_stops_has_a_test() -> None:
     assert PAGE.count("| who | attack | defence | test | what remains |") == 6
     rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| ") and line.count("|") == 6]
     untested = [attack.split(",")[0].strip() for _, attack, _, test, _ in rows if not test.strip()]
-    assert untested == ["get a node", "register the attacker's own node", "push to the branch `regbot/check/refresh`"]
+    assert untested == ["get a node", "register the attacker's own node", "push to the branch `regbot/refresh`"]

@@ -1,7 +1,6 @@
 """The luck of an arm: its estimate from draws of placebo pairs, and the intervals that contain it."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,7 +9,6 @@ from regbot.stats.arm_luck import ASSUMED_LUCK, DRAW_PAIRS, LuckEstimate, Shared
 from regbot.stats.calibration import RateEstimate, contradiction
 from regbot.stats.paired import (
     LOOK_ALPHA,
-    LOOKS,
     Thresholds,
     add_luck,
     interval,
@@ -30,10 +28,6 @@ def placebo_draws(luck: float, noise: float, draws: int, seed: int) -> list[list
     shared = rng.normal(0, luck, (2, draws, 1))
     ratios: list[list[float]] = (shared[1] - shared[0] + rng.normal(0, noise, (draws, DRAW_PAIRS))).tolist()
     return ratios
-
-
-def test_a_draw_lasts_from_one_look_to_the_next() -> None:
-    assert [LOOKS[0], *(late - early for early, late in pairwise(LOOKS))] == [DRAW_PAIRS] * len(LOOKS)
 
 
 def test_the_estimate_is_the_excess_of_the_draws_over_the_pairs_within_them() -> None:
@@ -102,12 +96,6 @@ def test_a_slow_launch_is_no_luck() -> None:
     assert with_slow is not None
     assert without is not None
     assert with_slow.high < 2 * max(without.high, 0.001)
-
-
-def test_the_luck_of_a_mean_falls_with_the_draws_and_not_with_the_pairs() -> None:
-    assert SharedLuck(0.003, 15, [1] * 12).sd_of_mean(12) == pytest.approx(0.003 * math.sqrt(2))
-    assert SharedLuck(0.003, 15, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12) == pytest.approx(0.003 * math.sqrt(2 / 3))
-    assert SharedLuck(0.003, 15, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(4) == pytest.approx(0.003 * math.sqrt(2))
 
 
 def test_an_interval_contains_the_luck() -> None:

@@ -237,14 +237,6 @@ def test_runs_of_two_strata_are_never_compared_with_each_other() -> None:
     assert posterior(model, other).no_culprit > 0.5
 
 
-@pytest.mark.parametrize("noise", [SD, None])
-def test_a_large_offset_costs_no_precision(noise: float | None) -> None:
-    model = linear_model(6, noise=noise)
-    samples = runs([0, 0, 0, 0.03, 0.03, 0.03, 0.03], 3)
-    far = [s._replace(value=s.value + 1000) for s in samples]
-    assert all_of(posterior(model, far)) == pytest.approx(all_of(posterior(model, samples)), abs=1e-6)
-
-
 # ---- results
 
 
@@ -260,12 +252,6 @@ def test_the_prior_counts_as_it_should() -> None:
     cleared = posterior(linear_model(4, weights=[1, 1, 0, 1]), samples)
     assert cleared.culprit[2] == 0
     assert all_of(cleared).sum() == pytest.approx(1)
-
-
-def test_hypotheses_that_no_run_distinguishes_keep_their_prior_ratio() -> None:
-    samples = [Sample(place, value, "a") for place, value in ((0, 0.0), (4, 0.05), (8, 0.05), (0, 0.001))]
-    result = posterior(linear_model(8, weights=[1, 2, 1, 4, 1, 1, 1, 1]), samples)
-    assert result.culprit[:4] / result.culprit[:4].sum() == pytest.approx([1 / 8, 2 / 8, 1 / 8, 4 / 8])
 
 
 @pytest.mark.parametrize("noise", [SD, None])
@@ -301,17 +287,6 @@ def test_an_effect_above_the_prior_maximum_is_located_too(effect: float, noise: 
 
 
 # ---- choice of the next run
-
-
-def test_the_last_measurable_point_is_a_candidate_before_it_was_run() -> None:
-    """The bad end gave a value once and can no longer be measured, so the point before it is the new end."""
-    model = linear_model(64)
-    samples = [Sample(0, 0.0, "a"), Sample(32, 0.05, "a"), Sample(64, 0.051, "a")]
-    available = anywhere(model)
-    available[64] = False
-    costs = np.ones(65)
-    costs[63] = 1e-12
-    assert choose_next_run(model, samples, "a", available, costs=costs) == 63
 
 
 @settings(max_examples=40, deadline=None)

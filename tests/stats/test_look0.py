@@ -71,12 +71,6 @@ def test_a_session_noisier_than_its_class_goes_on() -> None:
     assert decide(-limit / 2 - 1e-6, limit / 2 + 1e-6, noise=noise) == "undecided"
 
 
-@pytest.mark.parametrize("pairs", [1, 3, 4])
-def test_another_number_of_pairs_is_refused(pairs: int) -> None:
-    with pytest.raises(ValueError, match="look 0 needs 2 pairs"):
-        look0(both(*[0.0] * pairs), NOISE, 2, THRESHOLDS)
-
-
 def test_the_noise_is_pooled_within_groups() -> None:
     """Deviations 1, 0, -1 and 2, -2 (five times): 2 + 40 over 2 + 5 degrees; shifts of a group do not count."""
     groups = [both(0.02, 0.01, 0.0), *[both(0.5 + 0.02, 0.5 - 0.02)] * 5, {"median": [], "mean": []}]

@@ -48,22 +48,10 @@ class TestSummaries:
         assert result["median"] == pytest.approx((math.log(1.0) + math.log(2.0)) / 2)
         assert result["mean"] == pytest.approx(math.log(2.0))
 
-    def test_an_odd_number_of_steps_has_a_step_in_the_middle(self) -> None:
-        assert summarise([3.0, 1.0, 100.0])["median"] == math.log(3.0)
-
-    def test_a_stall_every_fifth_step_moves_the_mean_and_not_the_median(self) -> None:
-        plain, stalled = summarise([1.0] * 40), summarise([1.2 if i % 5 == 4 else 1.0 for i in range(40)])
-        assert stalled["median"] == plain["median"]
-        assert stalled["mean"] - plain["mean"] == pytest.approx(slower(4.0))
-
     @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, -math.inf])
     def test_an_invalid_step_time_is_named(self, bad: float) -> None:
         with pytest.raises(ValueError, match="steady step 1 took"):
             summarise([1.0, bad, 1.0])
-
-    def test_a_run_without_steps_has_no_summary(self) -> None:
-        with pytest.raises(ValueError, match="has no steady step"):
-            summarise([])
 
     @given(STEP_TIMES, st.floats(0.5, 2.0))
     def test_a_slowdown_of_every_step_moves_both_by_its_log(self, steps: list[float], factor: float) -> None:
@@ -71,22 +59,8 @@ class TestSummaries:
         for name in before:
             assert after[name] - before[name] == pytest.approx(math.log(factor), abs=1e-9)
 
-    @given(STEP_TIMES)
-    def test_both_lie_between_the_fastest_and_the_slowest_step(self, steps: list[float]) -> None:
-        for value in summarise(steps).values():
-            assert math.log(min(steps)) - 1e-12 <= value <= math.log(max(steps)) + 1e-12
-
 
 class TestInterval:
-    def test_worked_by_hand(self) -> None:
-        """1, 2, 3, 4 percent of a log unit: mean 2.5, variance 5/3; t at 0.975 with 3 degrees is 3.1824."""
-        result = interval([0.01, 0.02, 0.03, 0.04], 0.05)
-        half = 3.182446 * 0.01290994 / 2
-        assert result.estimate == pytest.approx(0.025)
-        assert result.sd == pytest.approx(0.01290994)
-        assert (result.low, result.high) == pytest.approx((0.025 - half, 0.025 + half), rel=1e-5)
-        assert result.pairs == 4
-
     @given(LOG_RATIOS.filter(lambda values: len(set(values)) > 1), st.floats(0.001, 0.3))
     def test_is_the_one_that_scipy_gives(self, values: list[float], alpha: float) -> None:
         mean, error = float(stats.tmean(values)), float(stats.sem(values))
@@ -98,23 +72,6 @@ class TestInterval:
     def test_swapping_the_arms_negates_it(self, values: list[float]) -> None:
         swapped, back = interval(values, 0.02), interval([-value for value in values], 0.02)
         assert (back.low, back.estimate, back.high) == pytest.approx((-swapped.high, -swapped.estimate, -swapped.low))
-
-    @given(LOG_RATIOS, REASONABLE)
-    def test_a_slowdown_of_head_shifts_it(self, values: list[float], shift: float) -> None:
-        before, after = interval(values, 0.02), interval([value + shift for value in values], 0.02)
-        assert after.low == pytest.approx(before.low + shift, abs=1e-9)
-        assert after.high == pytest.approx(before.high + shift, abs=1e-9)
-        assert after.sd == pytest.approx(before.sd, abs=1e-9)
-
-    @given(LOG_RATIOS, st.floats(0.1, 10))
-    def test_noise_twice_as_large_makes_it_twice_as_wide(self, values: list[float], scale: float) -> None:
-        before, after = interval(values, 0.02), interval([value * scale for value in values], 0.02)
-        assert after.high - after.low == pytest.approx((before.high - before.low) * scale, abs=1e-9)
-
-    @given(LOG_RATIOS)
-    def test_a_smaller_error_makes_it_wider(self, values: list[float]) -> None:
-        strict, loose = interval(values, 0.005), interval(values, 0.02)
-        assert strict.low <= loose.low <= loose.estimate <= loose.high <= strict.high
 
     @given(REASONABLE, st.integers(2, 12))
     def test_pairs_that_agree_to_the_last_bit_have_no_width(self, value: float, pairs: int) -> None:
@@ -207,20 +164,6 @@ class TestRule:
         ]
         assert combine(tests, THRESHOLDS) == "improved"
 
-    def test_no_tests_are_undecided(self) -> None:
-        assert combine([], THRESHOLDS) == "undecided"
-
-    @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
-    def test_a_threshold_that_is_not_positive_is_refused(self, bad: float) -> None:
-        with pytest.raises(ValueError, match="positive and finite"):
-            Thresholds(bad, 0.01)
-        with pytest.raises(ValueError, match="positive and finite"):
-            Thresholds(0.01, bad)
-
-    def test_thresholds_are_ratios_taken_to_the_log_scale(self) -> None:
-        assert pytest.approx(1.02) == math.exp(THRESHOLDS.delta)
-        assert pytest.approx(1.01) == math.exp(THRESHOLDS.eps)
-
 
 QUIET = [0.001, -0.001] * 6
 """Twelve pairs around 0, which the first look decides as unchanged."""
@@ -244,22 +187,10 @@ class TestLooks:
         result = self.look(shifted(QUIET, 0.05))
         assert (result.decision, result.pairs, result.look, result.unused, result.final) == ("regressed", 4, 1, 8, True)
 
-    def test_pairs_beyond_the_deciding_look_change_nothing(self) -> None:
-        result = self.look(shifted(QUIET[:4], 0.05) + [-0.5] * 8)
-        assert (result.decision, result.pairs) == ("regressed", 4)
-
     def test_an_open_first_look_is_followed_by_the_second(self) -> None:
         result = self.look([0.05, -0.05, 0.05, -0.05, 0.0, 0.0, 0.0, 0.0])
         assert (result.decision, result.pairs, result.look) == ("undecided", 8, 2)
         assert not result.final
-
-    def test_the_second_look_decides_where_it_can(self) -> None:
-        result = self.look([0.0, 0.04, 0.0, 0.04, *[0.02] * 8], known_sd=0.01)
-        assert (result.decision, result.pairs, result.unused) == ("regressed", 8, 4)
-
-    def test_pairs_between_two_looks_wait_for_the_next(self) -> None:
-        result = self.look(WIDE[:7])
-        assert (result.pairs, result.unused, result.final) == (4, 3, False)
 
     def test_twelve_open_pairs_are_the_end(self) -> None:
         result = self.look([*WIDE, 0.0, 0.0])
@@ -272,14 +203,6 @@ class TestLooks:
             assert result.alpha == LOOK_ALPHA / tests
             assert result.tests["median"][1] == look_interval(QUIET[: result.pairs], LOOK_ALPHA / tests)
 
-    def test_a_look_shows_every_test_that_it_made(self) -> None:
-        result = self.look(QUIET, shifted(QUIET, 0.04))
-        assert result.decision == "regressed"
-        assert {name: decision for name, (decision, _) in result.tests.items()} == {
-            "median": "no_change",
-            "mean": "regressed",
-        }
-
     def test_no_change_of_the_median_waits_for_the_mean(self) -> None:
         result = self.look(QUIET, WIDE)
         assert (result.decision, result.pairs) == ("undecided", 12)
@@ -287,20 +210,6 @@ class TestLooks:
     def test_an_improvement_is_undecided_while_the_mean_may_be_slower(self) -> None:
         assert self.look(shifted(QUIET, -0.05), WIDE).decision == "undecided"
         assert self.look(shifted(QUIET, -0.05), shifted(WIDE, -0.2)).decision == "improved"
-
-    def test_identical_pairs_decide_at_the_first_look(self) -> None:
-        assert self.look([0.0] * 4).decision == "no_change"
-        assert self.look([0.011] * 4).decision == "regressed"
-
-    def test_summaries_of_different_length_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="same number of pairs"):
-            self.look(QUIET, WIDE[:4])
-        with pytest.raises(ValueError, match="same number of pairs"):
-            sequential_test({}, 1, THRESHOLDS)
-
-    def test_fewer_primary_tests_than_summaries_are_refused(self) -> None:
-        with pytest.raises(ValueError, match="but there are 2 summaries"):
-            self.look(QUIET, WIDE, primary_tests=1)
 
     @settings(max_examples=200)
     @given(st.lists(st.floats(-0.06, 0.06).map(lambda value: round(value, 6)), min_size=4, max_size=14))
@@ -321,15 +230,6 @@ class TestLooks:
 
 
 class TestDependentPairs:
-    @pytest.mark.parametrize(("pairs", "factor"), [(2, 1.3), (4, 1.3), (7, 1.3), (8, 1.2), (12, 1.05), (60, 1.05)])
-    def test_the_interval_of_a_look_is_wider_than_students(self, pairs: int, factor: float) -> None:
-        values = [0.001 * (-1) ** pair * (1 + pair % 3) for pair in range(pairs)]
-        plain, wide = interval(values, 0.01), look_interval(values, 0.01)
-        assert widening(pairs) == factor
-        assert wide.high - wide.estimate == pytest.approx(factor * (plain.high - plain.estimate))
-        assert wide.estimate - wide.low == pytest.approx(factor * (plain.estimate - plain.low))
-        assert (wide.sd, wide.estimate) == (plain.sd, plain.estimate)
-
     def test_correlated_neighbours_are_rarely_called_slower_at_a_true_one_percent(self) -> None:
         """3000 sessions of normal pairs, correlated by 0.2. Without the wider intervals, 4.6% are called slower."""
         rng = np.random.default_rng(20261124)
@@ -357,14 +257,6 @@ class TestPlanning:
         quantile = widening(pairs) * stats.t.ppf(1 - alpha / 2, pairs - 1)
         assert stats.nct.sf(quantile, pairs - 1, noncentrality) == pytest.approx(0.8, abs=1e-4)
 
-    @pytest.mark.parametrize(("sd", "expected"), [(0.0030, 4), (0.0074, 7), (0.0139, 22), (0.0225, 56)])
-    def test_noisier_nodes_need_more_pairs(self, sd: float, expected: int) -> None:
-        """These numbers hold with a stored variance of independent pairs. Estimating it from the pairs, and the wider
-        intervals for dependent pairs, cost up to four more pairs."""
-        result = pairs_needed(sd, LOOK_ALPHA, THRESHOLDS)
-        assert result is not None
-        assert expected <= result <= expected + 4
-
     @given(st.floats(1e-5, 0.05), st.floats(0.001, 0.05), st.booleans())
     def test_the_answer_is_the_fewest_pairs_that_suffice(self, sd: float, alpha: float, known: bool) -> None:
         result = pairs_needed(sd, alpha, THRESHOLDS, known=known)
@@ -373,24 +265,6 @@ class TestPlanning:
             return
         assert mde(sd, result, alpha, THRESHOLDS.eps, known) <= THRESHOLDS.delta
         assert result == LOOKS[0] or mde(sd, result - 1, alpha, THRESHOLDS.eps, known) > THRESHOLDS.delta
-
-    def test_an_impossible_target_returns_none(self) -> None:
-        assert pairs_needed(0.5, LOOK_ALPHA, THRESHOLDS) is None
-        assert pairs_needed(0.001, LOOK_ALPHA, Thresholds(0.01, 0.02)) is None
-
-    def test_without_noise_the_fewest_pairs_detect_any_effect_above_the_indifference(self) -> None:
-        assert mde(0.0, 4, LOOK_ALPHA, 0.01) == 0.01
-        assert pairs_needed(0.0, LOOK_ALPHA, THRESHOLDS) == 4
-
-    def test_one_pair_of_unknown_noise_detects_nothing(self) -> None:
-        assert mde(0.01, 1, LOOK_ALPHA, 0.01) == math.inf
-        assert mde(0.01, 1, LOOK_ALPHA, 0.01, known=True) < math.inf
-
-    @given(st.floats(1e-4, 0.1), st.integers(2, 200))
-    def test_more_pairs_detect_less_and_noise_hides_more(self, sd: float, pairs: int) -> None:
-        here = mde(sd, pairs, LOOK_ALPHA, 0.01)
-        assert mde(sd, pairs + 1, LOOK_ALPHA, 0.01) < here < mde(2 * sd, pairs, LOOK_ALPHA, 0.01)
-        assert mde(sd, pairs, LOOK_ALPHA, 0.01, known=True) < here
 
 
 class TestWelch:
@@ -402,11 +276,3 @@ class TestWelch:
         expected = stats.ttest_ind(head, base, equal_var=False).confidence_interval(1 - LOOK_ALPHA)
         result = welch(base, head, LOOK_ALPHA)
         assert (result.low, result.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
-
-    def test_runs_without_noise_have_no_width(self) -> None:
-        result = welch([0.1] * 4, [0.3] * 4, LOOK_ALPHA)
-        assert result.low == result.high == result.estimate == pytest.approx(0.2)
-
-    def test_one_run_has_no_variance(self) -> None:
-        with pytest.raises(ValueError, match="two runs"):
-            welch([0.1], [0.1, 0.2], LOOK_ALPHA)

@@ -79,7 +79,7 @@ def test_a_step_that_was_not_measured_is_invalid(tmp_path: Path, monkeypatch: py
     assert verdict.verdict == "INVALID"
     (step,) = (index for index, seconds in enumerate(rows) if seconds == "nan")
     assert f"step {step} took nan s" in described("INVALID")
-    assert f"step {step} took nan s: it was not measured" in verdict.workloads[0].validity.reasons[0]
+    assert f"step {step} took nan s: " in verdict.workloads[0].validity.reasons[0]
 
 
 def test_the_stored_gate_gives_its_interval() -> None:

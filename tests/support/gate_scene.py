@@ -12,8 +12,8 @@ from ruamel.yaml import YAML
 
 from github_fake import FakeGitHub
 from github_fake.state import Comment, Dispatch, Repository
+from regbot.github.approval import GateOutcome
 from regbot.github.client import Forge
-from regbot.github.command_effects import GateOutcome
 from regbot.github.events import read_comment_event, read_pull_event
 from regbot.github.gate import handle_comment, handle_pull
 from regbot.github.stamped_text import Stamp, StampedText

@@ -4,13 +4,10 @@ from typing import Any
 
 import pytest
 import requests
-from github.Repository import Repository as Remote
 
-from github import Auth, Github
 from github_fake import FakeGitHub, Repository
 
 BOT = "github-actions[bot]"
-EVERYTHING = dict.fromkeys(("actions", "checks", "contents", "issues", "pull_requests"), "write")
 WORKFLOW = """
 on:
   workflow_dispatch:
@@ -19,18 +16,6 @@ on:
       nonce: {required: false}
 jobs: {}
 """
-
-
-def client(hub: FakeGitHub, token: str, **options: Any) -> Remote:
-    github = Github(
-        auth=Auth.Token(token),
-        base_url=hub.url,
-        retry=None,
-        seconds_between_requests=0,
-        seconds_between_writes=0,
-        **options,
-    )
-    return github.get_repo("acme/moe")
 
 
 def call(hub: FakeGitHub, token: str | None, method: str, path: str, **options: Any) -> requests.Response:
@@ -49,8 +34,3 @@ def repo(hub: FakeGitHub) -> Repository:
     fork.commit({"old.py": None, "new.py": "x = 1\n" * 20, "more.py": "y\n"}, branch="topic")
     assert made.open_pull("mallory:topic") == 1
     return made
-
-
-@pytest.fixture
-def remote(hub: FakeGitHub, repo: Repository) -> Remote:
-    return client(hub, hub.token(BOT, **EVERYTHING), per_page=2)

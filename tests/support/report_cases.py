@@ -24,13 +24,11 @@ from support.sharding_cases import (
     invalid_base_without_entry,
     invalid_crash_both,
     invalid_foreign_code,
-    invalid_no_record,
     invalid_unknown_revision,
     ledger,
     mixed,
     one_workload,
     overrides_shown_not_judged,
-    pass_identical,
     passed,
     review,
     run,
@@ -42,21 +40,17 @@ from support.sharding_cases import (
 )
 from support.throughput_cases import (
     Times,
-    accepted_and_timed,
     both_fail,
     communication_wall,
-    continued,
     drifted_baseline,
     environment_limitation,
     faster,
     head_diverges,
-    head_stops_short,
     inconclusive,
     luck_unknown,
     not_begun,
     pass_identical_not_timed,
     pass_no_change,
-    sharding_fail_throughput_undecided,
     slow_launch_of_head,
     stored_fail,
     throughput_fail,
@@ -72,12 +66,10 @@ from support.throughput_cases import (
 
 CASES: dict[str, Callable[[], Case]] = {
     "pass": passed,
-    "pass_identical": pass_identical,
     "pass_identical_not_timed": pass_identical_not_timed,
     "pass_no_change": pass_no_change,
     "sharding_fail": sharding_fail,
     "sharding_fail_one_layer": sharding_fail_one_layer,
-    "sharding_fail_throughput_undecided": sharding_fail_throughput_undecided,
     "demo": demo,
     "one_workload": one_workload,
     "throughput_fail": throughput_fail,
@@ -86,14 +78,12 @@ CASES: dict[str, Callable[[], Case]] = {
     "review": review,
     "trains_differently": trains_differently,
     "accepted": accepted,
-    "accepted_and_timed": accepted_and_timed,
     "improved": improved,
     "faster": faster,
     "within_bound": within_bound,
     "drifted_baseline": drifted_baseline,
     "within_stored_baseline": within_stored_baseline,
     "stored_fail": stored_fail,
-    "continued": continued,
     "without_a_vote": without_a_vote,
     "inconclusive": inconclusive,
     "inconclusive_luck_unknown": luck_unknown,
@@ -106,9 +96,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "invalid_untimed": untimed,
     "validity_fail_head_crashes": validity_fail_head_crashes,
     "validity_fail_head_diverges": head_diverges,
-    "validity_fail_head_short": head_stops_short,
     "invalid_foreign_code": invalid_foreign_code,
-    "invalid_no_record": invalid_no_record,
     "invalid_unknown_revision": invalid_unknown_revision,
     "overrides_shown_not_judged": overrides_shown_not_judged,
     "void_pair": with_a_void_pair,
@@ -119,8 +107,7 @@ CASES: dict[str, Callable[[], Case]] = {
 """Every state by the name of its golden comment."""
 
 WHOLE = (
-    "both_fail", "demo", "inconclusive", "invalid_no_record", "pass", "pass_no_change", "review",
-    "sharding_fail_throughput_undecided", "throughput_fail", "validity_fail_head_crashes",
+    "both_fail", "demo", "inconclusive", "pass_no_change", "review", "throughput_fail", "validity_fail_head_crashes",
 )  # fmt: skip
 """States whose golden comment is whole. The others have what stands above the first fold."""
 

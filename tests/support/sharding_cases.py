@@ -476,10 +476,6 @@ RENAMED = (
     "TypeError: SyntheticData.build() missing 1 required keyword-only argument: 'seq_len' "
     "(torchtitan/trainer.py:438 in __init__)"
 )
-NO_RECORD = (
-    "there was no error, so something in the code under test ended the process (os._exit, exec, sys.exit in a thread) "
-    "before the step was counted"
-)
 
 
 def _crash(shape: Shape, arm: Arm, attempt: int = 1) -> Run:
@@ -550,16 +546,6 @@ def invalid_foreign_code() -> Case:
         "'source_roots'"
     )
     return unmeasured(runs, "INVALID", reason)
-
-
-def invalid_no_record() -> Case:
-    """The base ends well and leaves nothing to read."""
-
-    def runs(shape: Shape) -> Sequence[Run]:
-        base = run(shape, BASE, None, "no_record", exit_code=0, reason=NO_RECORD, log_tail="step 0\n")
-        return base, run(shape, HEAD, ledger(shape))
-
-    return unmeasured(runs, "INVALID", f"base ended without a result: {NO_RECORD}")
 
 
 def overrides_shown_not_judged() -> Case:

@@ -14,7 +14,6 @@ from regbot.judge.stored_comparison import compare_times
 from regbot.judge.stored_ledger import compare_head_with_stored
 from regbot.judge.throughput import primary_test, slow_launches
 from regbot.judge.timed_validity import list_failures
-from regbot.ledgers.catalogue import COUNTS_ADDED
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise, Rate
 from regbot.records.config import Config
 from regbot.records.reference import Reference, StoredSession
@@ -32,7 +31,6 @@ from support.sharding_cases import (
     QWEN,
     Case,
     Shape,
-    accepted,
     case,
     pass_identical,
     passed,
@@ -245,27 +243,6 @@ def stored_fail() -> Case:
     return with_times(passed(), lambda shape: _head_alone(shape, 0.06 if shape is QWEN else 0.001))
 
 
-def continued() -> Case:
-    """The same code was timed before. All pairs count, by the always-valid interval."""
-    reason = (
-        "the same code was timed before: 4 new pairs and 8 earlier ones are judged together. Each new test is "
-        "another chance of a false alarm, so the interval is wider (99% instead of 95%)"
-    )
-
-    def times(shape: Shape) -> Times:
-        runs, section = timed_at(shape, 1.01, 12, 0.012, reasons=[reason])
-        last_earlier_block = 4
-        joined = [
-            run.model_copy(update={"joined": "c" * 64})
-            if run.position is not None and 0 < run.position.block <= last_earlier_block
-            else run
-            for run in runs
-        ]
-        return joined, section
-
-    return with_times(passed(), times, [QWEN])
-
-
 def without_a_vote() -> Case:
     """Too many placebo sessions on this node class were flagged, so the gate does not decide."""
     flags = Rate(count=5, total=20, low=0.087, high=0.491)
@@ -397,17 +374,6 @@ def luck_unknown() -> Case:
     return with_times(passed(), lambda shape: (timed_at(shape, 1.018, 12)[0], section), [QWEN])
 
 
-def sharding_fail_throughput_undecided() -> Case:
-    """The fallback is exact; this machine is too noisy to say what it costs."""
-    return with_times(sharding_fail(), lambda shape: _undecided_at(shape, 1.03))
-
-
-def accepted_and_timed() -> Case:
-    """A declared change, and no change of throughput with it."""
-    rule = f"{COUNTS_ADDED}@ep@*: capacity is now negotiated per micro-batch, see the RFC"
-    return with_times(accepted(), _unchanged_times, [QWEN], expectations=[rule])
-
-
 def environment_limitation() -> Case:
     """DeepEP is requested and missing on this machine, so the times are of alltoall."""
     reason = "the runs used alltoall, but deepep was requested, so their times cannot be used"
@@ -437,26 +403,16 @@ def _lost(shape: Shape, outcome: Outcome, reason: str, **more: object) -> list[R
 UNFINISHED = "the session could not be finished"
 
 
-def _broken_head(outcome: Outcome, reason: str) -> Case:
-    words = {"diverged": "did not train", "short": "ended with fewer steps than requested"}[outcome]
-    log_tail = {"diverged": "step 23 loss nan\n", "short": "step 31 loss 5.41\nno more batches\n"}[outcome]
-    section = Throughput(status="INVALID", reasons=[UNFINISHED], void_pairs=4, node="2 cores", variant="cpu")
-    failed = Validity(status="FAIL", reasons=[f"in both attempts, head {words}: {reason}; base ran"])
-
-    def times(shape: Shape) -> Times:
-        return _lost(shape, outcome, reason, log_tail=log_tail, exit_code=0), section
-
-    return with_times(passed(), times, [QWEN], lambda _: failed)
-
-
 def head_diverges() -> Case:
     """The head's loss is not finite, twice."""
-    return _broken_head("diverged", "its loss is not finite in 28 of 50 steps, first in step 23")
+    reason = "its loss is not finite in 28 of 50 steps, first in step 23"
+    section = Throughput(status="INVALID", reasons=[UNFINISHED], void_pairs=4, node="2 cores", variant="cpu")
+    failed = Validity(status="FAIL", reasons=[f"in both attempts, head did not train: {reason}; base ran"])
 
+    def times(shape: Shape) -> Times:
+        return _lost(shape, "diverged", reason, log_tail="step 23 loss nan\n", exit_code=0), section
 
-def head_stops_short() -> Case:
-    """The head ends with fewer steps than requested, twice."""
-    return _broken_head("short", "31 of 50 steps were run")
+    return with_times(passed(), times, [QWEN], lambda _: failed)
 
 
 def untimed() -> Case:

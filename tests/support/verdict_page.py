@@ -1,57 +1,52 @@
-"""The page of a verdict as a reader sees it: dots and tables of timed runs; and the throughput section."""
+"""The page of a verdict as a reader sees it: the dots of its plots and the cells of its tables; and the throughput
+section."""
 
-from collections import defaultdict
 from html.parser import HTMLParser
 
 from regbot.records.verdict import Throughput, Verdict
 
 
 class Page(HTMLParser):
-    """The dots of the first plot, and the cells of the tables of timed runs and of ranks."""
+    """The dots and the tables of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
         self.dots: list[dict[str, str | None]] = []
-        self.rows: list[list[str]] = []
-        self.run_ranks: dict[int, list[list[str]]] = defaultdict(list)
-        """Rows of the ranks inside each row of ``rows``, by the number of that row."""
-        self.arm_ranks: list[list[str]] = []
-        """Rows of the table of ranks over all runs."""
-        self.tables: list[str] = []
+        """The runs of the plots in session order."""
+        self._tables: list[list[list[str]]] = []
+        """The cells of each table, the first row being its header."""
+        self._is_cell = False
         self.feed(page)
-
-    @property
-    def table(self) -> list[list[str]] | None:
-        """The table at the current place of the page."""
-        if self.tables == ["runs timed"]:
-            return self.rows
-        if self.tables == ["runs timed", "ranks"]:
-            return self.run_ranks[len(self.rows) - 1]
-        return self.arm_ranks if self.tables == ["ranks"] else None
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         attributes = dict(attrs)
         if tag == "g" and "data-run" in attributes:
             self.dots.append(attributes)
-        if tag == "table":
-            self.tables.append(attributes.get("class") or "")
-        if self.table is not None and tag == "tr":
-            self.table.append([])
-        if self.table is not None and (tag == "td" or attributes.get("scope") == "row"):
-            self.table[-1].append("")
+        elif tag == "table":
+            self._tables.append([])
+        elif tag == "tr":
+            self._tables[-1].append([])
+        elif tag in ("td", "th"):
+            self._tables[-1][-1].append("")
+            self._is_cell = True
 
     def handle_endtag(self, tag: str) -> None:
-        if tag == "table":
-            self.tables.pop()
+        if tag in ("td", "th"):
+            self._is_cell = False
 
     def handle_data(self, data: str) -> None:
-        if self.table and self.table[-1]:
-            self.table[-1][-1] += data.strip("\n")
+        if self._is_cell:
+            self._tables[-1][-1][-1] += data
+
+    def rows(self, first: str, last: str) -> list[list[str]]:
+        """Return the rows of all tables whose header begins with ``first`` and ends with ``last``."""
+        tables = [table for table in self._tables if (table[0][0], table[0][-1]) == (first, last)]
+        return [row for table in tables for row in table[1:]]
 
     @property
     def runs(self) -> list[list[str]]:
-        """The cells of every run; the ends of logs are rows of their own."""
-        return [row for row in self.rows if len(row) > 1]
+        """The cells of every timed run: run, arm, block, outcome, median step, mean step, counts as."""
+        return self.rows("run", "counts as")
 
 
 def section_of(verdict: Verdict) -> Throughput:

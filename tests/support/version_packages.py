@@ -67,15 +67,6 @@ def sdist(folder: Path, name: str, version: str, source: str, how: str = "pass")
     return path
 
 
-def simple_index(folder: Path, name: str, wheels: Mapping[Path, str]) -> str:
-    """The URL of an index (PEP 503) with ``wheels``, each with the attributes of its link."""
-    pages = folder / "simple"
-    (pages / name).mkdir(parents=True)
-    links = "".join(f'<a href="{path.as_uri()}" {given}>{path.name}</a>\n' for path, given in wheels.items())
-    (pages / name / "index.html").write_text(f"<!DOCTYPE html><html><body>{links}</body></html>")
-    return pages.as_uri()
-
-
 def unpack(wheel_file: Path, site_packages: Path) -> None:
     """Install a pure wheel without pip."""
     with zipfile.ZipFile(wheel_file) as archive:

@@ -225,10 +225,15 @@ def strongest(workflow: Workflow) -> str:
 
 
 def title_of(workflow: Workflow, inputs: Mapping[str, str], payload: Mapping[str, Any] | None = None) -> str:
-    """As ``run-name`` makes it. Of the event, only the number of a pull request is known."""
+    """As ``run-name`` makes it. Of the event, only the pull request, the merge group and the workflow run are known."""
     template = str(workflow.data.get("run-name", workflow.name))
-    number = (payload or {}).get("pull_request", {}).get("number", "merge group")
-    template = template.replace("${{ github.event.pull_request.number || 'merge group' }}", str(number))
+    event = payload or {}
+    change = event.get("pull_request", {}).get("number") or event.get("merge_group", {}).get("head_sha", "")
+    template = template.replace(
+        "${{ github.event.pull_request.number || github.event.merge_group.head_sha }}", str(change)
+    )
+    run = inputs.get("change") or event.get("workflow_run", {}).get("id", "")
+    template = template.replace("${{ inputs.change || github.event.workflow_run.id }}", str(run))
     return re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: inputs.get(match[1], ""), template)
 
 

@@ -9,7 +9,6 @@ import pytest
 
 from github_fake import FakeGitHub, Repository
 from github_fake.fixtures import hub as hub
-from regbot.github.workflow_start import compute_nonce
 from support.hostile import BRANCH, CANARY, LINES, SHELL, TEXTS, hostile, inert, leaks
 from support.workflow_rules import ROOT, SHIPPED
 from support.workflows_act import BOT, Actions, Ran, needs_act
@@ -79,16 +78,6 @@ def test_a_pull_request_is_traced_without_a_token(scene: Scene) -> None:
     assert ran.code == 0
 
 
-def test_a_merge_group_is_traced_without_a_token(scene: Scene) -> None:
-    payload = scene.repo.event_of("merge_group", number=scene.number)
-    group = payload["merge_group"]
-    ran = scene.actions.execute("regbot-static", "merge_group", hostile(payload, scene.text), "trace")
-    arms = ["--base", group["base_sha"], "--head", group["head_sha"]]
-    assert words(ran) == [["check", "--no-timing", "--repo", "code", *arms, "--out"]]
-    assert given(ran) == []
-    assert leaks(scene.actions) == []
-
-
 def test_the_gate_is_told_of_a_pull_request_by_the_events_file_only(scene: Scene) -> None:
     ran = scene.run("regbot-gate", "pull_request_target", "gate", number=scene.number, action="synchronize")
     assert words(ran) == [["github", "gate", "--event"]]
@@ -97,31 +86,12 @@ def test_the_gate_is_told_of_a_pull_request_by_the_events_file_only(scene: Scene
     assert ran.code == 0
 
 
-def test_the_gate_is_told_of_a_comment_by_the_events_file_only(scene: Scene) -> None:
-    scene.text = f"/regbot run {scene.text}"
-    comment = scene.repo.comment(scene.number, "mallory", scene.text)
-    ran = scene.run("regbot-gate", "issue_comment", "command", comment=comment)
-    assert words(ran) == [["github", "command", "--event"]]
-    assert given(ran) == ["GITHUB_TOKEN"]
-
-
-def test_a_comment_that_does_not_begin_with_the_word_starts_nothing(scene: Scene) -> None:
-    comment = scene.repo.comment(scene.number, "mallory", "say /regbot run")
-    payload = scene.repo.event_of("issue_comment", comment=comment)
-    ran = scene.actions.execute("regbot-gate", "issue_comment", payload, "command")
-    assert (ran.code, ran.calls, ran.installed) == (0, [], [])
-
-
 @pytest.mark.slow
 def test_post_is_told_of_a_run_by_the_events_file_only(scene: Scene) -> None:
     scene.run("regbot-static", "pull_request", "trace", number=scene.number)
     ran = scene.run("regbot-post", "workflow_run", "post", run=scene.actions.runs[-1].run)
     assert words(ran) == [["github", "post", "--event"]]
     assert given(ran) == ["GITHUB_TOKEN"]
-
-
-def test_post_again_takes_the_number_of_a_run_from_the_events_file(scene: Scene) -> None:
-    assert words(scene.dispatch("regbot-post", "post", run=scene.text)) == [["github", "post", "--event"]]
 
 
 @pytest.mark.slow
@@ -167,13 +137,6 @@ def test_a_refresh_has_no_token_on_the_node_and_the_apps_where_no_code_is_run(sc
     assert ran.code == 0
 
 
-def test_without_an_app_the_proposal_stays_an_artifact(scene: Scene) -> None:
-    scene.actions.variables = {}
-    ran = scene.actions.execute("regbot-refresh", "schedule", {"schedule": "17 2 * * *"}, "propose")
-    assert [call[:2] for call in words(ran)] == [["baseline", "refresh"]]
-    assert [artifact.name for artifact in ran.run.artifacts] == ["regbot-proposal"]
-
-
 @pytest.mark.parametrize(("branch", "runs"), [("main", True), ("topic", False)])
 def test_only_the_default_branch_is_refreshed_from(hub: FakeGitHub, tmp_path: Path, branch: str, runs: bool) -> None:
     scene = Scene(hub, tmp_path)
@@ -216,28 +179,6 @@ def test_a_hostile_command_is_answered_and_starts_nothing(scene: Scene, login: s
     assert scene.run("regbot-gate", "issue_comment", "command", comment=comment).code == 0
     assert scene.repo.dispatched == []
     said(scene)
-
-
-@pytest.mark.slow
-def test_an_artifact_that_is_no_session_is_said_to_be_none(scene: Scene) -> None:
-    scene.run("regbot-static", "pull_request", "trace", number=scene.number)
-    real(scene)
-    assert scene.run("regbot-post", "workflow_run", "post", run=scene.actions.runs[-1].run).code == 0
-    assert any("INVALID" in text for text in said(scene))
-    (check,) = scene.repo.check_runs(scene.head)
-    assert (check.status, check.conclusion) == ("completed", "failure")
-
-
-@pytest.mark.slow
-def test_a_search_that_left_nothing_is_answered(scene: Scene) -> None:
-    comment = scene.repo.comment(scene.number, "ann", f"/regbot bisect {scene.base}..{scene.head}")
-    nonce = compute_nonce("acme/moe", scene.number, "comment", comment)
-    question = {"pr": str(scene.number), "good": scene.base, "bad": scene.head, "nonce": nonce, "workload": ""}
-    real(scene)
-    scene.actions.environment["REGBOT_CACHE"] = "/dev/null/none"
-    title = f"regbot-bisect {scene.number} {scene.base} {scene.head} {nonce}"
-    assert scene.dispatch("regbot-bisect", "answer", title, **question).code != 0
-    assert len(said(scene)) == 1
 
 
 @pytest.mark.slow
@@ -330,10 +271,6 @@ PLANTED: list[tuple[str, str, str, Callable[[Scene], object], str]] = [
 
 def question(scene: Scene) -> dict[str, str]:
     return {"pr": str(scene.number), "good": scene.base, "bad": scene.head, "nonce": NONCE}
-
-
-def test_something_is_planted_into_every_shipped_workflow() -> None:
-    assert {each[0] for each in PLANTED} == {path.stem for path in SHIPPED}
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomllib
 from ruamel.yaml import YAML
 
 from github_fake import FakeGitHub, Repository
@@ -14,7 +13,7 @@ from github_fake.fixtures import hub as hub
 from support.hostile import CANARY, leaks
 from support.layers import CONFIG, GOOD_LAYER
 from support.linters import action_schema, actionlint, schema, zizmor
-from support.workflow_rules import ROOT, SHIPPED, Workflow, python_imports_nothing_of_a_checkout
+from support.workflow_rules import ROOT
 from support.workflows_act import Actions, Ran, needs_act
 
 ACTION = ROOT / "action.yml"
@@ -43,50 +42,12 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize(("lint", "old", "new"), PLANTED, ids=["injection", "pin", "kind"])
-def test_linters_find_what_is_planted(lint, old: str, new: str, tmp_path: Path) -> None:
-    text = ACTION.read_text()
-    assert old in text
-    planted = tmp_path / "action.yml"
-    planted.write_text(text.replace(old, new))
-    assert lint(planted).returncode != 0
-
-
-def test_it_imports_nothing_of_a_checkout() -> None:
-    text = ACTION.read_text()
-    assert list(python_imports_nothing_of_a_checkout(Workflow("action", text))) == []
-    planted = Workflow("action", text.replace("python -I -m pip", "python -m pip"))
-    assert list(python_imports_nothing_of_a_checkout(planted)) == ["action: python -m: call it as python -I"] * 2
-
-
 def test_the_workflow_of_the_page_is_a_valid_workflow(tmp_path: Path) -> None:
     file = tmp_path / "collectives.yml"
     file.write_text(EXAMPLE)
     for lint in (actionlint, schema):
         found = lint(file)
         assert found.returncode == 0, found.stdout + found.stderr
-
-
-def test_it_uses_the_same_actions_as_the_shipped_workflows() -> None:
-    used = [line for line in re.findall(r"uses: .*", ACTION.read_text() + EXAMPLE) if USED not in line]
-    assert len(used) == 2
-    shipped = "".join(path.read_text() for path in SHIPPED)
-    assert [line for line in used if line not in shipped] == []
-
-
-def test_torch_is_the_one_of_the_extra() -> None:
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert definition()["inputs"]["torch"]["default"] in extras["smoke"]
-
-
-def test_the_table_of_the_page_has_every_input_with_its_default() -> None:
-    section = PAGE.partition("## As an action")[2].partition("\n## ")[0]
-    rows = dict(re.findall(r"^\| `([\w-]+)` \| .* \| (.*) \|$", section, re.MULTILINE))
-    inputs = definition()["inputs"]
-    assert rows.keys() == inputs.keys()
-    for name, default in rows.items():
-        words = {"required": None, "all": "", "none": ""}
-        assert inputs[name].get("default") == words.get(default, default.strip("`")), name
 
 
 class Scene:

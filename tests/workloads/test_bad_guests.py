@@ -118,7 +118,7 @@ def test_surviving_children_are_killed_and_reported(tmp_path: Path) -> None:
 def test_a_process_that_ends_itself_quietly_has_measured_nothing(tmp_path: Path) -> None:
     found = run(tmp_path, "import os; os._exit(0)\n")
     assert found.outcome == "no_record"
-    assert "there was no error, so something in the code under test" in found.reason
+    assert "something in the code under test ended rank 0 with exit code 0" in found.reason
 
 
 @pytest.mark.slow
@@ -187,17 +187,6 @@ def test_what_cannot_be_traced_says_why_and_what_to_do(tmp_path: Path, entry: st
     found = run(tmp_path, layer, entry)
     assert found.outcome == "refused", found.reason
     assert reason in found.reason
-
-
-@pytest.mark.slow
-def test_a_collective_of_a_backend_method_that_was_saved_before_the_step_is_refused(tmp_path: Path) -> None:
-    layer = GOOD_LAYER.replace(
-        "        self.experts =",
-        "        self.reduce = self.group._get_backend(device).allreduce\n        self.experts =",
-    ).replace("def forward(self, x):", "def forward(self, x):\n        self.reduce([x.detach().clone()]).wait()")
-    found = run(tmp_path, layer)
-    assert found.outcome == "refused", found.reason
-    assert "it cannot be counted (allreduce on the backend itself)" in found.reason
 
 
 def test_an_interpreter_without_torch_says_how_to_get_it(tmp_path: Path) -> None:

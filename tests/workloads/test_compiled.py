@@ -232,23 +232,6 @@ def test_a_shape_pins_every_number_and_leaves_the_rest_to_the_configuration() ->
     assert keys.keys() >= FORCED_KEYS.keys()
 
 
-def test_a_recipe_keeps_its_own_numbers() -> None:
-    keys = keys_of(request(recipe="mixtral-8x22b", config={"base_num_decoder_layers": 2}))
-    assert (keys["model_name"], keys["base_num_decoder_layers"]) == ("mixtral-8x22b", "2")
-    assert "base_emb_dim" not in keys
-    assert "sparse_matmul" not in keys
-
-
-def test_a_recipe_may_be_a_file_of_the_repository(tmp_path: Path) -> None:
-    (tmp_path / "models").mkdir()
-    for name in ("own.yml", "models/mixtral-8x7b.yml"):
-        (tmp_path / name).touch()
-    assert keys_of(request(root=str(tmp_path), recipe="own.yml"))[""] == str(tmp_path / "own.yml")
-    assert keys_of(request(root=str(tmp_path), recipe="models/mixtral-8x7b.yml"))["model_name"] == "mixtral-8x7b"
-    with pytest.raises(ContractError, match=r"there is no file 'other\.yml'"):
-        keys_of(request(root=str(tmp_path), recipe="other.yml"))
-
-
 @pytest.mark.parametrize(
     ("key", "instead"),
     [

@@ -154,7 +154,7 @@ def test_a_revision_with_an_old_layout_is_invalid_by_its_name(layout: str, packa
         (ENTRY, "from maxtext.configs import pyconfig", "import maxtext", "train_compile.pyconfig"),
         (ENTRY, "get_topology_mesh(pyconfig.initialize(argv))", "pass", "main did not call pyconfig.initialize"),
         (ENTRY, "get_topology_mesh(py", "(py", "main did not call get_topology_mesh"),
-        ("configs/pyconfig.py", "def initialize", "def load", "no maxtext.configs.pyconfig.initialize"),
+        ("configs/pyconfig.py", "def initialize", "def load", "train_compile.pyconfig.initialize"),
         ("utils/accelerator_to_spec_map.py", '"a3"', '"h100"', "has no target 'a3'"),
         ("utils/accelerator_to_spec_map.py", "UserFacing", "Name", "accelerator_to_spec_map.UserFacing"),
         ("utils/accelerator_to_spec_map.py", "devices_per_slice", "devices", "has no devices_per_slice"),

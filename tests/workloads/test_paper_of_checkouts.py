@@ -7,7 +7,6 @@ takes a moment.
 import contextlib
 import os
 import platform
-import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -144,35 +143,6 @@ def test_a_link_that_leads_out_of_the_checkout_is_refused_by_name(
         node.build(node.checkout(**links))
 
 
-def test_a_torch_that_cannot_be_read_stops_nothing_but_its_own_build(node: Node) -> None:
-    with pytest.raises(NoPaperGpuError, match="Too many levels of symbolic links"):
-        node.build(node.checkout("header", **{f"{TORCH}/include/x.h": "-> x.h"}))
-    (node.folder / "loop").mkdir()
-    (node.folder / "loop" / ".venv").symlink_to(".venv")
-    with pytest.raises(NoPaperGpuError, match="has no torch"):
-        node.build(node.folder / "loop")
-    deep = node.checkout("deep")
-    with contextlib.chdir(deep / TORCH / "include"):
-        for _ in range(25):  # longer than a path may be
-            Path(200 * "d").mkdir()
-            os.chdir(200 * "d")
-    with pytest.raises(NoPaperGpuError, match="File name too long"):
-        node.build(deep)
-
-
-def test_links_within_a_checkout_are_followed(node: Node) -> None:
-    links = {
-        ".venv/lib64": "-> lib",
-        ".venv/bin/python": "-> /usr/bin/python3",
-        f"{TORCH}/include/again": "-> .",
-        f"{TORCH}/include/once_more": "-> ..",
-        f"{TORCH}/include/linked": "-> ../../../../../../headers",
-        "headers/linked.h": "int linked;\n",
-        HEADER: "#include <linked/linked.h>\nint* used = &linked;\n",
-    }
-    assert node.build(node.checkout(**links)).is_file()
-
-
 # ---- other checkouts
 
 
@@ -189,13 +159,6 @@ def test_a_checkout_never_gets_the_library_of_another_one(node: Node, sandbox: S
     assert b"EVIL" not in library.read_bytes()
     assert library.is_relative_to(node.private(clean))
     assert not node.shared.exists()
-
-
-def test_a_build_for_a_checkout_is_said_before_it_begins_and_made_once(node: Node) -> None:
-    checkout = node.checkout()
-    first = node.build(checkout)
-    assert [re.sub(r" for .*| in .*", "", text) for text in node.said] == ["build the paper GPU", "built the paper GPU"]
-    assert (node.build(checkout), len(node.said)) == (first, 2)
 
 
 # ---- interpreters

@@ -11,7 +11,6 @@ import pytest
 from regbot.records.files import read_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Run
-from regbot.workloads import Limits
 from support.guest_runs import Shared
 from support.layers import GOOD_LAYER, STEPS, compiled_layer, genuine_runs, launch
 
@@ -98,10 +97,3 @@ def test_an_error_in_a_profiled_step_keeps_the_times(tmp_path: Path, rank: int) 
 def test_a_rank_that_hangs_in_a_profiled_step_keeps_the_times(tmp_path: Path) -> None:
     problem = problem_of(launch(tmp_path, failing("time.sleep(3600)", 1), profile=FORCED))
     assert "did not end within" in problem
-
-
-def test_a_trace_that_is_too_large_keeps_the_times(tmp_path: Path) -> None:
-    small = Limits(max_output_bytes=64 * 1024, max_record_bytes=2**16)
-    problem = problem_of(launch(tmp_path, profile=FORCED, limits=small))
-    assert "TraceTooLargeError: the trace has" in problem
-    assert "more than 65,536 (local.max_record_mb)" in problem

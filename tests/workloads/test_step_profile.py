@@ -10,12 +10,13 @@ from regbot.records.ledger import Axis, Ledger
 from regbot.records.run import RawProfile
 from regbot.workloads import Task, guest_file
 from regbot.workloads.guest import RawRecord
+from regbot.workloads.guest_file import GuestFileError
 from regbot.workloads.read_guest_files import answer_request
-from regbot.workloads.step_profile import UnusableProfileError, describe_dispatcher, ledger_of_profile
+from regbot.workloads.step_profile import describe_dispatcher, ledger_of_profile
 from regbot.workloads.timed import add_profile
 from support.layers import layer_task
 from support.ledger_builder import smoke_arm, smoke_run
-from traces.writer import Event, Writer, event, metadata, operator, step, text, write
+from traces.writer import Event, Writer, event, operator, step, text, write
 
 SAMPLES = Path(__file__).parents[3] / "shared" / "fixtures" / "traces"
 MAX_BYTES = 2**18
@@ -137,43 +138,31 @@ def replayed() -> list[Event]:
 
 
 def test_collectives_of_a_replayed_graph_are_unknown(read: Callable[..., Ledger]) -> None:
-    with pytest.raises(UnusableProfileError, match="without a call of a known kind, as in a replayed CUDA graph"):
+    with pytest.raises(GuestFileError, match="without a call of a known kind, as in a replayed CUDA graph"):
         read(replayed())
 
 
 ALONE = {"name": "allreduce", "ranks": "[0]", "description": "edp", "group": "3"}
 
 
-@pytest.mark.parametrize("call", [ALONE, EXCHANGE | {"name": "allreduce"}], ids=["of one rank", "of two ranks"])
-def test_a_call_without_a_kernel_does_not_explain_a_replayed_kernel(
-    read: Callable[..., Ledger], call: dict[str, object]
-) -> None:
-    """The kind of the call is that of the kernels, but the call launched none of them."""
-    writer = Writer(replayed())
-    for number in range(3):
-        writer.add(operator("record_param_comms", STEP_US * number + 800, 5, **metadata(**call)))  # type: ignore[arg-type]
-    with pytest.raises(UnusableProfileError, match="without a call of a known kind, as in a replayed CUDA graph"):
-        read(writer.events, sequence_advances=None)
-
-
 def test_steps_that_differ_give_no_ledger(read: Callable[..., Ledger]) -> None:
     """The reader takes the middle one of three steps, so the sequence numbers must show that another one is like it."""
     differing = steps(GOOD_STEP, GOOD_STEP[:2], GOOD_STEP[:1])
     for advances in ([3, 2, 1], None):
-        with pytest.raises(UnusableProfileError, match="its steps are not alike"):
+        with pytest.raises(GuestFileError, match="its steps are not alike"):
             read(differing, sequence_advances=advances)
-    with pytest.raises(UnusableProfileError, match=r"its 2 steps are not equal \(3, 2 collectives\)"):
+    with pytest.raises(GuestFileError, match=r"its 2 steps are not equal \(3, 2 collectives\)"):
         read(steps(GOOD_STEP, GOOD_STEP[:2]))
 
 
 @pytest.mark.parametrize("info", [{**INFO, "rank": 1}, {**INFO, "world_size": 4}])
 def test_a_trace_of_another_rank_or_world_is_refused(read: Callable[..., Ledger], info: dict[str, object]) -> None:
-    with pytest.raises(UnusableProfileError, match="but rank 0 of 2 was requested"):
+    with pytest.raises(GuestFileError, match="but rank 0 of 2 was requested"):
         read(info=info)
 
 
 def test_a_trace_without_collectives_is_no_ledger_of_zero(read: Callable[..., Ledger]) -> None:
-    with pytest.raises(UnusableProfileError, match="no collective was recorded"):
+    with pytest.raises(GuestFileError, match="no collective was recorded"):
         read(steps((), (), ()))
 
 
@@ -188,7 +177,7 @@ def test_a_trace_without_collectives_is_no_ledger_of_zero(read: Callable[..., Le
 def test_a_profile_that_is_missing_says_why(
     read: Callable[..., Ledger], claims: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(UnusableProfileError, match=message):
+    with pytest.raises(GuestFileError, match=message):
         read(**claims)
 
 
@@ -228,7 +217,7 @@ def test_a_file_of_a_guest_is_read_only_within_its_limits(
     write(tmp_path / "profile.json.gz", text(steps(GOOD_STEP, GOOD_STEP, GOOD_STEP), INFO))
     write(tmp_path / "profile.planted.json.gz", text(planted(), INFO))
     spoil(tmp_path / name, tmp_path)
-    with pytest.raises(UnusableProfileError) as error:
+    with pytest.raises(GuestFileError) as error:
         ledger_of_profile(CLAIM, layer_task(), tmp_path, MAX_BYTES)
     assert message.replace("profile.json.gz", name) in str(error.value)
     assert str(tmp_path) not in str(error.value)
@@ -273,7 +262,7 @@ def gloo_steps() -> list[Event]:
 def test_a_collective_whose_group_is_unknown_gives_no_ledger(read: Callable[..., Ledger]) -> None:
     """Collectives of different groups would be added up, and an exchange of two of them would be no change."""
     plants = [operator("c10d::allreduce_", 10 + 50 * n, 20) for n in range(2)]
-    with pytest.raises(UnusableProfileError, match="the group of all_gather cannot be named: 2 ranks, via gloo"):
+    with pytest.raises(GuestFileError, match="the group of all_gather cannot be named: 2 ranks, via gloo"):
         read(gloo_steps(), plants, GLOO, sequence_advances=[1, 1, 1])
 
 

@@ -105,11 +105,3 @@ def test_the_script_of_megatron_is_traced_and_never_timed(program: str) -> None:
     with pytest.raises(ValueError, match=r"timed: pretrain_gpt\.py is traced and not timed; set timed = \[\]"):
         timed(8, adapter="megatron", program=program)
     assert timed(8, adapter="megatron", program=program, timed=[]) == []
-
-
-def test_a_framework_cannot_run_a_model_without_vocabulary() -> None:
-    assert timed(8, timed_variant="smoke-moe", shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep", "smoke-moe", 8)]
-    with pytest.raises(
-        ConfigError, match="adapter 'torchtitan' cannot run the variant smoke-moe, which has no vocabulary"
-    ):
-        timed(8, adapter="torchtitan", timed_variant="smoke-moe", shapes=["mixtral-8x7b"])

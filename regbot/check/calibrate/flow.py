@@ -1,7 +1,6 @@
 """``regbot calibrate``: measure how the gate decides when both arms are the same commit.
 
-In a placebo session nothing differs between the arms. In an injected session, every step of head is slowed down by a
-known share. The result is stored, and later checks of the same workload, node class and environment cite it.
+In a placebo session nothing differs between the arms. In an injected session, every step of head is slowed down.
 """
 
 import hashlib
@@ -92,11 +91,9 @@ def calibrate(
     watch: Watcher = lambda _: None,
     engine: Engine | None = None,
 ) -> CalibrationResult:
-    """Run the sessions and store the result.
+    """Run the sessions in the repository ``folder``, store the result, and summarise what is stored on the same terms.
 
-    ``folder`` is the repository with the workload. ``engine`` is closed by the caller; None to open the engine that
-    ``options`` names. Pairs run in whole blocks of two, so an odd number of pairs is rounded up. Every run is written
-    to ``options.out`` as it ends. Raises ConfigError, ShapeError, CheckoutError, EngineError, UserError.
+    Raises ConfigError, ShapeError, CheckoutError, EngineError, UserError.
     """
     config = config_of(folder)
     own_engine = open_engine(options.engine, config, cache)
@@ -117,11 +114,7 @@ def calibrate(
 
 
 def build_calibration(sessions: Sequence[Session], who: str) -> Calibration:
-    """Build the calibration from sessions that compare one commit with itself.
-
-    All sessions have the same workload and settings, so the header of the first session serves for all. The node and
-    the environment are those of the last timed run. ``who`` stores the calibration.
-    """
+    """Build the calibration from sessions that compare one commit with itself, with equal workload and settings."""
     timed_runs = [run for session in sessions for run in session.runs if run.timing is not None]
     last_run = timed_runs[-1]
     assert last_run.timing is not None
@@ -159,10 +152,7 @@ def build_calibration(sessions: Sequence[Session], who: str) -> Calibration:
 
 
 def _judge_session(session: Session) -> CalibrationSession:
-    """Judge a session, and check whether the intervals of its last look contain the injected slowdown.
-
-    The judge decides without knowing the injected slowdown.
-    """
+    """Judge a session without its injected slowdown, and check whether the last look's intervals contain it."""
     (plan,) = session.header.timed
     verdict = judge(session, Config(throughput=session.header.throughput))
     throughput = verdict.workloads[0].throughput  # a calibration has one workload
@@ -222,9 +212,8 @@ class _SessionSeries:
         return sessions
 
     def _run_sessions(self, pairs: int, injected_pct: float) -> list[Session]:
-        """Run sessions until they have ``pairs`` valid pairs together. Head is slowed down by ``injected_pct`` percent.
-
-        A session ends at the first look that decides, so it may have fewer pairs than the last look.
+        """Run sessions until they have ``pairs`` valid pairs together, in whole blocks. A session ends at the first
+        look that decides.
         """
         sessions: list[Session] = []
         valid_pairs = 0
@@ -330,10 +319,7 @@ def page(result: CalibrationResult) -> str:
 
 
 def describe_luck(luck: ArmLuck | None) -> str:
-    """Return the luck of an arm as text: the part of the arm's speed that is drawn with its compiler caches.
-
-    ``luck`` is None if the stored calibrations have too few draws for an estimate.
-    """
+    """Return the luck of an arm, the part of its speed that is drawn with its compiler caches; None: too few draws."""
     if luck is None:
         return (
             "not known: measuring it takes at least four sets of fresh compiler caches, which older calibrations lack"

@@ -24,15 +24,13 @@ _NUMBER = re.compile(r"\d[\d.]*")
 
 
 def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
-    """Yield why the files cannot be compared. If single files have faults, yield all faults of single files. Otherwise
-    yield the first fault of the comparison, if any. ``paired`` says whether the i-th files of both arms are a pair."""
+    """Yield why the files cannot be compared: all faults of single files, or else the first of the comparison."""
     files = [*base, *head]
     file_faults = [fault for file in files for fault in file.faults]
     yield from file_faults or islice(_comparison_faults(base, head, paired), 1)
 
 
 def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
-    """Yield all faults that appear only in the comparison of files."""
     files = [*base, *head]
     for file in files:
         if file.log is not None and file.log.too_coarse:  # a sentence: the times are rounded too much
@@ -67,7 +65,6 @@ def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paire
 
 
 def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """Yield a fault for each pair that ran on two nodes, or whose files have no step after the longer warm-up."""
     for base_file, head_file in zip(base, head, strict=True):
         if base_file.run and head_file.run and base_file.run.node != head_file.run.node:
             yield f"{base_file.name} and {head_file.name} ran on different nodes; a pair needs one node"
@@ -80,13 +77,11 @@ def _find_pair_faults(base: Sequence[StepFile], head: Sequence[StepFile]) -> Ite
 
 
 def _describe_values(file: StepFile) -> str:
-    """Return ``of single steps`` or, for example, ``means of 10 steps``."""
     steps = file.log.steps_per_value if file.log is not None else 1  # None if the number is not known
     return "of single steps" if steps == 1 else f"means of {steps or 'an unknown number of'} steps"
 
 
 def _find_mismatch(first: Run, second: Run) -> str:
-    """Return why the times of two records cannot be compared; '' if they can be compared."""
     # A record without step times was rejected when it was read.
     assert first.timing is not None
     assert second.timing is not None
@@ -105,7 +100,6 @@ def _find_mismatch(first: Run, second: Run) -> str:
 
 
 def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
-    """Yield warnings about the environments of Run records, and what the readers and the steps of files warn of."""
     runs = [file.run for file in (*base, *head) if file.run is not None]
     yield from next(filter(None, ([*environment_warnings(runs[0], run)] for run in runs[1:])), [])
     files = [file for file in (*base, *head) if not file.faults]
@@ -115,9 +109,7 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
 
 
 def _merge_warnings(warnings: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yield sentences from pairs of a file name and a warning. Warnings that differ only in their numbers become one
-    sentence, which shows the numbers of the first file.
-    """
+    """Warnings that differ only in their numbers become one sentence."""
     groups: dict[str, list[tuple[str, str]]] = {}  # warning without its numbers -> file names and warnings
     for name, warning in warnings:
         groups.setdefault(_NUMBER.sub("", warning), []).append((name, warning))
@@ -128,10 +120,7 @@ def _merge_warnings(warnings: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def find_omissions(file: StepFile) -> Iterator[str]:
     """Yield signs that the file does not show a whole, normal run after the warm-up. Such a file may FAIL, but gets no
-    PASS, because slow steps may be missing.
-
-    The signs are: several jobs, a restart, missing steps, skipped steps, and a loss that is not finite. Every text
-    continues the file name: ``lacks steps between 20 and 40``.
+    PASS, because slow steps may be missing. Every text continues the file name.
     """
     first_counted = file.numbers[file.cut]  # number of the first step after the warm-up
     if file.log is not None and file.log.jobs > 1:

@@ -1,9 +1,4 @@
-"""Whether all runs of unpaired files are of one session, as far as Run records show it.
-
-In one session, effects of node and day affect both arms alike. Otherwise a difference between two sessions looks like a
-difference between two commits. Run records have the hosts of the launch, and its start by regbot's own clock. Logs and
-CSV files have no hosts, so they never show it.
-"""
+"""Whether Run records show that all runs of unpaired files are of one session. Logs and CSV files never show it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,8 +24,6 @@ class _Launch(NamedTuple):
 
 @dataclass(frozen=True)
 class CommonSession:
-    """The session in which all runs of both arms ran in turn."""
-
     start_s: float
     """Start of the first launch (Unix time)."""
     end_s: float
@@ -44,9 +37,8 @@ class CommonSession:
 def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> CommonSession | None:
     """Return the session in which all runs ran; None if the files do not prove such a session.
 
-    The files prove it if they show the same hosts, one launch after the other without a long pause, and base and head
-    in turn. As in a session of pairs, the launches must change between base and head at least once for each run of the
-    smaller arm, and at least twice. With fewer changes, an effect that lasts for hours could stay in one arm.
+    The launches must have the same hosts, follow one another without a long pause, and change between base and head at
+    least once for each run of the smaller arm, and at least twice. Else an effect of hours could stay in one arm.
     """
     found = [*(_read_launch(file, "base") for file in base), *(_read_launch(file, "head") for file in head)]
     launches = sorted(launch for launch in found if launch is not None)
@@ -63,7 +55,6 @@ def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> C
 
 
 def _read_launch(file: StepFile, arm: str) -> _Launch | None:
-    """Return when and where the run ran; None if the file does not show both."""
     run = file.run
     if run is None or run.started_unix_s is None:
         return None

@@ -1,4 +1,4 @@
-"""Terminal output of ``regbot compare``: the answer, the two tests, the reasons, and the effort for a decision."""
+"""Terminal output of ``regbot compare``."""
 
 from regbot.records.text.table import columns
 from regbot.records.text.words import count
@@ -20,7 +20,6 @@ matter, because at least 10 steps of every long log are left out.
 
 
 def compare_page(verdict: Verdict) -> str:
-    """Return a verdict with one workload as plain text. The file names in its sentences are safe in a terminal."""
     (entry,) = verdict.workloads  # an entry is the part of the verdict about one workload
     section = entry.throughput
     assert section is not None
@@ -40,20 +39,15 @@ def compare_page(verdict: Verdict) -> str:
 
 
 def _headline(section: Throughput) -> str:
-    """Return the decision with an estimate and its interval.
-
-    The estimate is that of the median step time, or that of the mean step time if only the mean led to the decision.
-    """
+    """Return the decision with the estimate of the median, or of the mean if only the mean led to the decision."""
     if section.decision is None:  # the files could not be compared
         return section.reasons[0]
     words = DECISION_WORDS[section.decision]
-    deciding_tests = [test for test in section.tests if test.decision == section.decision]
-    if section.decision == "undecided":  # no test decided, so the estimate is that of the median
-        deciding_tests = []
-    if deciding_tests and all(test.summary != "median" for test in deciding_tests):
-        deciding = deciding_tests[0]
-        interval = _format_interval(deciding.estimate_pct, deciding.low_pct, deciding.high_pct)
-        words += f" by its {deciding.summary} step time, {interval}"
+    # No test decides an undecided section, so the estimate is that of the median.
+    deciding = [test for test in section.tests if test.decision == section.decision != "undecided"]
+    if deciding and all(test.summary != "median" for test in deciding):
+        interval = _format_interval(deciding[0].estimate_pct, deciding[0].low_pct, deciding[0].high_pct)
+        words += f" by its {deciding[0].summary} step time, {interval}"
     elif section.estimate_pct is not None:
         words += f", {_format_interval(section.estimate_pct, section.low_pct, section.high_pct)}"
     if section.pairs:
@@ -66,10 +60,6 @@ def _format_interval(estimate: float, low: float | None, high: float | None) -> 
 
 
 def _warm_up_note(section: Throughput) -> str:
-    """Return a note if the warm-ups of base and head differ by ``MIN_WARM_UP_DIFFERENCE`` steps or more; otherwise ''.
-
-    The compared step times do not show this difference, because they exclude the warm-up.
-    """
     base, head = section.base_warmup_steps, section.head_warmup_steps
     if base is None or head is None or abs(base - head) < MIN_WARM_UP_DIFFERENCE:
         return ""
@@ -77,7 +67,6 @@ def _warm_up_note(section: Throughput) -> str:
 
 
 def _test_table(section: Throughput) -> list[str]:
-    """Return the lines of a table with one row for each tested summary (median and mean step time)."""
     rows = [("step time", "estimate", "interval", "result")]
     rows += [
         (

@@ -1,9 +1,7 @@
-"""Reader of step times: one file is one run. It reads CSV with the header ``step,step_s``, Run records, and the logs of
-``regbot.workloads.logs``.
+"""Reader of step times: one file is one run (CSV, a Run record, or a log of ``regbot.workloads.logs``).
 
-A file of the wrong form (missing, another format, text in place of a number, two runs in one file) is a user error and
-raises RecordError. A well-formed file with a failed measurement (a step of NaN or negative seconds, a crashed run) is
-returned with its faults. The comparison is then INVALID, so that CI can distinguish it from a wrong command line.
+A file of the wrong form is a user error and raises RecordError. A well-formed file with a failed measurement (a step of
+NaN seconds, a crashed run) is returned with its faults. The comparison is then INVALID.
 """
 
 import math
@@ -82,9 +80,8 @@ class StepFile:
 def read_steps(path: Path, skip: int | None = None, tokens_per_step: float | None = None) -> StepFile:
     """Read the run in ``path``. Leave out its first ``skip`` steps, or by default the steps before its steady state.
 
-    Without ``skip``, at least the cut that a Run record states is left out. ``tokens_per_step`` is the number of tokens
-    of one step on one rank, for logs of torchtitan. Raises RecordError if the file cannot be read as a run, or if no
-    step remains. A file that already has faults when it is read is returned without a steady state.
+    ``tokens_per_step`` is the number of tokens of one step on one rank, for logs of torchtitan. Raises RecordError if
+    the file cannot be read as a run, or if no step remains.
     """
     try:
         file = _read_file(path, skip, tokens_per_step)
@@ -112,7 +109,6 @@ def read_steps(path: Path, skip: int | None = None, tokens_per_step: float | Non
 
 
 def _read_file(path: Path, skip: int | None, tokens_per_step: float | None) -> StepFile:
-    """Read the file in the format that its beginning shows: a log, a Run record (JSON) or CSV."""
     log = StepLogFile(path, tokens_per_step)
     if log_format := _detect_log_format(log):
         return _file_from_log(path, log_format.read(log), skip)
@@ -127,10 +123,7 @@ def _read_file(path: Path, skip: int | None, tokens_per_step: float | None) -> S
 
 
 def _detect_log_format(log: StepLogFile) -> LogFormat | None:
-    """Return the format of a log; None for CSV and for regbot's own records.
-
-    CSV and records are recognised first, because the text of a record may contain lines of a log.
-    """
+    """CSV and records are recognised first, because the text of a record may contain lines of a log."""
     beginning = log.head()
     first_line = beginning.partition("\n")[0].rstrip()
     if _is_header(first_line):
@@ -161,10 +154,7 @@ def _file_from_log(path: Path, log: StepLog, skip: int | None) -> StepFile:
 
 
 def _suspect_faults(file: StepFile) -> tuple[str, ...]:
-    """Return a fault for each counted step whose time ended before the work of the step on the device was done.
-
-    The time of a neighbouring step then contains this work. The log reader finds these steps.
-    """
+    """Return a fault for each counted step whose time ended before its work on the device was done."""
     suspect = {*file.log.suspect} if file.log is not None else set()  # step numbers
     return _limit_faults(
         [
@@ -225,7 +215,6 @@ def _parse_row(location: str, line: str) -> tuple[int, float]:
 
 
 def _file_from_record(path: Path, data: bytes, skip: int | None) -> StepFile:
-    """Read a Run record. A run that did not end well becomes a file with a fault and without steps."""
     first_line = data.lstrip().split(b"\n", 1)[0]
     if b'"regbot/session@1"' in first_line:
         raise RecordError(f"{path}: is a session of several runs", f"judge it with 'regbot judge {path}'")
@@ -253,18 +242,15 @@ def _file_from_record(path: Path, data: bytes, skip: int | None) -> StepFile:
 
 
 def _step_fault(seconds: float) -> str:
-    """Return what is wrong with a step time; '' if nothing is wrong."""
     if math.isfinite(seconds) and seconds > 0:
         return ""
     return "the clock was set back, or the step was not measured; measure the run again"
 
 
 def _limit_faults(faults: Sequence[str]) -> tuple[str, ...]:
-    """Return the first ``MAX_FAULTS`` faults, and the number of further faults as one more text."""
     remainder = [f"and {len(faults) - MAX_FAULTS} more such steps"] if len(faults) > MAX_FAULTS else []
     return (*faults[:MAX_FAULTS], *remainder)
 
 
 def _quote(text: str) -> str:
-    """Return text from a file for use in a message: quoted, escaped and shortened."""
     return clip(repr(text.rstrip("\r")), QUOTE_CHARACTERS)

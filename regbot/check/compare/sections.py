@@ -1,8 +1,7 @@
 """The throughput section of compared files.
 
 Paired files are judged by the same test as the sessions of a check. Unpaired files decide, by Welch's interval, only if
-they show that all runs are of one session. Otherwise a difference between the sessions looks like a difference between
-the commits, and the section says what would decide. The field ``by`` says what was compared: "pairs" or "runs".
+they show that all runs are of one session: otherwise a difference between sessions looks like one between commits.
 """
 
 import math
@@ -68,9 +67,8 @@ Ratios = dict[str, list[float]]
 
 
 def paired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Throughput, list[str]]:
-    """Return the throughput section of pairs, and warnings. A pair has the i-th file of each arm, in session order.
-
-    ``given_sd`` is the standard deviation of a pair's log-ratio that the user gave with --noise; None if not given.
+    """Return the section of pairs (the i-th files of both arms), and warnings. ``given_sd`` is the standard deviation
+    of a pair's log-ratio that the user gave with --noise.
     """
     ratios: Ratios = {name: [] for name in SUMMARIES}
     for base_file, head_file in zip(base, head, strict=True):
@@ -115,7 +113,6 @@ def _too_few_pairs(base: Files, head: Files, ratios: Ratios) -> Throughput:
 
 
 def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest, is_noise_known: bool) -> Throughput:
-    """Return the section of the tested pairs. ``base`` and ``head`` are the files that the last look used."""
     fields: dict[str, Any] = {"by": "pairs", "pairs": test.pairs, "unused_pairs": test.unused}
     if unsteady_reasons := find_unsteady(base, head):
         estimates = {name: percent(interval.estimate) for name, (_, interval) in test.tests.items()}
@@ -152,7 +149,6 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
 
 
 def _pair_count_sentences(test: SequentialTest) -> Iterator[str]:
-    """Yield which pairs were not used, and how many the next look of an undecided test needs."""
     if test.unused:
         cause = f"the first {test.pairs} decided"
         if test.decision == "undecided":
@@ -167,10 +163,9 @@ def _pair_count_sentences(test: SequentialTest) -> Iterator[str]:
 
 
 def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Throughput, list[str]]:
-    """Return the throughput section of unpaired runs, and warnings.
+    """Return the section of unpaired runs, and warnings. The test has the error rate of one look, so it is valid once.
 
-    The test has the error rate of one look, so it is valid once. Testing again after adding files would be a second
-    look. ``given_sd`` is the noise of --noise. It is not used: runs that belong to pairs are judged by --paired.
+    ``given_sd`` is not used: runs that belong to pairs are judged by --paired.
     """
     base_summaries, head_summaries = ([file.summaries() for file in files] for files in (base, head))
     values = {
@@ -215,7 +210,6 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
 
 
 def _describe_session(session: CommonSession) -> str:
-    """Return the evidence that all runs are of one session."""
     start, end = (datetime.fromtimestamp(moment, UTC) for moment in (session.start_s, session.end_s))
     return (
         f"the records show one session: all runs on {', '.join(session.hosts)} from {start:%Y-%m-%d %H:%M} to "
@@ -224,7 +218,6 @@ def _describe_session(session: CommonSession) -> str:
 
 
 def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:
-    """Yield the explanation. A change has a sentence for each summary (median, mean) that shows it."""
     if decision in ("regressed", "improved"):
         word, side = ("slower", "above +") if decision == "regressed" else ("faster", "below -")
         for name, (test_decision, interval) in tests.items():
@@ -248,7 +241,6 @@ def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:
 
 
 def _estimate_sentences(estimates: Mapping[str, float]) -> Iterator[str]:
-    """Yield the estimates of too few runs in percent, and a remark if one is far outside the usual noise."""
     yield ", ".join(f"{name} step time {value:+.2f}%" for name, value in estimates.items())
     largest = max(estimates.values(), key=abs)
     if abs(largest) > UNUSUAL_PCT:
@@ -259,24 +251,19 @@ def _estimate_sentences(estimates: Mapping[str, float]) -> Iterator[str]:
 
 
 def _pairs_advice(estimates: Mapping[str, float], command: str) -> str:
-    """Return how many pairs would prove a difference as large as the estimate on a quiet, a typical and a noisy node.
+    """Return how many pairs would prove a difference as large as the estimate, but at least the threshold for PASS.
 
-    If the estimate is below the threshold for PASS, the threshold takes its place. ``estimates`` are percentages, by
-    summary (median, mean). ``command`` are the words between how to run and the numbers of pairs.
+    ``estimates`` are percentages. ``command`` are the words between how to run and the numbers of pairs.
     """
-    # On the log scale, a speed-up counts like a slowdown by the same factor.
+    # On the log scale, a speed-up counts like a slowdown by the same factor. Few runs support no more digits.
     largest = max(abs(math.log1p(value / 100)) for value in estimates.values())
-    # Round to whole percents, because so few runs do not support more digits.
     pct = max(round(percent(largest)), round(SETTINGS.threshold_pct))
+    target = f"{'or rule out ' if pct == round(SETTINGS.threshold_pct) else ''}a difference of {pct}%"
     if pct > UNUSUAL_PCT:
         target = "a difference like this"
-    else:
-        target = f"{'or rule out ' if pct == round(SETTINGS.threshold_pct) else ''}a difference of {pct}%"
     thresholds = Thresholds(delta=math.log1p(pct / 100), eps=THRESHOLDS.eps)
     needed = [pairs_needed(noise_pct / 100, ALPHA, thresholds) for noise_pct in PAIR_NOISE_PCT]
-    quiet, typical, noisy = (
-        f"{number}" if number is not None and number <= LOOKS[-1] else f"more than {LOOKS[-1]}" for number in needed
-    )
+    quiet, typical, noisy = (f"{n}" if n is not None and n <= LOOKS[-1] else f"more than {LOOKS[-1]}" for n in needed)
     quiet_pct, typical_pct, noisy_pct = PAIR_NOISE_PCT
     return (
         f"to prove {target}, run base and head in turn on one node{command} {quiet} pairs on a quiet node "
@@ -286,10 +273,8 @@ def _pairs_advice(estimates: Mapping[str, float], command: str) -> str:
 
 
 def _correct_known_noise(known_sd: float, base: Files, head: Files) -> tuple[float, list[str]]:
-    """Return the standard deviation of a pair's log-ratio to judge few pairs with, and warnings.
-
-    It is ``known_sd``, unless the noise of the steps inside the runs contradicts it. That noise is a lower bound,
-    because launches also differ as a whole.
+    """Return the standard deviation of a pair's log-ratio to judge few pairs with, and warnings: ``known_sd``, unless
+    the noise of the steps inside the runs, which is a lower bound, contradicts it.
     """
     base_variance, head_variance = (
         math.fsum(run_standard_error(file.kept_s) ** 2 for file in arm) / len(arm) for arm in (base, head)
@@ -326,7 +311,6 @@ def _decided_section(
     ratios: Mapping[str, Sequence[float]],
     **fields: Any,
 ) -> Throughput:
-    """Return the section of a comparison with intervals. ``alpha`` is the error of one interval."""
     records = [primary_test(name, result, interval, ratios.get(name, [])) for name, (result, interval) in tests.items()]
     _, median_interval = tests["median"]
     fields |= {
@@ -342,7 +326,6 @@ def _decided_section(
 def _section(
     decision: Decision, estimate_pct: float, reasons: Sequence[str], base: Files, head: Files, **fields: Any
 ) -> Throughput:
-    """Return a section with the step times and warm-ups of both arms. ``estimate_pct`` is that of the median."""
     base_step_s, head_step_s = (median(median(file.kept_s) for file in files) for files in (base, head))
     return Throughput(
         status=STATUS[decision],
@@ -358,7 +341,7 @@ def _section(
 
 
 def withhold_pass(section: Throughput, omissions: Sequence[str]) -> Throughput:
-    """Turn a PASS into INCONCLUSIVE because files are incomplete. ``omissions`` has a sentence for each omission."""
+    """Turn a PASS into INCONCLUSIVE because files are incomplete."""
     reasons = [
         *(f"no PASS: {omission}" for omission in omissions),
         "the missing part may contain a slowdown: give one whole run per file, or leave those steps out with --skip N",

@@ -1,9 +1,7 @@
 """Choice of the steps to compare: those of the steady state, and the same steps in both arms.
 
-The step time changes while a run warms up and while the node gets hot. These effects cancel between files only if
-all files contain the same part of these effects. So both runs of a pair leave out the longer warm-up of the two, and
-unpaired files leave out the longest warm-up of all files. A file that never settles is kept, because dropping single
-runs would bias the result.
+Warm-up of run and node cancels only if all files leave out the same part. A file that never settles is kept, because
+dropping single runs would bias the result.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,11 +19,9 @@ Files = Sequence[StepFile]
 
 
 def align_steps(base: Files, head: Files, paired: bool) -> tuple[list[StepFile], list[StepFile]]:
-    """Return the files with the cuts that the comparison uses.
+    """Return the files with common cuts: the larger one of each pair, or the largest of all unpaired files.
 
-    Both files of a pair get the larger of their two cuts. All unpaired files get the largest cut of any file. In two
-    cases, all unpaired files keep their own cuts: if the user gave the cuts, or if the largest cut would leave too few
-    steps of a file.
+    Unpaired files keep their own cuts if the user gave them, or if the largest cut leaves too few steps of a file.
     """
     if paired:
         cuts = [max(base_file.cut, head_file.cut) for base_file, head_file in zip(base, head, strict=True)]
@@ -41,13 +37,11 @@ def align_steps(base: Files, head: Files, paired: bool) -> tuple[list[StepFile],
 
 
 def _is_too_short_for(cut: int, file: StepFile) -> bool:
-    """Return whether ``cut`` would take counted steps from the file and leave fewer than ``FEW_STEPS``."""
     remaining = len(file.step_s) - cut
     return remaining < len(file.kept_s) and remaining < FEW_STEPS
 
 
 def describe_left_out(files: Files) -> str:
-    """Return a sentence that says which steps do not count, and why."""
     cuts = {file.cut for file in files}
     # A value of a log may be the mean of several steps. The cut then counts values.
     unit = "steps" if all(file.log is None or file.log.steps_per_value == 1 for file in files) else "logged values"
@@ -60,16 +54,13 @@ def describe_left_out(files: Files) -> str:
 
 
 def median_warm_up(files: Files) -> float | None:
-    """Return the median warm-up length of the files, in steps; None if it is known for no file."""
     steps = [file.steady.warmup_steps for file in files if file.steady and file.steady.warmup_steps is not None]
     return float(median(steps)) if steps else None
 
 
 def find_unsteady(base: Files, head: Files) -> list[str]:
-    """Return why the arms have no comparable step time; [] if they have a comparable step time.
-
-    With fewer than four files per arm, the share of unsteady files is not reliable, so unsteady files only cause a
-    warning. Unsteady runs on a CPU also only cause a warning, because other work makes their step times wander.
+    """Return why the arms have no comparable step time; [] if they have one, or if fewer than four files per arm show
+    too little.
     """
     if min(len(base), len(head)) < MIN_RUNS:
         return []
@@ -77,10 +68,7 @@ def find_unsteady(base: Files, head: Files) -> list[str]:
 
 
 def _is_unsteady(file: StepFile) -> bool:
-    """Return whether the run has no steady state. A run on a CPU and a run with a cut by --skip are never unsteady.
-
-    ``file.steady`` is what was detected, None with --skip. Its field ``steady`` is True if there is a steady state.
-    """
+    """Runs on a CPU are never unsteady, because other work makes their step times wander."""
     is_on_cpu = file.run is not None and file.run.node is not None and not file.run.node.gpus
     return file.steady is not None and not file.steady.steady and not is_on_cpu
 

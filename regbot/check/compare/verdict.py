@@ -1,8 +1,4 @@
-"""The verdict on files of step times, with one workload, ``files``: did throughput change?
-
-Paired files are judged by the same test as the sessions of a check. The difference of unpaired files includes the
-effects of nodes and sessions, so they decide only if they show that all runs are of one session.
-"""
+"""The verdict on files of step times, with one workload, ``files``: did throughput change?"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,16 +12,12 @@ from regbot.check.compare.sections import paired_section, unpaired_section, with
 from regbot.check.compare.steady_cut import align_steps, describe_left_out
 from regbot.records.config import ConfigError
 from regbot.records.run import Arm
-from regbot.records.text.clip import clip_message
+from regbot.records.text.clip import clip, clip_message
 from regbot.records.text.printable import printable
 from regbot.records.verdict import Throughput, Validity, Verdict, WorkloadVerdict, compute_overall_status
 
 WORKLOAD = "files"
 """Name of the one workload in the verdict."""
-
-REVISION_CHARACTERS = 500
-"""Longer lists of file names are cut to ``CUT_REVISION_CHARACTERS``."""
-CUT_REVISION_CHARACTERS = 460
 
 NO_COMMIT = "0" * 40
 """Stands for the commit and the tree of an arm, because files have neither."""
@@ -50,20 +42,12 @@ class ComparisonOptions:
 
 
 def compare(options: ComparisonOptions) -> Verdict:
-    """Compare the files and return the verdict.
-
-    Raises ConfigError for wrong options, RecordError for an unreadable file.
-    """
+    """Raises ConfigError for wrong options, RecordError for an unreadable file."""
     _check_options(options)
     base, head = (
         [read_steps(path, options.skip, options.tokens_per_step) for path in paths]
         for paths in (options.base, options.head)
     )
-    has_torchtitan_log = any(file.log and file.log.format == "torchtitan" for file in (*base, *head))
-    if options.tokens_per_step is not None and not has_torchtitan_log:
-        raise ConfigError(
-            "--tokens-per-step is for step lines of torchtitan, but no file has them", "leave out --tokens-per-step"
-        )
     all_faults = list(faults(base, head, options.paired))
     section_warnings: list[str] = []
     if all_faults:
@@ -91,7 +75,6 @@ def compare(options: ComparisonOptions) -> Verdict:
 def _throughput_section(
     base: Sequence[StepFile], head: Sequence[StepFile], options: ComparisonOptions
 ) -> tuple[Throughput, list[str]]:
-    """Return the throughput section of files that can be compared, and warnings."""
     given_sd = None if options.noise_pct is None else options.noise_pct / 100
     make_section = paired_section if options.paired else unpaired_section
     section, section_warnings = make_section(base, head, given_sd)
@@ -105,7 +88,6 @@ def _throughput_section(
 
 
 def _check_options(options: ComparisonOptions) -> None:
-    """Raise ConfigError if options are out of range, exclude each other, or name a file twice."""
     if not options.base or not options.head:
         raise ConfigError("both arms need a file: --base FILE... --head FILE...")
     if options.paired and len(options.base) != len(options.head):
@@ -122,21 +104,15 @@ def _check_options(options: ComparisonOptions) -> None:
         raise ConfigError(
             f"--tokens-per-step {options.tokens_per_step:g}: must be above 0", "give the tokens of one step on one rank"
         )
-    given_paths: dict[Path, Path] = {}  # resolved path -> path as given
+    given_paths: set[Path] = set()
     for path in (*options.base, *options.head):
-        resolved = path.resolve()
-        if resolved in given_paths:
-            earlier_path = given_paths[resolved]
-            alias = f" (also as {printable(str(earlier_path))})" if earlier_path != path else ""
+        if path.resolve() in given_paths:
             raise ConfigError(
-                f"{printable(str(path))}: is given twice{alias}", "one file is one run, and each run counts once"
+                f"{printable(str(path))}: is given twice", "one file is one run, and each run counts once"
             )
-        given_paths[resolved] = path
+        given_paths.add(path.resolve())
 
 
 def _arm(name: Literal["base", "head"], paths: Sequence[Path]) -> Arm:
-    """Build an arm without a commit. Its revision is the list of file names."""
-    revision = ", ".join(printable(str(path)) for path in paths)
-    if len(revision) > REVISION_CHARACTERS:
-        revision = f"{revision[:CUT_REVISION_CHARACTERS]} ... ({len(paths)} files)"
+    revision = clip(", ".join(printable(str(path)) for path in paths), 500)
     return Arm(name=name, revision=revision, commit=NO_COMMIT, tree=NO_COMMIT)

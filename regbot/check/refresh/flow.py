@@ -1,7 +1,6 @@
 """Run a refresh from start to end: measure every workload, judge its session of this night, store the session, and
 propose the new references as a branch or a file."""
 
-import math
 import secrets
 import tempfile
 from collections.abc import Sequence
@@ -25,9 +24,7 @@ from regbot.check.refresh.context import (
     open_refresh_engine,
 )
 from regbot.check.refresh.night import NightHistory, NightLimits, judge_night
-from regbot.check.refresh.proposal import build_proposal
-from regbot.check.refresh.store_changes import store_files, timed_sessions
-from regbot.check.refresh.storing import store_night
+from regbot.check.refresh.storing import build_proposal, store_files, store_night, timed_sessions
 from regbot.check.refresh.text import commit_message, proposal_text
 from regbot.check.sessions.worktrees import folder_name
 from regbot.engines import Engine
@@ -172,10 +169,6 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
     acceptance = None
     if options.accept_pct is not None:  # ``options.who`` accepts a slowdown of up to this many percent
         acceptance = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
-    run_verdicts = verdict.throughput.runs if verdict.throughput is not None else []
-    # A level is the natural logarithm of a run's median step time. Base is the anchor's commit.
-    # ``pair`` is None for a run that is in no valid pair.
-    anchor_levels = [math.log(run.median_s) for run in run_verdicts if run.arm == "base" and run.pair and run.median_s]
     night = judge_night(
         verdict=verdict,
         variant=task.variant.name,
@@ -184,7 +177,6 @@ def _measure(setup: RefreshSetup, task: Task) -> MeasuredNight:
         history=history,
         limits=limits,
         accepted=acceptance,
-        anchor_levels=anchor_levels,
     )
     return MeasuredNight(
         task=task,
@@ -255,10 +247,6 @@ def _load_history(
     ]
     # ``against`` is the comparison with the anchor; None if the session did not measure the anchor beside main.
     comparisons = [baseline.against for baseline in same_environment if baseline.against is not None]
-    previous_sessions: list[Baseline] = []
-    changes: list[str] = []
-    if environment is not None and not same_environment:  # the first night in this environment
-        previous_sessions, changes = _previous_environment(stored, environment, anchor_commit)
     timed_runs = checked.session.timed_runs(task.entry)
     comparable_calibrations = [
         calibration
@@ -270,8 +258,6 @@ def _load_history(
         nights=[comparison for comparison in comparisons if comparison.commit == anchor_commit],
         pair_sd=noise.sd_pct / 100 if noise is not None else None,
         monitors=setup.monitors,
-        earlier_sessions=previous_sessions,
-        environment_changes=changes,
     )
 
 
@@ -295,29 +281,6 @@ def _has_same_settings(calibration: Calibration, checked: CheckResult, runs: Seq
     """
     plan = next(plan for plan in checked.session.header.timed if plan.entry == runs[-1].workload)
     return any(run.timing is not None and has_same_terms(calibration, plan, run.timing.clock) for run in runs)
-
-
-def _previous_environment(
-    stored: Sequence[Baseline], environment: EnvironmentKey, anchor_commit: str
-) -> tuple[list[Baseline], list[str]]:
-    """Return the sessions of the anchor's commit in the previous environment, and how the two environments differ.
-
-    To find the previous environment, take the sessions of the anchor's commit that ran in another environment than
-    ``environment``. The newest of them ran in the previous environment. If there is no such session, both lists are
-    empty. ``stored`` is sorted, oldest first.
-    """
-    of_anchor = [baseline for baseline in stored if baseline.commit == anchor_commit]
-    previous = [baseline for baseline in of_anchor if baseline.environment != environment]
-    if not previous:
-        return [], []
-    previous_environment = previous[-1].environment
-    previous_fields, current_fields = previous_environment.model_dump(), environment.model_dump()
-    differing = [name for name in previous_fields if previous_fields[name] != current_fields[name]]
-    changes = [
-        f"{name}: {previous_fields[name] or 'unknown'} before, {current_fields[name] or 'unknown'} now"
-        for name in differing
-    ]
-    return [baseline for baseline in previous if baseline.environment == previous_environment], changes
 
 
 def _with_storing_result(measured: MeasuredNight, not_stored: str) -> MeasuredNight:

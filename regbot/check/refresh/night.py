@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from regbot.judge.estimates import percent
-from regbot.records.baseline import Acceptance, AnchorComparison, Baseline
+from regbot.records.baseline import Acceptance, AnchorComparison
 from regbot.records.refresh import Drift, IntervalEstimate, WorkloadRefresh
 from regbot.records.text.clip import clip_message
 from regbot.records.verdict import Status, WorkloadVerdict
 from regbot.stats.drift import Creep, budget_interval, cusum
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, Interval, Thresholds, sequential_test
-from regbot.stats.prediction import SESSION_RUNS, PredictionInterval, prediction_interval, session_level
 
 MIN_PAIR_SD = 1e-4
 """Lower limit for the standard deviation of a pair's log-ratio, because the monitor divides by the standard deviation.
@@ -53,9 +52,6 @@ class NightHistory:
     pair_sd: float | None
     """Standard deviation of a pair's log-ratio, from calibrations; None if unknown."""
     monitors: int = 1
-    earlier_sessions: Sequence[Baseline] = ()
-    """Sessions of the anchor's commit in the previous environment; empty if the environment is not new."""
-    environment_changes: Sequence[str] = ()
 
 
 class _Objection(NamedTuple):
@@ -74,7 +70,6 @@ def judge_night(
     limits: NightLimits,
     *,
     accepted: Acceptance | None = None,
-    anchor_levels: Sequence[float] = (),
 ) -> WorkloadRefresh:
     """Decide whether tonight's session joins the rolling reference (series ``rolling``) or is held back (series
     ``held``). Without a valid measurement it gets no series.
@@ -91,7 +86,6 @@ def judge_night(
     creep_by_summary = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
     nearest_to_alarm = max(creep_by_summary.values(), key=lambda creep: creep.value / creep.limit)
     recent_interval = budget_interval(_night_means(nights, "median"))
-    step_time_shift = _environment_shift(history.earlier_sessions, anchor_levels)
     objections = _find_objections(verdict, creep_by_summary, recent_interval, limits)
     has_too_few_pairs = _count_pairs(tonight) < LOOKS[0]  # the number of pairs of the first look
     if has_too_few_pairs:
@@ -119,8 +113,6 @@ def judge_night(
         since_anchor=_to_estimate(recent_interval),
         budget_pct=limits.budget_pct,
         drift=_to_drift(nearest_to_alarm),
-        environment_shift=_to_estimate(step_time_shift),
-        environment_changes=list(history.environment_changes),
         sharding=verdict.sharding.status if verdict.sharding is not None else None,
         series="held" if is_withheld else "rolling",
         accepted=accepted if is_accepted else None,
@@ -246,30 +238,11 @@ def _required_acceptance(night_pct: float | None, recent: Interval | None) -> fl
     return max(night_pct or 0.0, recent_pct)
 
 
-def _environment_shift(
-    earlier_sessions: Sequence[Baseline], anchor_levels: Sequence[float]
-) -> PredictionInterval | None:
-    """Return how much the step time of the anchor's commit changed from the previous environment to the present one.
-
-    The result is a log-ratio with its prediction interval. Earlier sessions with fewer than SESSION_RUNS runs are left
-    out. Return None if fewer than two sessions remain, or if the anchor's commit has fewer than SESSION_RUNS runs
-    tonight.
-    """
-    earlier_levels = [
-        session_level([run.log_median for run in baseline.runs])
-        for baseline in earlier_sessions
-        if len(baseline.runs) >= SESSION_RUNS
-    ]
-    if len(earlier_levels) < 2 or len(anchor_levels) < SESSION_RUNS:
-        return None
-    return prediction_interval(earlier_levels, session_level(anchor_levels))
-
-
 def _count_pairs(night: AnchorComparison) -> int:
     return len(night.log_ratios.get("median", []))
 
 
-def _to_estimate(interval: Interval | PredictionInterval | None) -> IntervalEstimate | None:
+def _to_estimate(interval: Interval | None) -> IntervalEstimate | None:
     """Convert an interval of log-ratios to percent."""
     if interval is None:
         return None

@@ -1,15 +1,23 @@
-"""Store the results of one night: the session of main, the session of the anchor's commit, and a new anchor."""
+"""Store the results of one night, and put what was stored into the record of a proposal.
 
+A ``Baseline`` is one stored session.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from pathlib import PurePosixPath
 
+from regbot import __version__
 from regbot.baselines import Intake, Store
 from regbot.baselines.intake import distil
-from regbot.baselines.store import BaselineError
+from regbot.baselines.names import ANCHOR, LEDGERS, class_folder
+from regbot.baselines.store import ATTRIBUTES, BaselineError
 from regbot.check.refresh.context import MeasuredNight, RefreshOptions
-from regbot.check.refresh.store_changes import remove_withheld_copies
 from regbot.check.sessions.worktrees import folder_name
-from regbot.records.baseline import Anchor, MoveEvidence, format_time
+from regbot.records.baseline import Anchor, Baseline, MoveEvidence, format_time
+from regbot.records.proposal import Proposal
+from regbot.records.refresh import RefreshReport
 from regbot.records.run import Arm
 
 MAX_ERROR_CHARACTERS = 3500
@@ -97,3 +105,60 @@ def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, no
         evidence=evidence,
         accepted=night.accepted,
     )
+
+
+def build_proposal(store: Store, report: RefreshReport, written: Iterable[PurePosixPath], now: datetime) -> Proposal:
+    """Build the proposal from the report and from the records in ``written``, the new and changed files of the store.
+
+    ``now`` is the time of the proposal. Raises BaselineError.
+    """
+    # ``.gitattributes`` is no record.
+    record_paths = [path for path in written if path != PurePosixPath(ATTRIBUTES)]
+    ledger_paths = [path for path in record_paths if path.parts[0] == LEDGERS]
+    anchor_paths = [path for path in record_paths if path.name == ANCHOR]
+    session_paths = [path for path in record_paths if path not in ledger_paths and path not in anchor_paths]
+    return Proposal(
+        regbot=__version__,
+        created=format_time(now),
+        refreshed=report,
+        sessions=[store.session(path) for path in session_paths],
+        # The file of a ledger is named after its digest.
+        ledgers=[store.ledger(path.stem) for path in ledger_paths],
+        anchors=[store.read_anchor(path) for path in anchor_paths],
+    )
+
+
+def timed_sessions(store: Store, folder: PurePosixPath) -> list[Baseline]:
+    """Load all timed sessions of a workload on a node class, oldest first. ``folder`` is the folder of the workload and
+    node class. Raises BaselineError."""
+    return [session for session in store.read_sessions(folder).values() if session.tier == "timed"]
+
+
+def remove_withheld_copies(store: Store, accepted: Sequence[Baseline]) -> None:
+    """Remove the stored copies of ``accepted`` sessions that were held back (series ``held``).
+
+    The same session may be stored only once. The caller then stores the accepted sessions in the rolling reference.
+    """
+    session_ids = {baseline.session for baseline in accepted}
+    for baseline in accepted:
+        folder = class_folder(baseline.workload, baseline.variant, baseline.node_class)
+        for path, stored in store.read_sessions(folder).items():
+            if stored.session in session_ids and stored.series == "held":
+                store.remove(path)
+
+
+def store_files(store: Store) -> dict[PurePosixPath, bytes]:
+    """Return the files of the store that a repository would track: their content by their path relative to the store.
+
+    Only anchors and the git attributes can change. All other files never change once they are stored. They are not
+    read, and their value is ``b""``.
+    """
+    if not store.root.is_dir():
+        return {}
+    files = {}
+    for path in sorted(store.root.rglob("*")):
+        relative_path = PurePosixPath(path.relative_to(store.root))
+        is_hidden = any(part.startswith(".") and part != ATTRIBUTES for part in relative_path.parts)
+        if path.is_file() and not is_hidden:
+            files[relative_path] = path.read_bytes() if path.name in (ANCHOR, ATTRIBUTES) else b""
+    return files

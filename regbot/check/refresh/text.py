@@ -85,32 +85,15 @@ def _fit_lines(lines: Iterable[str], max_characters: int, noun: str) -> list[str
 
 
 def refresh_page(report: RefreshReport, file: str = "") -> str:
-    """Return the report for a terminal. ``file`` is the name of the file with the proposal; '' if there is none."""
-    lines = [f"{report.status}  main {short_commit(report.commit)}"]
-    for night in report.workloads:
-        lines += [
-            "",
-            f"{night.name}  {night.variant}  {night.status}: {describe_outcome(night)}",
-            f"  anchor         {short_commit(night.anchor) if night.anchor else 'none before this night'}",
-        ]
-        if night.tonight is not None:
-            lines.append(f"  tonight        {_estimate_text(night.tonight)} in {night.pairs} pairs")
-        if night.since_anchor is not None:
-            lines.append(f"  since anchor   {_estimate_text(night.since_anchor)}, budget {night.budget_pct:g}%")
-        if night.drift is not None:
-            lines.append(f"  creep          {_drift_text(night.drift)}")
-        if night.environment_shift is not None:
-            lines.append(f"  environment    {_estimate_text(night.environment_shift)} measured on the anchor's commit")
-        lines += [f"  {printable(change)}" for change in night.environment_changes]
-        lines += [f"  - {printable(reason)}" for reason in night.reasons]
-    lines += [f"warning: {printable(warning)}" for warning in report.warnings]
+    """Return the report for a terminal: the text of the pull request, and where it was proposed. ``file`` is the name
+    of the file with the proposal; '' if there is none."""
     if report.branch is not None:
-        lines += ["", f"proposed as {report.branch} ({short_commit(report.proposal) if report.proposal else ''})"]
-    elif report.files and file:
-        lines += ["", f"proposed in {file}"]
-    elif not report.files:
-        lines += ["", "nothing to propose"]
-    return "\n".join(lines)
+        place = f"proposed as {report.branch} ({short_commit(report.proposal) if report.proposal else ''})"
+    elif report.files:
+        place = f"proposed in {file}" if file else "stored"
+    else:
+        place = "nothing to propose"
+    return f"{report.status}\n\n{proposal_text(report)}\n{place}"
 
 
 def describe_outcome(night: WorkloadRefresh) -> str:
@@ -146,14 +129,6 @@ def _section(night: WorkloadRefresh) -> Iterator[str]:
     yield f"{anchor}, {night.pairs} pairs, variant {code(night.variant)}"
     yield ""
     yield from (f"- {prose(reason)}" for reason in night.reasons[:MAX_REASONS])
-    if night.environment_changes:
-        changes = [prose(change, 300) for change in night.environment_changes[:MAX_REASONS]]
-        yield f"- the environment changed: {'; '.join(changes)}"
-    if night.environment_shift is not None:
-        yield (
-            f"- the environment changed the step time of the anchor's commit by "
-            f"{_estimate_text(night.environment_shift)}; the table shows the effect of the code alone"
-        )
     slowdowns_pct = [slowdown.estimate_pct for slowdown in (night.tonight, night.since_anchor) if slowdown is not None]
     if night.series == "held" and night.status == "FAIL" and slowdowns_pct:
         # An acceptance must cover the larger estimate, so round it up to one decimal place.

@@ -1,13 +1,8 @@
 """Pool of earlier sessions of the same code. A new session adds pairs to the pool instead of starting a new test.
 
-Without the pool, a check could be repeated until it passes by chance. A commit that changes only comments, docstrings
-or documentation uses the pool of the commit before it. Otherwise authors could push more of these commits until a check
-passes by chance.
-
-The pool is in the cache folder of the repository, so that two repositories with equal trees do not share a pool. It has
-one file per base tree, behaviour of head, configuration, node class, environment and version of regbot's own model. The
-file has pairs, or runs of head alone if the gate is ``stored``. Code that runs as the same user can delete or change
-the cache. Isolation is the engine's job; this module does not protect the cache.
+Without the pool, a check, or commits that change only comments, could be repeated until one passes by chance. The pool
+is in the cache folder of the repository, which code that runs as the same user can change: isolation is the engine's
+job.
 """
 
 import hashlib
@@ -30,11 +25,11 @@ FOLDER = "timed"
 def pool_file(
     repository_cache: Path, header: SessionHeader, plan: TimedPlan, traced: Sequence[Run], node_kind: Sequence[str]
 ) -> Path:
-    """Return the pool file for the code of both arms. Its name is a digest of everything that two sessions must have in
-    common before their runs may be judged together.
+    """Return the pool file. Its name is a digest of everything that two sessions must have in common before their runs
+    may be judged together.
 
-    ``traced`` are the static runs of the workload, from which the environment is known; a command has no static runs.
-    ``node_kind`` has values that identify the kind of the nodes, such as the node class.
+    ``traced`` are the static runs of the workload, which show the environment. ``node_kind`` identifies the kind of
+    node.
     """
     # "compiled": the trace was refused, because code of the step is compiled.
     runs_with_environment = [run for run in traced if run.outcome == "ok" or run.refusal == "compiled"]
@@ -55,11 +50,10 @@ def pool_file(
 
 
 def load_pooled_runs(file: Path) -> list[Run]:
-    """Return the pooled runs of earlier sessions; [] if there are none. The field ``joined`` of each run is set to the
-    digest of the session that it comes from.
+    """Return the pooled runs of earlier sessions, marked by the digest of their session; [] if there are none.
 
-    A file is ignored if it is unreadable, or if its step times contradict the clocks of its runs. Ignoring the file is
-    safe, because anybody who can write the cache can also delete it.
+    An unreadable file, or one whose step times contradict its clocks, is ignored. That is safe, because anybody who can
+    write the cache can also delete it.
     """
     try:
         session = read_session(file)
@@ -72,10 +66,8 @@ def load_pooled_runs(file: Path) -> list[Run]:
 
 
 def save_pool(file: Path, header: SessionHeader, runs: Sequence[Run]) -> None:
-    """Save the valid pairs and the complete runs of head alone of a workload, pooled runs included.
-    ``runs`` are the timed runs of the workload. Raises OSError.
-
-    Failed runs are not saved, because a failure on one day must not count against the trees forever.
+    """Save the valid pairs and the complete runs of head alone among ``runs``, the timed runs of a workload. A failure
+    on one day must not count against the trees forever. Raises OSError.
     """
     valid_pairs = pair_up(runs).valid
     paired_ids = {id(pair.base) for pair in valid_pairs} | {id(pair.head) for pair in valid_pairs}

@@ -1,7 +1,6 @@
-"""Log of a measurement: a header, then one line per record. A record is appended when its run ends.
+"""Log of a measurement: a header, then one line per record, appended when its run ends.
 
-If the process is killed, at most the current record is lost, and the next process resumes the log. This module does not
-know what a record means: callers decide what to measure next.
+If the process is killed, at most the current record is lost, and the next process resumes the log.
 """
 
 import errno
@@ -79,10 +78,7 @@ class RunLog(Generic[C]):
             raise RecordError(message, advice) from error
 
     def resume(self, planned: Record) -> C | None:
-        """Return the content of the log, without an incomplete last line; None if no line is left.
-
-        Raises RecordError if the log cannot be read or its header does not match ``planned``.
-        """
+        """Return the content of the log, without a torn last line; None if no line is left. Raises RecordError."""
         if not self.path.exists():
             return None
         drop_torn_line(self.path)
@@ -100,9 +96,7 @@ class RunLog(Generic[C]):
         return content
 
     def create(self, header: Record, records: Iterable[Record] = ()) -> None:
-        """Begin a new log. An earlier log may contain hours of runs, so it is not deleted but renamed to
-        ``*.previous.jsonl``.
-        """
+        """Begin a new log. An earlier log may contain hours of runs, so it becomes ``*.previous.jsonl``."""
         self.remove_results()
         with self.writing():
             if self.path.exists() and self.path.stat().st_size:
@@ -117,6 +111,5 @@ class RunLog(Generic[C]):
             append_line(self.path, record)
 
     def remove_results(self) -> None:
-        """Remove results of an earlier log, so that nobody mistakes them for results of this log."""
         for name in self.results:
             (self.folder / name).unlink(missing_ok=True)

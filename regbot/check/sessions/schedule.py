@@ -69,8 +69,7 @@ class Slot:
 def next_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None = None) -> Slot | None:
     """Return the run that follows ``runs``, the timed runs of ``plan`` in order; None at the end of the session.
 
-    ``node`` is the node where the run would be launched. A block that was begun on another node begins again if it is
-    incomplete, and counts if it is complete.
+    ``node`` is the node where it would be launched. An incomplete block of another node begins again.
     """
     if header.throughput.gate == "stored":
         # A result of ``judge_by_stored`` means that no more runs of head are needed.
@@ -81,8 +80,7 @@ def next_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node:
 
 
 def _head_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
-    """Return the next run of head alone: slot 0 is the warm launch, the other slots are the runs that count. If a run
-    failed or was on another node, all of them begin again in a second attempt."""
+    """Return the next run of head alone: slot 0 is the warm launch. After a failure or elsewhere all begin again."""
     attempt = max((run.attempt for run in runs), default=1)
     attempt_runs = [run for run in runs if run.attempt == attempt]
     if any(not is_sound(run) for run in attempt_runs) or _is_on_other_node(attempt_runs, node):
@@ -94,11 +92,7 @@ def _head_slot(plan: TimedPlan, runs: Sequence[Run], node: Node | None) -> Slot:
 
 
 def _pair_slot(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan, node: Node | None) -> Slot | None:
-    """Return the next run of a session with pairs; None at the end of the session.
-
-    It is a run of the first block that is not complete, or of the warm launches before that block. The session ends
-    earlier if the pairs of the complete blocks decide, or if a block cannot be completed.
-    """
+    """Return the next run of the first block that is not complete, or of the warm launches before it."""
     session_runs = [run for run in runs if not is_head_only(run) and not run.is_from_earlier_session]
     if any(run.outcome == "refused" for run in session_runs):
         return None
@@ -134,11 +128,10 @@ class _BlockState(NamedTuple):
 
 
 def _block_state(runs: Sequence[Run], block: int, draw: int | None, node: Node | None) -> _BlockState:
-    """Return the state of a block. Block 0 has the warm launches.
+    """Return the state of a block, by its first attempt without a fault. Block 0 has the warm launches.
 
-    The first attempt without a fault decides: the block is complete if all slots have a run, else open. A complete
-    attempt at a block of pairs counts on any node. An incomplete attempt can only continue on its own node, and warm
-    launches only warm their own node. The block fails after too many failed runs, or after too many losses of nodes.
+    A complete attempt at a block of pairs counts on any node. An incomplete attempt can only continue on its own node,
+    and warm launches only warm their own node.
     """
     slots = BLOCK_SLOTS if block else WARM_SLOTS
     block_runs = [run for run in runs if run.position and (run.position.block, run.position.draw) == (block, draw)]
@@ -177,8 +170,7 @@ def block_numbers(runs: Sequence[Run], plan: TimedPlan) -> range:
 
 
 def max_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
-    """Return the number of runs of a session that does not stop early: warm launches, runs of pairs, and the runs of
-    head alone that ``runs`` already has."""
+    """Return the number of runs of a session that does not stop early."""
     head_only_runs = sum(is_head_only(run) for run in runs)
     blocks = len(block_numbers(runs, plan))
     draws = math.ceil(blocks / DRAW_BLOCKS) if plan.fresh_caches else 1  # every draw has warm launches of its own
@@ -186,10 +178,8 @@ def max_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
 
 
 def can_afford_block(runs: Sequence[Run], budget_s: float) -> bool:
-    """Return whether another block fits into ``budget_s`` seconds, after the time that ``runs`` have used.
-
-    Before the first block, the estimate uses the warm launches, which are shorter than other runs. So the first block
-    may exceed the budget.
+    """Return whether another block fits into ``budget_s`` seconds, after the time that ``runs`` have used. The first
+    block may exceed it, because its estimate uses the shorter warm launches.
     """
     spent_s = sum(run.wall_s for run in runs if not run.is_from_earlier_session)
     seconds_of_paired_runs = [run.wall_s for run in runs if run.position is not None and run.position.block]
@@ -211,14 +201,13 @@ def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan
     else:
         estimate = "no pair yet"
     session_runs = [run for run in runs if not run.is_from_earlier_session]
-    seconds_of_paired_runs = [run.wall_s for run in session_runs if run.position is not None and run.position.block]
-    if not seconds_of_paired_runs:
+    seconds = [run.wall_s for run in session_runs if run.position is not None and run.position.block]
+    if not seconds:
         return estimate
     runs_left = max(0, max_runs(runs, plan) - len(session_runs))
-    minutes_left = runs_left * mean(seconds_of_paired_runs) / 60
+    minutes_left = runs_left * mean(seconds) / 60
     if header.budget_min is not None:
-        spent_min = sum(run.wall_s for run in session_runs) / 60
-        minutes_left = min(minutes_left, max(0.0, header.budget_min - spent_min))
+        minutes_left = min(minutes_left, max(0.0, header.budget_min - sum(run.wall_s for run in session_runs) / 60))
     return f"{estimate}, at most {runs_left} runs and {minutes_left:.1f} min more"
 
 

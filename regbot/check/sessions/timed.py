@@ -1,7 +1,4 @@
-"""Timed part of a check. It runs one session after the other and saves each run as it ends.
-
-Each session has a *seat*: the nodes that are reserved for it. If the seat is lost, the session goes on in another one.
-"""
+"""Timed part of a check. Each session has a *seat*: the nodes that are reserved for it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -41,8 +38,8 @@ MAX_SEATS = 5
 def time_arms(timed_tasks: Sequence[TimedTask], setup: RunSetup, *, join: bool) -> None:
     """Time every task whose traces allow and need it, and record the runs.
 
-    The time budget is shared equally between the tasks that are left. With ``join``, the pairs of earlier sessions of
-    the same code are copied into the session first, and its own pairs are stored for later sessions.
+    The tasks that are left share the time budget equally. With ``join``, the pairs of earlier sessions of the same code
+    are copied into the session, and its own pairs are stored for later ones.
     """
     recorder = setup.recorder
     header = recorder.header
@@ -78,11 +75,8 @@ def time_arms(timed_tasks: Sequence[TimedTask], setup: RunSetup, *, join: bool) 
 
 
 def _needs_timing(session: Session, plan: TimedPlan) -> bool:
-    """Return whether a workload must be timed.
-
-    A workload that is never traced (adapter ``command``) is always timed. So is a workload with compiled code, because
-    only a timed run can profile that code. Any other workload needs a valid trace of both arms. It is timed if the arms
-    differ in something that affects speed, or if ``even_if_identical`` is set.
+    """A workload that is never traced (adapter ``command``) is always timed, and so is compiled code, because only a
+    timed run can profile it. Any other workload needs valid traces that differ, or ``even_if_identical``.
     """
     if plan.entry in session.header.untraced:
         return True
@@ -121,11 +115,9 @@ class SessionRunner:
         self._cache_folder = scratch.folder.resolve() / "caches"  # for fresh compiler caches
 
     def run(self, plan: TimedPlan, task: Task, known: Sequence[Run], budget_s: float) -> list[Run]:
-        """Run or continue the session of ``plan``. ``known`` has the runs of the session so far. Return all runs of
-        the session.
+        """Run or continue the session of ``plan``, whose runs so far are ``known``. Return all runs of the session.
 
-        A block begins only if it fits into ``budget_s`` seconds of runs. The runs in ``known`` use up this budget too.
-        Time spent waiting for a seat does not count. A lost seat is replaced; a session has at most MAX_SEATS seats.
+        A block begins only if it fits into ``budget_s`` seconds of runs, ``known`` included. A lost seat is replaced.
         """
         runs = list(known)
         needs = needs_of(task, budget_s / 60 if math.isfinite(budget_s) else None)
@@ -163,8 +155,8 @@ class SessionRunner:
     def _run_in_seat(
         self, seat: Seat, node_check: NodeCheck, plan: TimedPlan, task: Task, runs: list[Run], budget_s: float
     ) -> bool:
-        """Launch runs in ``seat`` and add them to ``runs``. Return True if the session has ended, and False if its
-        nodes were lost, so that it can go on in another seat. The first run in the seat records ``node_check``.
+        """Launch runs in ``seat`` and add them to ``runs``. Return whether the session has ended; False if nodes were
+        lost.
         """
         is_first = True
         while (slot := next_slot(runs, self._header, plan, seat.node)) is not None:
@@ -192,10 +184,7 @@ class SessionRunner:
         return check_nodes(seat, needs, task.workload.python, scratch, self._node_history)
 
     def _record_end(self, task: Task, reason: str, refused_probes: list[NodeProbe], runs: list[Run]) -> None:
-        """Add a run that says why the session ends, with the probes of refused nodes. The session can be resumed.
-
-        The run is put beside the last warm launches: it has block 0, and their draw and attempt.
-        """
+        """Add a run that says why the session ends, beside the last warm launches. The session can be resumed."""
         warm_runs = [run for run in runs if run.position is not None and not run.position.block]
         draw = warm_runs[-1].position.draw if warm_runs and warm_runs[-1].position is not None else None
         attempt = max((run.attempt for run in warm_runs if run.position and run.position.draw == draw), default=1)
@@ -208,8 +197,7 @@ class SessionRunner:
         runs.append(run)
 
     def _run_slot(self, seat: Seat, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, profile_reason: str) -> Run:
-        """Launch the run of ``slot`` and return its record. If there is no worktree, the run counts as crashed.
-        ``profile_reason``: why the steps are profiled; '' if they need not be."""
+        """``profile_reason``: why the steps are profiled; '' if they need not be."""
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
             failed_run = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
@@ -231,11 +219,9 @@ class SessionRunner:
         return with_build_changes(run, tree)
 
     def _fresh_caches(self, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, tree: Worktree) -> dict[str, str]:
-        """Return environment variables that point to the fresh compiler caches of the slot's draw; {} if the session
-        draws no caches.
+        """Return variables that point to the fresh compiler caches of the slot's draw; {} if the session draws none.
 
-        XDG_CACHE_HOME is left out if the present cache folder may have files that the run needs: files of the build, or
-        files of the user in a working tree.
+        XDG_CACHE_HOME is left out where the run may need files in it: of the build, or of the user.
         """
         if slot.position.draw is None:
             return {}
@@ -252,10 +238,8 @@ class SessionRunner:
 
 
 def explain_profile(runs: Sequence[Run], arm: Arm) -> str:
-    """Return why the next run of ``arm`` must profile its steps, even if a step could be counted; '' if it need not.
-
-    A counted and a profiled ledger cannot be compared. So if a run of either arm was profiled, all later runs are
-    profiled.
+    """Return why the next run of ``arm`` must profile its steps: a run of either arm did, and a counted and a profiled
+    ledger cannot be compared. '' if it need not.
     """
     first_profiled = next((run for run in runs if run.profile is not None), None)
     if first_profiled is None or first_profiled.profile is None:
@@ -266,10 +250,9 @@ def explain_profile(runs: Sequence[Run], arm: Arm) -> str:
 
 
 def _describe_slot(slot: Slot) -> str:
-    """Return a phrase for the progress line, such as ``block 2 ABBA, run 3 (head)``."""
     retry = " again" if slot.attempt > 1 else ""
-    if slot.position.order == "head":  # the order of runs of head alone
-        return f"head alone{retry}, {f'run {slot.position.slot}' if slot.position.slot else 'warm'}"
-    if not slot.position.block:
+    is_head_only = slot.position.order == "head"
+    if not slot.position.block and not (is_head_only and slot.position.slot):
         return f"warm {slot.arm}{retry}"
-    return f"block {slot.position.block}{retry} {slot.position.order}, run {slot.position.slot + 1} ({slot.arm})"
+    block = f"block {slot.position.block}{retry} {slot.position.order}"
+    return f"{'head alone' if is_head_only else block}, run {slot.position.slot + 1} ({slot.arm})"

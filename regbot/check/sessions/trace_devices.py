@@ -18,8 +18,7 @@ Launch = Callable[[Path | None], Run]
 class TraceDevices:
     """Chooses one device for all traces of a workload, because ledgers of different devices are never compared.
 
-    A workload begins on a paper GPU if its configuration wants that. If a trace fails there, the workload is *rejected*
-    and later traced as a CPU program, if it has one.
+    If a trace fails on a paper GPU, the workload is *rejected* and later traced as a CPU program, if it has one.
     """
 
     def __init__(self, tasks: Iterable[Task], known: Sequence[Run], libraries: Libraries) -> None:
@@ -48,10 +47,9 @@ class TraceDevices:
         self._kept.add(task.workload_name)
 
     def library(self, task: Task, root: Path, private: Path) -> Path | str:
-        """Return the library that implements the paper GPU, for the torch of ``task`` in the checkout ``root``, or why
-        there is none. Without a library, the workload is rejected unless its device is kept.
-
-        ``private`` is the folder for the library of a torch in the checkout.
+        """Return the paper GPU for the torch of ``task`` in the checkout ``root``, or why there is none: the workload
+        is then rejected unless its device is kept. ``private`` is the folder for the library of a torch in the
+        checkout.
         """
         if reason := self._rejected.get(task.workload_name):
             return reason
@@ -65,11 +63,11 @@ class TraceDevices:
     def trace(
         self, task: Task, checkout: Checkout, private: Path, launch: Launch, *, attempt: int = 1, at_once: bool = False
     ) -> Run | None:
-        """Trace ``task`` in ``checkout`` by ``launch``, on the device of its workload.
+        """Trace ``task`` in ``checkout`` by ``launch``, on the device of its workload. ``private`` is that of
+        ``library``.
 
-        Return None if the workload is to be traced as a CPU program: it is then rejected, and the caller traces all
-        arms again. With ``at_once``, only this trace is launched again, and there is always a run.
-        ``private`` is that of ``library``.
+        Return None if the workload was rejected here, so that the caller must trace all arms again. With ``at_once``,
+        only this trace is launched again, and there is always a run.
         """
         if self.is_on_paper(task):
             library = self.library(task, checkout.root, private)
@@ -88,9 +86,7 @@ class TraceDevices:
         return self._with_warning(launch(None), task)
 
     def drop_rejected(self) -> set[str]:
-        """Switch rejected workloads to CPU programs from now on, if they have one. Return the names of the workloads
-        that were switched.
-        """
+        """Switch rejected workloads to CPU programs, if they have one. Return the names of these workloads."""
         dropped_workloads = self._on_paper & self._rejected.keys() - self._kept
         self._on_paper -= dropped_workloads
         return dropped_workloads

@@ -1,8 +1,4 @@
-"""Static traces of one check: runs a few traces at a time and saves each as it ends.
-
-Both arms of a workload are traced on the same device, a paper GPU if possible. If one arm cannot be traced on a paper
-GPU, both arms are traced as CPU programs, and their runs say why (see ``trace_devices.py``).
-"""
+"""Static traces of one check, a few at a time. Both arms of a workload are traced on one device."""
 
 import sys
 import threading
@@ -29,10 +25,9 @@ Outcomes = dict[tuple[str, str, int], Outcome]
 
 
 def trace_arms(tasks: Sequence[Task], setup: RunSetup, *, parallel: int) -> None:
-    """Trace every task once for each arm, and record the runs. If head fails and base does not, head is traced again.
+    """Trace every task once for each arm, unless an earlier start of this check has done so, and record the runs.
 
-    Traces of an earlier start of this check are not repeated. ``parallel`` is the number of processes that trace at the
-    same time.
+    If head fails and base does not, head is traced again. ``parallel`` is the number of processes at a time.
     """
     header = setup.recorder.header
     jobs = [(arm, task) for task in tasks for arm in (header.base, header.head)]
@@ -71,7 +66,6 @@ class _TraceRunner:
         self._trace_all(repeats, attempt=2, outcomes=outcomes)
 
     def _trace_all(self, jobs: Sequence[Job], attempt: int, outcomes: Outcomes) -> None:
-        """Trace ``jobs`` in parallel and add their outcomes to ``outcomes``."""
         for arm, task in jobs:
             self._trees.worktree(arm, task)  # worktrees are made one after the other, because all use the same clone
         with _pool(self._parallel) as pool:
@@ -80,8 +74,9 @@ class _TraceRunner:
         outcomes |= {(run.arm.name, run.workload, attempt): run.outcome for run in runs}
 
     def _batches(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """Return the batches of jobs. The jobs of a batch share a process. On a paper GPU, a batch has several jobs of
-        one arm and workload, because they share imports and cached shapes. Every other job is a batch of its own."""
+        """The jobs of a batch share a process. On a paper GPU, jobs of one arm and workload share imports and cached
+        shapes.
+        """
         groups: dict[tuple[str, str], list[Job]] = {}
         batches: list[list[Job]] = []
         for arm, task in jobs:
@@ -98,8 +93,7 @@ class _TraceRunner:
         return batches
 
     def _trace_batch(self, batch: Sequence[Job], attempt: int) -> list[Run]:
-        """Trace and save one batch. If a process with several jobs fails, its jobs are traced separately. A workload
-        that will be traced again as a CPU program has no run in the result."""
+        """If a process with several jobs fails, its jobs are traced separately."""
         runs = self._trace_together(batch, attempt) if len(batch) > 1 else []
         traced_workloads = {run.workload for run in runs}
         separate_runs = [
@@ -129,9 +123,7 @@ class _TraceRunner:
         return [self._record(with_build_changes(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
 
     def _trace_one(self, arm: Arm, task: Task, attempt: int) -> Run | None:
-        """Trace and save one job. Return None if its workload fails on a paper GPU and will be traced again as a CPU
-        program.
-        """
+        """Return None if the workload fails on a paper GPU and will be traced again as a CPU program."""
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
             return self._record(bare_run(task, arm, "crashed", tree, attempt), task)
@@ -152,8 +144,7 @@ class _TraceRunner:
         return None if run is None else self._record(run, task)
 
     def _record(self, run: Run, task: Task) -> Run:
-        """Save and return ``run``. If it hung, remember this, so that other traces of the same arm and workload are not
-        started."""
+        """Save and return ``run``. After a hang, other traces of the same arm and workload are not started."""
         with self._lock:
             if run.outcome == "hung":
                 self._hung[run.arm.name, task.workload_name] = task.entry
@@ -179,6 +170,5 @@ def _pool(size: int) -> Iterator[ThreadPoolExecutor]:
 
 
 def _must_repeat_head(task: Task, outcomes: Outcomes) -> bool:
-    """Whether head failed in the first attempt while base ran, and has not been repeated yet."""
     head_failed = outcomes["head", task.entry, 1] in REPEATED_OUTCOMES
     return head_failed and outcomes["base", task.entry, 1] == "ok" and ("head", task.entry, 2) not in outcomes

@@ -24,10 +24,7 @@ class Worktrees:
     """Built worktrees of ``repo`` in its folder of the node's ``cache``. Thread-safe."""
 
     def __init__(self, repo: Path, cache: Path, say: Callable[[str], None], sandbox: Sandbox | None = None) -> None:
-        """``sandbox`` confines the build commands and limits the hosts from which git fetches submodules.
-
-        Raises CheckoutError.
-        """
+        """``sandbox`` confines builds and limits the hosts from which git fetches submodules. Raises CheckoutError."""
         self.repo, self.cache, self._say, self._sandbox = repo, cache, say, sandbox
         self.repository_cache = repository_cache(cache, repo)
         self._builder = confined_builder(sandbox.for_builds) if sandbox is not None else None
@@ -37,10 +34,7 @@ class Worktrees:
         self._lock = threading.Lock()
 
     def open_libraries(self, folder: Path) -> Libraries:
-        """Return the paper GPU libraries for these worktrees.
-
-        ``folder`` gets the output of compilers that fail, and the libraries of the node if the cache is not writable.
-        """
+        """``folder`` gets the output of compilers that fail, and the libraries if the cache is not writable."""
         untrusted = [self.repository_cache.parent]  # the worktrees of all repositories
         if self._sandbox is not None:
             untrusted += [self.repo, *self._sandbox.write]
@@ -63,8 +57,7 @@ class Worktrees:
     def check_out(self, commit: str, commands: Sequence[str], python: str) -> Worktree | str:
         """Return the worktree of ``commit`` built by ``commands``, or the reason why there is none.
 
-        ``python`` is the workload's interpreter, which the commands may use. A failed build is repeated once, because
-        the network may have caused the failure.
+        ``python`` is the workload's interpreter. A failed build is repeated once: the network may be the cause.
         """
         build = Build(commands, python, BUILD_TIMEOUT_S, clean_environment({}), self._builder)
         with suppress(BuildError):
@@ -76,11 +69,8 @@ class Worktrees:
 
 
 def confined_builder(sandbox: Sandbox) -> Builder:
-    """Return a function that runs one build command in ``sandbox``.
-
-    The command can write only to the checkout and to the private folder of the build. The function returns the exit
-    code, None if the command was stopped, and the end of its output. Raises NoSeatError if the disk has no room for
-    what ``sandbox`` lets a command write.
+    """Return a function that runs one build command in ``sandbox``, which can write only to the checkout and to the
+    private folder of the build. Raises NoSeatError if the disk has no room for that.
     """
 
     def build(
@@ -112,10 +102,8 @@ def confined_builder(sandbox: Sandbox) -> Builder:
 
 
 def with_build_changes(run: Run, tree: Worktree) -> Run:
-    """Return ``run`` with the tracked files that its build changed, and a warning about these files.
-
-    This warning comes before the other warnings. The code under test can write the other warnings, and a comment shows
-    only the first few.
+    """Return ``run`` with the tracked files that its build changed. The warning comes first, because the code under
+    test can write the others, and a comment shows only the first few.
     """
     changed = [clip_label(name) for name in tree.changed[:MAX_CHANGED_FILES]]
     return run.model_copy(

@@ -17,6 +17,7 @@ from regbot_guest.moe import runs_grouped_mm
 from regbot_guest.request import Request
 from regbot_guest.tally import Key, StepCounter
 
+_ATTENTION = re.compile(r"scaled_dot_product(?!.*backward)")
 LOCAL = "local"
 """Value of a dispatcher that exchanges no rows, because its rank has all experts."""
 _MAX_EVIDENCE_CHARACTERS = 4000
@@ -25,7 +26,7 @@ _MAX_EVIDENCE_CHARACTERS = 4000
 def describe_backends(request: Request, counter: StepCounter, device: torch.device) -> dict[str, Any]:
     """Return requested, resolved and executed value, and the evidence, of each backend of the step in ``counter``."""
     uses_own_layer = request.entry is None
-    table = {"attention": _describe_attention(counter.operators)}
+    table = {"attention": describe_attention(counter.operators, _ATTENTION, "sdpa", "math")}
     if request.mlp != "moe":  # the dense counterpart has no experts, so it has only attention
         return table
     dtype = getattr(torch, request.dtype)
@@ -76,13 +77,16 @@ def list_exchanges(exchanges: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(exchanges.items())) or "none"
 
 
-def _describe_attention(operators: Mapping[str, int]) -> dict[str, str]:
-    fused_operators = [name for name in operators if "scaled_dot_product" in name and "backward" not in name]
-    if not fused_operators:
-        return backend_entry("sdpa", "sdpa", "math", "no fused attention operator ran")
-    operator = fused_operators[0]
-    _, _, name = operator.partition("::")
-    return backend_entry("sdpa", "sdpa", name.strip("_"), f"dispatched {operator} x{operators[operator]}")
+def describe_attention(
+    operators: Mapping[str, int], fused: re.Pattern[str], configured: str, otherwise: str
+) -> dict[str, str]:
+    """Describe the ``fused`` operator of forward with the most calls; ``otherwise`` is executed without one."""
+    names = [name for name in operators if fused.search(name)]
+    if not names:
+        return backend_entry(configured, configured, otherwise, "no fused attention operator ran")
+    operator = max(names, key=lambda name: operators[name])
+    executed = operator.split("::")[-1].strip("_")
+    return backend_entry(configured, configured, executed, f"dispatched {operator} x{operators[operator]}")
 
 
 def _describe_dispatcher(requested: str, resolution: Resolution, counter: StepCounter) -> dict[str, str]:

@@ -101,50 +101,33 @@ def _run_request(request: Request, variables: Mapping[str, str]) -> int:
 def _fill_record(
     record: dict[str, Any], request: Request, variables: Mapping[str, str], recorder: HangRecorder | None
 ) -> dict[str, Any] | None:
-    if request.adapter == "maxtext":
-        return _fill_record_without_torch(record, request, variables)
-    device = None  # the paper GPU, if the request needs one
-    if torch_of_checkout := _find_torch_of_checkout(request):
-        return _refusal(
-            "no_torch",
-            f"{torch_of_checkout} in the checkout hides the installed torch; rename it, or leave its folder out of "
-            "'source_roots'",
-        )
-    try:
-        if request.paper:  # install the paper GPU before importing torch, which looks up its devices only once
-            from regbot_guest.paper.loading import LoadError, install
+    torch = device = None
+    untraceable: tuple[type[BaseException], ...] = ()
+    if request.adapter != "maxtext":  # MaxText runs on jax, and its interpreter may not have torch
+        try:
+            torch, device = _load_torch(request)
+        except ContractError as error:
+            return _refusal(error.kind, str(error))
+        if device is None and (refusal := _refuse_paper_gpu()):
+            return refusal
+        from regbot_guest.collectives import UnknownCollective
+        from regbot_guest.count import UNTRACEABLE
 
-            try:
-                device = install(Path(request.paper), request.gpu)
-            except LoadError as error:
-                return _refusal("no_paper_gpu", str(error))
-        import torch
-    except ImportError as error:
-        return _refusal(
-            "no_torch",
-            f"{sys.executable} cannot import torch ({error}); install it there ('.[smoke]' in regbot's folder), "
-            "or set 'python' of this workload to an interpreter that has it",
-        )
-    if device is None and (refusal := _refuse_paper_gpu()):
-        return refusal
+        untraceable = (UnknownCollective, *UNTRACEABLE)
+        if recorder is not None and request.mode != "static":  # collectives in a fake world do not wait
+            recorder.record_collectives()
     record["environment"] = environment(torch, variables)
-    if recorder is not None and request.mode != "static":  # collectives in a fake world do not wait
-        recorder.record_collectives()
-    if request.device == "cuda" and request.mode != "static":
+    if torch is not None and request.device == "cuda" and request.mode != "static":
         # Ranks that share a GPU all use the first one.
         gpu_index = 0 if request.share_gpu else int(os.environ.get("LOCAL_RANK", "0"))
         record["environment"]["pinning"] = pin_to_gpu(torch, gpu_index, request.numa_pinning)
-    from regbot_guest.collectives import UnknownCollective
-    from regbot_guest.count import UNTRACEABLE
 
     # This is the boundary to the code under test. Every exception there becomes a refusal in the record.
     try:
         _run_adapter(request, device, record)
     except ContractError as error:
         return _refusal(error.kind, str(error))
-    except UnknownCollective as error:
-        return _refusal("untraceable", str(error))
-    except UNTRACEABLE as error:  # the step needs real data, which a trace does not have
+    except untraceable as error:  # the step needs real data, or has a collective that regbot does not know
         return _refusal("untraceable", f"{error}", _failing_line(error, request))
     except (Exception, SystemExit) as error:
         stage = "in the counted step, after all timed steps: " if "steps" in record else ""
@@ -153,6 +136,33 @@ def _fill_record(
         record["code"] = prove_code(request)
     # Checked again, because the code under test may have loaded the library.
     return _refuse_paper_gpu() if device is None else None
+
+
+def _load_torch(request: Request) -> tuple[Any, Any]:
+    """Return torch and the paper GPU, or None if the request needs none. Raises ContractError."""
+    if torch_of_checkout := _find_torch_of_checkout(request):
+        raise ContractError(
+            "no_torch",
+            f"{torch_of_checkout} in the checkout hides the installed torch; rename it, or leave its folder out of "
+            "'source_roots'",
+        )
+    device = None
+    try:
+        if request.paper:  # install the paper GPU before importing torch, which looks up its devices only once
+            from regbot_guest.paper.loading import LoadError, install
+
+            try:
+                device = install(Path(request.paper), request.gpu)
+            except LoadError as error:
+                raise ContractError("no_paper_gpu", str(error)) from error
+        import torch
+    except ImportError as error:
+        raise ContractError(
+            "no_torch",
+            f"{sys.executable} cannot import torch ({error}); install it there ('.[smoke]' in regbot's folder), "
+            "or set 'python' of this workload to an interpreter that has it",
+        ) from error
+    return torch, device
 
 
 def _find_torch_of_checkout(request: Request) -> str:
@@ -181,6 +191,11 @@ def _refuse_paper_gpu() -> dict[str, Any] | None:
 
 
 def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
+    if request.adapter == "maxtext":
+        from regbot_guest.frameworks import maxtext
+
+        record |= maxtext.run_request(request)
+        return
     if request.adapter == "torchtitan":
         from regbot_guest.frameworks import torchtitan
 
@@ -208,24 +223,6 @@ def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
         from regbot_guest.count import count_step
 
         record |= count_step(request)
-
-
-def _fill_record_without_torch(
-    record: dict[str, Any], request: Request, variables: Mapping[str, str]
-) -> dict[str, Any] | None:
-    """As ``_fill_record``, for frameworks on jax, whose interpreter may not have torch."""
-    from regbot_guest.frameworks import maxtext
-
-    record["environment"] = environment(None, variables)
-    try:
-        record.update(maxtext.run_request(request))
-    except ContractError as error:
-        return _refusal(error.kind, str(error))
-    except (Exception, SystemExit) as error:
-        return _describe_code_error(error, request)
-    finally:
-        record["code"] = prove_code(request)
-    return None
 
 
 def _refusal(kind: str, message: str, where: str = "") -> dict[str, Any]:

@@ -108,12 +108,9 @@ def evaluate(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -
 
 
 def lookup(config: Mapping[str, Scalar], names: list[str]) -> tuple[str, Scalar] | None:
-    """Look up a key in a flat configuration. A key of the configuration may begin with sections, such as ``model.``.
-
-    ``names`` are the names of the key in different versions, and the first one with a value counts. Return the whole
-    key and its value, which is None if no name has a value. Return None if there is no such key. Also return None if
-    several sections have different values, and none of the sections is preferred.
-    """
+    """Look up a key in a flat configuration. A key of the configuration may begin with sections, such as ``model.``. Of
+    ``names``, the first one with a value counts. Return the whole key and its value; None if there is no such key, or
+    if sections that are not preferred disagree."""
     key_without_value: str | None = None
     for name in names:
         matches = [key for key in config if key == name or key.endswith(f".{name}")]

@@ -21,9 +21,7 @@ class Dump:
     """The configuration and the facts that were read from one file."""
 
     config: Mapping[str, Scalar]
-    """Values by dotted key."""
     facts: Facts
-    """Facts that the file shows. All facts are unknown for a JSON dump."""
     workload: str = ""
     """Name of the workload if the file is a record; '' for other files."""
 
@@ -49,7 +47,6 @@ def read_dump(path: Path) -> Dump:
 
 
 def _leaves(prefix: str, value: Any) -> Iterator[tuple[str, Scalar]]:
-    """Yield the dotted keys and the values inside of ``value``. ``prefix`` is the key of ``value``; '' for the root."""
     if isinstance(value, dict):
         for key, inner in value.items():
             yield from _leaves(f"{prefix}.{key}" if prefix else str(key), inner)

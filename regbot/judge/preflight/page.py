@@ -1,8 +1,8 @@
-"""The terminal page of ``regbot preflight``, and the tables in docs/preflight.md."""
+"""The terminal page of ``regbot preflight``."""
 
 from collections.abc import Sequence
 
-from regbot.judge.preflight.rules import Advice, AdviceEntry, Conflict, Rule
+from regbot.judge.preflight.rules import Advice, Conflict
 from regbot.records.text.printable import printable
 from regbot.records.text.words import count
 from regbot.records.text.wrap import wrapped
@@ -20,9 +20,7 @@ EFFECTS = {
 
 
 def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unknown: str = "") -> str:
-    """Return the terminal page for one configuration. ``unknown`` is a line about rules that could not be evaluated; ''
-    if there are none.
-    """
+    """Return the terminal page. ``unknown`` is a line about rules that could not be evaluated; '' if there are none."""
     invalid_count = sum(conflict.rule.severity == "invalid" for conflict in conflicts)
     warning_count = len(conflicts) - invalid_count
     lines = [f"{count(invalid_count, 'conflict')}, {count(warning_count, 'warning')}"]
@@ -46,35 +44,3 @@ def preflight_page(conflicts: Sequence[Conflict], advice: Sequence[Advice], unkn
         lines += ["", wrapped(f"{item.entry.text} ({item.entry.source})", piped=WIDTH)]
         lines += [f"    {printable(item.command)}"] if item.command else []
     return "\n".join(lines) + "\n"
-
-
-def rules_table(rules: Sequence[Rule]) -> str:
-    """Return a Markdown table of all rules, for docs/preflight.md."""
-    rows = [
-        (
-            f"`{rule.id}`{'' if rule.severity == 'invalid' else ' (warning)'}",
-            f"{EFFECTS[rule.effect]}: {rule.what}",
-            rule.fix,
-            rule.source,
-        )
-        for rule in rules
-    ]
-    return _table(("rule", "what happens", "fix", "source"), rows)
-
-
-def advice_table(entries: Sequence[AdviceEntry]) -> str:
-    """Return a Markdown table of all advice, for docs/preflight.md."""
-    rows = []
-    for entry in entries:
-        base, head = (
-            ", ".join(f"`{key}={value}`" for key, value in overrides.items()) for overrides in (entry.base, entry.head)
-        )
-        comparison = f"{base} against {head}" if entry.head else "nothing to compare"
-        rows.append((f"`{entry.id}`", entry.text, comparison, entry.source))
-    return _table(("advice", "what is known", "comparison", "source"), rows)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, *([cell.replace("|", r"\|") for cell in row] for row in rows)]
-    text = ["| " + " | ".join(cells) + " |" for cells in lines]
-    return "\n".join([text[0], "|" + "---|" * len(head), *text[1:]]) + "\n"

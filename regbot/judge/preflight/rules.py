@@ -35,12 +35,9 @@ class Rule:
     effect: Literal["error", "silent fallback", "hang", "slow", "wrong"]
     """What happens if the configuration is run. ``page.EFFECTS`` has the words for it."""
     what: str
-    """The conflict, in words."""
     fix: str
     source: str
-    """The source that was read, with the date."""
     when: Condition
-    """The rule applies if this condition is true."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,6 @@ class Conflict:
 
     rule: Rule
     because: Mapping[str, Scalar]
-    """The keys and facts that make the rule apply, with their values."""
 
     @property
     def values(self) -> str:
@@ -99,20 +95,17 @@ def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Conflict]
 
 
 def find_advice(facts: Facts, config: Mapping[str, Scalar], workload: str = "W") -> list[Advice]:
-    """Return the advice whose condition is true for this hardware and configuration. ``workload`` is the name that the
-    commands use. The default ``W`` stands for a workload whose name is not known."""
+    """Return the advice for this hardware and configuration. ``workload`` stands in the commands."""
     return [Advice(entry, workload) for entry in shipped_advice() if evaluate(entry.when, config, facts).value]
 
 
 @cache
 def shipped_rules() -> tuple[Rule, ...]:
-    """Return the rules of the ``rules.toml`` that regbot ships."""
     return tuple(Rule(**entry) for entry in _load("rules.toml")["rule"])
 
 
 @cache
 def shipped_advice() -> tuple[AdviceEntry, ...]:
-    """Return the entries of the ``advice.toml`` that regbot ships."""
     return tuple(AdviceEntry(**entry) for entry in _load("advice.toml")["advice"])
 
 

@@ -2,8 +2,7 @@
 
 A new format needs no registration: every module here that has a function ``recognises`` is a reader. For most formats a
 file without any recorded collectives is an error. The exception is HLO text: a compiled program can have no
-collectives.
-"""
+collectives."""
 
 from importlib import import_module
 from pathlib import Path
@@ -39,18 +38,15 @@ READERS: tuple[Reader, ...] = tuple(module for module in _MODULES if hasattr(mod
 
 
 def read_file(path: Path, format_name: str = "") -> Ledger:
-    """Read the ledger in ``path``.
-
-    ``format_name`` is the NAME of a reader. If it is '', the reader is detected from the content. Raises ReadError.
-    """
+    """Read the ledger in ``path``. ``format_name`` is the NAME of a reader. If it is '', the reader is detected from
+    the content. Raises ReadError."""
     source = Source(path)
     return (_find_reader(format_name) if format_name else detect_reader(source)).read(source)
 
 
 def detect_reader(source: Source) -> Reader:
     """Return the reader that recognises ``source``. Raises ReadError, which lists the formats, if there is no such
-    reader.
-    """
+    reader."""
     file_start = source.head
     if not file_start:
         raise source.error("is empty")

@@ -1,16 +1,11 @@
 """Reader of Flight Recorder dumps as JSON: the collectives of torch's process groups, with shapes and element types.
 
 torch keeps the last N calls in a ring buffer and dumps them as a pickle or as JSON. The format is defined by
-``FlightRecorderDetail.hpp``, versions 2.1 to 2.10 (torch 2.4 to 2.13). The reader was tested on one real sample, the
-JSON of a gloo job with torch 2.13. Only JSON is read, because opening a pickle can run code. The dump does not mark
-steps, so the ledger covers the whole dump. The dump does not contain calls of DeepEP, of symmetric memory or of
-replayed CUDA graphs.
-
-Each *entry* of a dump is one call that the buffer kept. It is not an entry of a ledger.
-
-The ring buffer overwrites old calls. Calls are missing if the first ``record_id`` is not 0, or if the
-``collective_seq_id`` values of a group have gaps. The ledger's ``guesses`` give the number of missing calls.
-"""
+``FlightRecorderDetail.hpp``, versions 2.1 to 2.10 (torch 2.4 to 2.13). The reader was tested on one real sample, of a
+gloo job with torch 2.13. Only JSON is read, because opening a pickle can run code. A dump marks no steps, and does not
+contain calls of DeepEP, of symmetric memory or of replayed CUDA graphs. Calls are missing if the first ``record_id`` is
+not 0, or if the ``collective_seq_id`` values of a group have gaps; the ledger's ``guesses`` say how many. An *entry* of
+a dump is one call, not an entry of a ledger."""
 
 import math
 import re
@@ -48,18 +43,15 @@ _COALESCED_END = "coalesced"
 """Operation of the extra entry that ends a coalesced group. The collectives in the group have their own entries."""
 _VIA_BY_BACKEND: dict[str, CollectiveBackend] = {"nccl": "nccl", "rccl": "nccl", "gloo": "gloo"}
 _PICKLE = re.compile(rb"\x80[\x02-\x05]|\(dp0\n")
-"""Start of a pickle of protocol 2 to 5, or of protocol 0."""
 _PROFILING_NAME = re.compile(r"([a-z]+):([A-Za-z_]+)(?: ?[0-9].*)?", re.DOTALL)
 """Backend and operation in a ``profiling_name`` such as 'nccl:all_reduce' or 'nccl:send 0->1'."""
 
 Entry = Mapping[str, Any]
-"""One recorded call, as parsed from JSON."""
 
 
 def recognises(head: bytes) -> bool:
     """Whether ``head``, the start of a file, is JSON with keys of a dump. Pickles are recognised too, because ``read``
-    refuses them with advice.
-    """
+    refuses them with advice."""
     if _PICKLE.match(head):
         return True
     is_object = head.lstrip().startswith(b"{")
@@ -103,7 +95,6 @@ def read(source: Source) -> Ledger:
 
 
 def _read_dump(source: Source) -> dict[str, Any]:
-    """Return the dump in the file, which has it as a whole or under the name of another file. Raises ReadError."""
     if _PICKLE.match(source.head):
         raise source.error(
             "is a pickle; regbot never opens pickles, because that can run code. Write JSON where the job runs: "
@@ -127,11 +118,9 @@ def _read_dump(source: Source) -> dict[str, Any]:
 
 
 def _find_rank(source: Source, dump: Mapping[str, Any], groups: "_DumpGroups") -> tuple[int, list[str]]:
-    """Return the rank that wrote the dump, and warnings if the rank is uncertain.
-
-    Dumps that torch writes do not contain the rank, and torch's tools read it from the file name. Some dumps have a key
-    ``rank``, or give the rank in each communicator of ``nccl_comm_state``.
-    """
+    """Return the rank that wrote the dump, and warnings if the rank is uncertain. Dumps that torch writes do not
+    contain the rank, and torch's tools read it from the file name. Some dumps have a key ``rank``, or give the rank in
+    each communicator of ``nccl_comm_state``."""
     rank = parse_count(dump.get("rank"))
     if rank is None:
         rank = _find_rank_in_largest_communicator(dump.get("nccl_comm_state"))
@@ -144,11 +133,9 @@ def _find_rank(source: Source, dump: Mapping[str, Any], groups: "_DumpGroups") -
 
 
 def _find_rank_in_largest_communicator(state: object) -> int | None:
-    """Return the rank of the process in the largest communicator, usually that of the whole job.
-
-    ``state`` is the ``nccl_comm_state`` of the dump. Return None if the communicator has no rank, or if several equally
-    large communicators give different ranks.
-    """
+    """Return the rank of the process in the largest communicator, usually that of the whole job. ``state`` is the
+    ``nccl_comm_state`` of the dump. Return None if the communicator has no rank, or if several equally large
+    communicators give different ranks."""
     ranks_by_size: dict[int, set[int | None]] = defaultdict(set)
     for communicator in state.values() if isinstance(state, dict) else ():
         if isinstance(communicator, dict):
@@ -159,15 +146,11 @@ def _find_rank_in_largest_communicator(state: object) -> int | None:
 
 
 class _DumpGroups:
-    """Process groups of the dump."""
-
     def __init__(self, config: object) -> None:
-        """``config`` is the ``pg_config`` of the dump."""
         self.ranks: dict[str, tuple[int, ...]] = {}
         """Ranks of each group by the group's name, where ``pg_config`` lists them."""
         self._descriptions: dict[str, str] = {}
         self._labels: dict[tuple[str, str], str] = {}
-        """Axis labels by the name and the description of a group."""
         for key, group_config in config.items() if isinstance(config, dict) else ():
             if isinstance(group_config, dict):
                 name = str(group_config.get("name", key))
@@ -176,10 +159,6 @@ class _DumpGroups:
                 self._descriptions[name] = str(group_config.get("desc", ""))
 
     def find_group(self, entry: Entry) -> tuple[str, str]:
-        """Return the name and the description of the process group of ``entry``.
-
-        An entry has both as a list, or only a name or an id. The description then comes from ``pg_config``.
-        """
         value = entry.get("process_group", entry.get("pg_name"))
         if isinstance(value, list) and len(value) == 2:
             return str(value[0]), str(value[1])
@@ -191,7 +170,6 @@ class _DumpGroups:
         return not self.ranks or any(rank in ranks for ranks in self.ranks.values())
 
     def label(self, name: str, description: str) -> str:
-        """Return the axis label of a group: the axis in its description, or else its ranks, or else its name."""
         key = name, description
         if key not in self._labels:
             ranks = self.ranks.get(name, ())
@@ -203,29 +181,22 @@ class _DumpGroups:
 class _Volume:
     count: int = 0
     bytes: int = 0
-    """Sum of the known bytes of these calls."""
     unsized: int = 0
-    """Number of calls whose bytes are unknown."""
 
 
 class _DumpContents:
-    """Sums over the entries of one dump, and what is missing from the dump."""
-
     def __init__(self, source: Source, groups: _DumpGroups) -> None:
         self._source, self._groups = source, groups
         self._volumes: dict[tuple[EntryKey, str], _Volume] = defaultdict(_Volume)
         """By entry and group name. The group sizes are 0 here, because they are known only after the last entry."""
         self.sizes: dict[str, int] = {name: len(ranks) for name, ranks in groups.ranks.items()}
-        """Number of ranks by group name, where it is known."""
         self.unclassified = Unclassified()
         self._entry_count = 0
         self._record_ids = SequenceNumbers()
         self._sequences: dict[str, SequenceNumbers] = defaultdict(SequenceNumbers)
-        """The ``collective_seq_id`` of all collectives, by group name."""
         self._unfinished = self._completed = 0
 
     def add(self, entry: Entry) -> None:
-        """Add one entry of the dump."""
         name = entry.get("profiling_name")
         if not isinstance(name, str):
             raise self._source.error("has an entry without profiling_name; this is not a Flight Recorder dump")
@@ -265,7 +236,6 @@ class _DumpContents:
         volume.unsized += size_bytes is None
 
     def _note_progress(self, entry: Entry, group: str) -> None:
-        """Note the numbers and the state of an entry, from which missing and unfinished calls are counted."""
         record_id, sequence_id = parse_count(entry.get("record_id")), parse_count(entry.get("collective_seq_id"))
         self._entry_count += 1
         if record_id is not None:
@@ -276,7 +246,6 @@ class _DumpContents:
         self._completed += entry.get("state") == "completed"
 
     def calls(self) -> Iterator[tuple[EntryKey, _Volume, tuple[int, ...]]]:
-        """Yield equal calls together, with the ranks of their group. Calls in groups of one rank are left out."""
         for (key, group), volume in self._volumes.items():
             size = self.sizes.get(group, 0)
             if size != 1:
@@ -319,11 +288,9 @@ class _TensorSide:
     dtype: str
     elements: int
     bytes: int | None
-    """None if the size is unknown."""
 
     @classmethod
     def parse(cls, entry: Entry, side: str) -> "_TensorSide":
-        """Parse one side of an entry. ``side`` is 'input' or 'output'."""
         shapes, types = entry.get(f"{side}_sizes"), entry.get(f"{side}_dtypes")
         if not isinstance(shapes, list) or not isinstance(types, list):
             return cls(UNKNOWN, 0, None)
@@ -349,5 +316,4 @@ def _count_elements(shape: object) -> int | None:
 
 
 def _parse_digits(value: object) -> int | None:
-    """Return a number that the dump has as a number or as text, or None if it is neither."""
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else parse_count(value)

@@ -25,11 +25,8 @@ _MEGATRON_AXES = {
 
 
 def parse_axis(description: str) -> str:
-    """Return the axis that a group's description names, or '' if there is no description.
-
-    For example, ``mesh_ep`` and ``EXPERT_MODEL_PARALLEL_GROUP`` give 'ep'. Descriptions that are not known are returned
-    in lower case.
-    """
+    """Return the axis that a group's description names, or '' if there is no description. For example, ``mesh_ep`` and
+    ``EXPERT_MODEL_PARALLEL_GROUP`` give 'ep'. Descriptions that are not known are returned in lower case."""
     name = description.strip().lower()
     if name in _NO_DESCRIPTION:
         return ""
@@ -39,10 +36,8 @@ def parse_axis(description: str) -> str:
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Format ranks as the guest does: ``[0-3]``, ``[0-8:4]`` with a stride, others as a list.
-
-    A list of more than 400 characters is shortened to the number of ranks, the first rank and the last rank.
-    """
+    """Format ranks as the guest does: ``[0-3]``, ``[0-8:4]`` with a stride, others as a list. A list of more than 400
+    characters is shortened to the number of ranks, the first rank and the last rank."""
     strides = {following - previous for previous, following in pairwise(ranks)}
     if len(ranks) > 2 and len(strides) == 1:
         stride = strides.pop()

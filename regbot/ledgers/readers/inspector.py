@@ -1,21 +1,14 @@
 """Reader of NCCL Inspector JSON lines: one line per collective or transfer that one process completed.
 
 The reader was written from the published format (NCCL 2.28 to 2.30, ``plugins/profiler/inspector``, output v4.0 to
-v4.2). It was not tested on a log of a real job. Each line has the communicator (``header``), the process that wrote it
-(``metadata``) and one of ``coll_perf``, ``p2p_perf``, ``dump_stats``. The log has neither steps nor element types. A
-message size in the log is the size of one rank's piece. For all-gather and reduce-scatter, this reader multiplies the
-logged size by the number of ranks, as NCCL itself does in its calculations. Most all-to-alls do not occur in the log
-(see below). Where a log has one, its size is the size per peer, and the reader multiplies it in the same way.
-
-The log is not complete. The Inspector leaves out:
+v4.2). Each line has the communicator (``header``), the process that wrote it (``metadata``) and one of ``coll_perf``,
+``p2p_perf``, ``dump_stats``. There are neither steps nor element types. Sequence numbers count the calls of one
+function on one communicator. The log leaves out:
 
 - messages below 8192 bytes by default, which includes every exchange of token counts,
-- calls that were overwritten in its ring buffer; ``dump_stats`` and gaps in the sequence numbers show how many,
+- calls that were overwritten in its ring buffer (``dump_stats`` and gaps in the sequence numbers show how many),
 - calls without GPU timing,
-- all-to-alls that NCCL runs as sends and receives; the log has these sends and receives instead.
-
-Sequence numbers count the calls of one function on one communicator.
-"""
+- all-to-alls that NCCL runs as sends and receives; the log has these sends and receives instead."""
 
 import re
 from collections import Counter, defaultdict
@@ -104,8 +97,6 @@ class _Membership(NamedTuple):
 
 
 class _LogContents:
-    """Sums over the log lines of one process."""
-
     def __init__(self, source: Source) -> None:
         self._source = source
         self.tally = CallTally(source)
@@ -116,26 +107,19 @@ class _LogContents:
         """By the communicator's id, as ``_axes``."""
         self._axes: dict[str, str] = {}
         self._unnamed_by_size: Counter[int] = Counter()
-        """Number of communicators without a name, by their number of ranks."""
         self._sequences: dict[tuple[str, str], SequenceNumbers] = defaultdict(SequenceNumbers)
-        """Sequence numbers of collectives, by communicator and operation."""
         self._dropped: dict[str, int] = {}
-        """Number of calls that were overwritten in the ring buffer, by communicator."""
         self._repeated = 0
-        """Number of lines whose sequence number occurred before."""
         self._smallest_bytes = MAX_VOLUME
-        self._has_cpu_times = self._has_transfers = False
+        self._has_transfers = False
 
     @property
     def membership(self) -> _Membership:
-        """Rank of the logging process in the largest communicator (the first, if several are equally large).
-
-        If that is the communicator of all ranks, the rank is the rank in the job.
-        """
+        """Rank of the logging process in the largest communicator (the first, if several are equally large). If that is
+        the communicator of all ranks, the rank is the rank in the job."""
         return max(self._memberships.values(), key=lambda candidate: candidate.size, default=_Membership(0, 0))
 
     def add(self, number: int, text: bytes) -> None:
-        """Add one line of the log."""
         try:
             line = parse_json(text, f"line {number}")
         except RecordError as error:
@@ -158,7 +142,6 @@ class _LogContents:
                 self._add_call(number, prefix, call, communicator, str(header.get("comm_name", "")))
 
     def _check_one_process(self, number: int, line: LogLine, communicator: str, membership: _Membership) -> None:
-        """Raise ReadError if the line comes from another process or rank than the lines before."""
         metadata = line.get("metadata")
         if isinstance(metadata, dict):
             writer = f"{metadata.get('hostname')} process {metadata.get('pid')}"
@@ -176,8 +159,7 @@ class _LogContents:
 
     def _add_call(self, number: int, prefix: str, call: LogLine, communicator: str, communicator_name: str) -> None:
         """Add one call. ``prefix`` is 'coll' for a collective and 'p2p' for a transfer; the keys of ``call`` begin with
-        it.
-        """
+        it."""
         name, sequence = call.get(prefix), parse_count(call.get(f"{prefix}_sn"))
         message_bytes = parse_count(call.get(f"{prefix}_msg_size_bytes"))
         if not isinstance(name, str) or sequence is None or message_bytes is None:
@@ -190,7 +172,6 @@ class _LogContents:
         if prefix == "coll" and not self._sequences[communicator, operation].add(sequence):
             self._repeated += 1
             return
-        self._has_cpu_times |= str(call.get(f"{prefix}_timing_source", "")).endswith("_cpu")
         self._smallest_bytes = min(self._smallest_bytes, message_bytes)
         if size == 1:  # one rank exchanges nothing
             return
@@ -200,11 +181,8 @@ class _LogContents:
         self.tally.add(EntryKey(kind, axis, size, UNKNOWN, "unknown", role, "nccl"), moved_bytes)
 
     def _find_axis(self, communicator: str, name: str, size: int) -> str:
-        """Return the name that the program gave to the communicator.
-
-        Unnamed communicators with equally many ranks are numbered. The communicator's id is not used, because ids
-        differ from run to run.
-        """
+        """Return the name that the program gave to the communicator. Unnamed communicators with equally many ranks are
+        numbered. The communicator's id is not used, because ids differ from run to run."""
         if communicator not in self._axes:
             axis = parse_axis(printable(name)) if name != "unknown" else ""
             if not axis:
@@ -240,6 +218,4 @@ class _LogContents:
             yield "NCCL logs all-to-alls as sends and receives; regbot cannot recognise them and counts send_recv"
         if self._repeated:
             yield f"{self._repeated:,} lines repeat a collective that was logged before; each is counted once"
-        if self._has_cpu_times:
-            yield "the CPU timed some calls; the log has no comparable times"
         yield from self.unclassified.warnings()

@@ -1,16 +1,11 @@
 """Classifies GPU kernels by name: whether a kernel communicates, and how.
 
-A name is weak evidence. NCCL names the device function that runs, not the collective that was requested: ``SendRecv``
-is any grouped exchange, and ``Generic`` can be any collective. So the name of an NCCL kernel is used mainly as a check
-of better evidence. Libraries for expert-parallel dispatch leave nothing but kernel names in a trace, so their payload
-kernels are counted. The names are those of NCCL 2.30, RCCL, DeepEP 1.2 and 2.1, its hybrid-ep branch, nccl-ep 0.1, and
-symmetric memory of torch 2.13.
-
-The categories are these. ``nccl`` kernels are NCCL's. ``payload`` kernels of other libraries are counted as
-collectives. ``control`` kernels exchange token counts and are counted with the role control. ``sync`` kernels
-(barriers) are communication time, but not collectives. ``unknown`` kernels have a name that suggests communication but
-is in no table. Kernels of these libraries that only use local memory (layout, permutation, epilogues) are compute.
-"""
+NCCL names the device function that runs, not the collective that was requested: ``SendRecv`` is any grouped exchange,
+and ``Generic`` can be any collective. So the name of an NCCL kernel is mainly a check of better evidence. Libraries for
+expert-parallel dispatch leave nothing but kernel names in a trace, so their kernels are counted: ``payload`` kernels,
+and ``control`` kernels, which exchange token counts. ``sync`` kernels (barriers) are not collectives. ``unknown``
+kernels have a name that suggests communication but is in no table. The names are those of NCCL 2.30, RCCL, DeepEP 1.2
+and 2.1, its hybrid-ep branch, nccl-ep 0.1, and symmetric memory of torch 2.13."""
 
 import re
 from functools import lru_cache
@@ -24,8 +19,6 @@ Category = Literal["nccl", "payload", "control", "sync", "unknown"]
 
 
 class Communication(NamedTuple):
-    """How one kernel communicates."""
-
     category: Category
     via: CollectiveBackend | None
     """The library; None if it is unknown."""
@@ -92,8 +85,7 @@ _LIBRARIES: tuple[tuple[str, Communication | None], ...] = (
 )
 """Pattern of a kernel name, and how such a kernel communicates, or None if it uses only local memory. The first pattern
 that matches decides. A part of unlimited length must not be able to begin a match itself, nor be followed by another
-one. Otherwise the time to search a long name would grow with the square of its length.
-"""
+one. Otherwise the time to search a long name would grow with the square of its length."""
 _LIBRARY_PATTERNS = tuple((re.compile(pattern), communication) for pattern, communication in _LIBRARIES)
 _COMMUNICATION_NAME = re.compile(
     r"nccl|rccl|msccl|nvshmem|rocshmem|deep_ep|hybrid_ep|userbuffers|cross_device_reduce|symmetric_memory|multimem|"
@@ -103,8 +95,7 @@ _COMMUNICATION_NAME = re.compile(
 """Words that suggest communication."""
 _FUSED = re.compile(r"triton_|cutlass|void cutlass")
 """Names of compute kernels that can look like communication. A compiler names a fused kernel after every operator in
-it, and such an operator can be the wait for a collective.
-"""
+it, and such an operator can be the wait for a collective."""
 
 
 @lru_cache(maxsize=2**14)

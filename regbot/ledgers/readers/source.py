@@ -1,13 +1,11 @@
 """Bounded reading of a trace file of any format, decompressed in chunks.
 
-Files can come from untrusted places. Only regular files are opened. Gzip is decompressed chunk by chunk, with limits on
-the number of decompressed bytes and on the compression ratio. So neither a trace of 5 GB nor a decompression bomb needs
-more memory than one chunk.
-
+Files can come from untrusted places. Only regular files are opened. Gzip has limits on the number of decompressed bytes
+and on the compression ratio, so neither a trace of 5 GB nor a decompression bomb needs more memory than one chunk.
 Every reader does work in proportion to the bytes of the file. Where a few bytes stand for many elements, as in
-``replica_groups=[1,65536]<=[65536]``, the reader counts them with ``Source.expand``.
-"""
+``replica_groups=[1,65536]<=[65536]``, the reader counts them with ``Source.expand``."""
 
+import gzip
 import os
 import stat
 import zlib
@@ -23,19 +21,12 @@ HEAD_BYTES = 2**16
 """Number of bytes by which readers recognise their format."""
 MAX_BYTES = 32 * 2**30
 """Largest number of decompressed bytes in a file. A trace of one step has a few megabytes. A trace of a whole epoch is
-refused.
-"""
+refused."""
 MAX_RATIO = 200
 """Largest accepted compression ratio. Decompressed Kineto traces are 10 to 30 times as large as the gzip file. The
-largest ratio that zlib can reach is 1032.
-"""
+largest ratio that zlib can reach is 1032."""
 RATIO_FREE_BYTES = 64 * 2**20
 """Number of decompressed bytes up to which the ratio is not checked. Small files that repeat one line are harmless."""
-
-MAX_MEMBERS = 2**16
-"""Largest number of members in a gzip file. A member takes work even if it is empty."""
-PACKED_BYTES = 2**14
-"""Number of compressed bytes that are passed to zlib at a time. zlib copies what it has not used."""
 FREE_ELEMENTS = 2**22
 """Number of elements that any file may stand for, and that a file may stand for in addition to one for each byte."""
 
@@ -60,8 +51,7 @@ class Source:
     @cached_property
     def head(self) -> bytes:
         """The first decompressed bytes, at most 64 KiB. Readers recognise their format by these bytes. Raises
-        ReadError.
-        """
+        ReadError."""
         data = b""
         for chunk in self.chunks(HEAD_BYTES):
             data += chunk
@@ -71,14 +61,13 @@ class Source:
 
     @cached_property
     def is_gzip(self) -> bool:
-        """Whether the file is compressed with gzip. Raises ReadError."""
         with self._open() as file:
             return file.read(2) == _GZIP
 
     def chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
         """Yield the decompressed bytes in non-empty chunks of at most about ``size`` bytes. Raises ReadError."""
         total = 0
-        for chunk in self._decompress_chunks(size) if self.is_gzip else self._read_chunks(size):
+        for chunk in self._read_chunks(size):
             total += len(chunk)
             if total > self.max_bytes:
                 raise self.error(f"contains more than {self.max_bytes:,} bytes; record fewer steps")
@@ -87,8 +76,7 @@ class Source:
 
     def expand(self, elements: int) -> None:
         """Count elements that a reader makes from a shorter text. Raises ReadError if they are more than the bytes read
-        so far, and more than any real file needs.
-        """
+        so far, and more than any real file needs."""
         self._elements += elements
         if self._elements > FREE_ELEMENTS + self._size:
             raise self.error(
@@ -97,10 +85,8 @@ class Source:
             )
 
     def read(self, max_bytes: int) -> bytes:
-        """Return all decompressed bytes, for formats that cannot be read in chunks.
-
-        Raises ReadError if there are more than ``max_bytes``.
-        """
+        """Return all decompressed bytes, for formats that cannot be read in chunks. Raises ReadError if there are more
+        than ``max_bytes``."""
         data = bytearray()
         for chunk in self.chunks():
             data += chunk
@@ -109,7 +95,6 @@ class Source:
         return bytes(data)
 
     def error(self, problem: str) -> ReadError:
-        """Return a ReadError whose message is the file's name and ``problem``."""
         return ReadError(f"{self.name}: {problem}")
 
     def _open(self) -> FileIO:
@@ -126,51 +111,24 @@ class Source:
         return os.fdopen(descriptor, "rb", buffering=0)
 
     def _read_chunks(self, size: int) -> Iterator[bytes]:
-        with self._open() as file:
-            while chunk := file.read(size):
-                yield chunk
-
-    def _decompress_chunks(self, size: int) -> Iterator[bytes]:
-        """Yield the decompressed data of all members of a gzip file. Each chunk except the last has ``size`` bytes.
-
-        Raises ReadError if the file ends inside a member, or if its compression ratio is above ``MAX_RATIO``.
-        """
-        read_bytes = written_bytes = members = 0  # totals of compressed and of decompressed bytes, and of members
-        pieces: list[bytes] = []  # of the next chunk
-        missing = size  # bytes of the next chunk that are not decompressed yet
-        with self._open() as file:
-            decompressor: zlib._Decompress | None = None  # None between two members
-            while packed := file.read(PACKED_BYTES):
-                read_bytes += len(packed)
-                while packed:
-                    if decompressor is None:
-                        packed = packed.lstrip(b"\x00") if members else packed  # zeros may follow a member
-                        if not packed:
-                            break
-                        decompressor = zlib.decompressobj(wbits=31)  # 31 accepts only gzip
-                        members += 1
-                        if members > MAX_MEMBERS:
-                            raise self.error(f"has more than {MAX_MEMBERS:,} gzip members; compress it again")
-                    try:
-                        piece = decompressor.decompress(packed, missing)
-                    except zlib.error as error:
-                        problem = f"is broken gzip after {written_bytes:,} bytes: {error}; copy it again"
-                        raise self.error(problem) from error
-                    packed = decompressor.unused_data if decompressor.eof else decompressor.unconsumed_tail
-                    if decompressor.eof:
-                        decompressor = None
-                    written_bytes += len(piece)
-                    if written_bytes > RATIO_FREE_BYTES and written_bytes > MAX_RATIO * read_bytes:
+        if not self.is_gzip:
+            with self._open() as file:
+                yield from iter(lambda: file.read(size), b"")
+            return
+        written_bytes = 0
+        with self._open() as file, gzip.GzipFile(fileobj=file) as packed:
+            try:
+                while chunk := packed.read(size):
+                    written_bytes += len(chunk)
+                    if written_bytes > RATIO_FREE_BYTES and written_bytes > MAX_RATIO * file.tell():
                         raise self.error(
                             f"decompresses to more than {MAX_RATIO} times its size, which indicates a decompression "
                             "bomb; record the trace again"
                         )
-                    pieces.append(piece)
-                    missing -= len(piece)
-                    if not missing:
-                        yield b"".join(pieces)
-                        pieces, missing = [], size
-            if any(pieces):
-                yield b"".join(pieces)
-            if decompressor is not None:
-                raise self.error(f"ends in the middle of its gzip data, after {written_bytes:,} bytes; copy it again")
+                    yield chunk
+            except EOFError as error:
+                problem = f"ends in the middle of its gzip data, after {written_bytes:,} bytes; copy it again"
+                raise self.error(problem) from error
+            except (OSError, zlib.error) as error:
+                problem = f"is broken gzip after {written_bytes:,} bytes: {error}; copy it again"
+                raise self.error(problem) from error

@@ -1,9 +1,7 @@
 """Sums recorded calls into the entries of a ledger.
 
 All readers use the same values for missing data: 'unknown' for axis and element type, 0 for bytes, and 2 for the group
-size if no size is known. The reader reports missing data in the ``guesses`` of the ledger. Calls are summed as they are
-read, so memory grows only with the number of distinct calls.
-"""
+size if no size is known. ``guesses`` reports what is missing. Memory grows only with the number of distinct calls."""
 
 import re
 from bisect import bisect_right
@@ -17,8 +15,7 @@ from regbot.records.text.printable import printable
 
 STEPS_UNKNOWN = "the number of steps in this recording is unknown"
 """Guess that every reader of a format without steps reports. Two files of such a format can be compared only if they
-cover the same number of steps.
-"""
+cover the same number of steps."""
 MAX_VOLUME = 2**53
 """Largest number of bytes or calls of one entry. Up to this limit, integers are exact in JSON."""
 MAX_ENTRIES = 200_000
@@ -28,8 +25,7 @@ MAX_SECONDS = 1e7
 """Largest plausible time of all kernels of an entry, about four months."""
 MAX_SEQUENCE_RUNS = 64
 """Largest number of runs of consecutive sequence numbers that are kept. A gap between two runs is filled within a few
-calls, or never.
-"""
+calls, or never."""
 
 _RANK = re.compile(r"rank[ _.=-]?([0-9]{1,7})(?![0-9])", re.I)
 _LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,7})$")
@@ -56,13 +52,10 @@ class CallTally:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._sums: dict[EntryKey, tuple[int, int, int]] = {}
-        """Number of calls, sum of their bytes, and number of additions."""
 
     def add(self, key: EntryKey, size_bytes: int | None, count: int = 1) -> None:
-        """Add ``count`` equal calls. ``size_bytes`` is the sum of their bytes, or None if it is unknown.
-
-        Raises ReadError if there are too many distinct calls or too many bytes.
-        """
+        """Add ``count`` equal calls. ``size_bytes`` is the sum of their bytes, or None if it is unknown. Raises
+        ReadError if there are too many distinct calls or too many bytes."""
         key = key._replace(axis=clip_label(key.axis), dtype=clip_label(key.dtype))
         count_before, bytes_before, additions = self._sums.get(key, (0, 0, 0))
         count_after, bytes_after = count_before + count, bytes_before + (size_bytes or 0)
@@ -78,10 +71,8 @@ class CallTally:
         return bool(self._sums)
 
     def entries(self, default_size: int, is_program: bool = False) -> list[Entry]:
-        """Return one entry per distinct key. Groups of unknown size get ``default_size``, but at least 2.
-
-        With ``is_program``, each call of ``add`` was a line of a compiled program. Raises ReadError.
-        """
+        """Return one entry per distinct key. Groups of unknown size get ``default_size``, but at least 2. With
+        ``is_program``, each call of ``add`` was a line of a compiled program. Raises ReadError."""
         sized = CallTally(self._source)  # keys that differed only in an unknown size can now be equal
         for key, (count, size_bytes, _) in self._sums.items():
             sized.add(key._replace(group_size=max(key.group_size or default_size, 2)), size_bytes, count)
@@ -101,7 +92,6 @@ class Unclassified:
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[int, float]] = {}
-        """Number of calls and their seconds."""
 
     def add(self, name: str, count: int = 1, seconds: float = 0.0) -> None:
         """Count calls. If the file has too many names, further names are counted together."""
@@ -122,7 +112,6 @@ class Unclassified:
         ]
 
     def warnings(self) -> Iterator[str]:
-        """Yield at most one warning, which names the first few."""
         if self._sums:
             names = ", ".join(f"{count:,} x {clip(name, 80)}" for name, (count, _) in sorted(self._sums.items())[:3])
             more = f" and {len(self._sums) - 3} more" if len(self._sums) > 3 else ""
@@ -130,21 +119,17 @@ class Unclassified:
 
 
 class SequenceNumbers:
-    """A set of sequence numbers. To limit memory, it is stored as runs of consecutive numbers.
-
-    Numbers arrive nearly in order. If there are more than ``MAX_SEQUENCE_RUNS`` runs, the two lowest runs are merged.
-    From then on, the numbers between these two runs count as missing.
-    """
+    """A set of sequence numbers. To limit memory, it is stored as runs of consecutive numbers. Numbers arrive nearly in
+    order. If there are more than ``MAX_SEQUENCE_RUNS`` runs, the two lowest runs are merged. From then on, the numbers
+    between these two runs count as missing."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
         """First number of each run, in ascending order. ``_ends`` has the last numbers in the same order."""
         self._ends: list[int] = []
         self._merged_missing = 0
-        """Number of missing numbers between runs that were merged."""
 
     def add(self, number: int) -> bool:
-        """Add ``number`` and return whether it is new to the set."""
         starts, ends = self._starts, self._ends
         position = bisect_right(starts, number)  # the run before this position is the last that starts at or below
         if position and number <= ends[position - 1]:
@@ -169,7 +154,6 @@ class SequenceNumbers:
 
     @property
     def first(self) -> int:
-        """The lowest number in the set, or 0 if the set is empty."""
         return self._starts[0] if self._starts else 0
 
     @property

@@ -32,10 +32,8 @@ def resolve_arms(
 ) -> tuple[Arm, Arm, list[str]]:
     """Return the base arm, the head arm, and warnings about commits that the user may not expect.
 
-    The base arm is the merge base of ``base`` and ``head``, as in a pull request. If ``head`` is an ancestor of
-    ``base``, the merge base is ``head`` itself, so ``base`` itself is used, with a warning. If ``base`` is None, the
-    target branch is guessed. The overrides are configuration keys that the command line sets for one arm only. Raises
-    CheckoutError.
+    The base arm is the merge base of ``base`` (None: the guessed target branch) and ``head``. If ``head`` is an
+    ancestor of ``base``, it is ``base`` itself. The overrides are configuration keys of one arm. Raises CheckoutError.
     """
     common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
     base = base if base is not None else _guess_target(repo)

@@ -1,8 +1,9 @@
 """Run the build commands of an arm in its worktree. The commands may run code of a pull request."""
 
+import contextlib
 import os
-import selectors
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -33,8 +34,6 @@ class Build:
 
 
 _MAX_TAIL_BYTES = 65536
-_MAX_CHUNKS_AFTER_EXIT = 64
-"""Limit on the reads after bash has exited. A server that the build has started may write without end."""
 
 
 class BuildError(Exception):
@@ -79,44 +78,26 @@ def run_build(
 def run_in_shell(
     command: str, folder: Path, private: Path, environment: Mapping[str, str], timeout_s: float
 ) -> tuple[int | None, bytes]:
-    """Run a bash command, and kill processes that it has left behind.
-
-    It does not wait for the end of the output, because a server that the build has started keeps the output open.
-    """
+    """Run a bash command, and kill processes that it has left behind."""
     del private  # an unconfined command needs no private folder
-    deadline = time.monotonic() + timeout_s
-    try:
-        process = subprocess.Popen(
-            ["bash", "-euo", "pipefail", "-c", command],
-            cwd=folder,
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    except OSError as error:
-        raise BuildError(f"bash could not be started for the build command {command}: {error.strerror}") from error
-    assert process.stdout is not None
-    tail, chunks_after_exit = bytearray(), 0
-    with process, selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
+    with tempfile.TemporaryFile() as output:
         try:
-            while time.monotonic() < deadline and chunks_after_exit < _MAX_CHUNKS_AFTER_EXIT:
-                # Check for the exit before reading, so that output from before the exit is not lost.
-                exited = process.poll() is not None
-                if selector.select(0 if exited else 0.1):
-                    data = os.read(process.stdout.fileno(), 65536)
-                    tail = (tail + data)[-_MAX_TAIL_BYTES:]
-                    chunks_after_exit += exited  # True counts as 1
-                    if not data:  # all writers have closed the output
-                        process.wait(max(0.0, deadline - time.monotonic()))
-                        break
-                elif exited:
-                    break
-        except subprocess.TimeoutExpired:
-            pass  # the exit code is None below
-        finally:
-            code = process.poll()
-            kill_group(process.pid)
-    return code, bytes(tail)
+            process = subprocess.Popen(
+                ["bash", "-euo", "pipefail", "-c", command],
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise BuildError(f"bash could not be started for the build command {command}: {error.strerror}") from error
+        code: int | None = None
+        with process, contextlib.suppress(subprocess.TimeoutExpired):
+            try:
+                code = process.wait(timeout_s)
+            finally:
+                kill_group(process.pid)
+        output.seek(max(0, output.seek(0, os.SEEK_END) - _MAX_TAIL_BYTES))
+        return code, output.read(_MAX_TAIL_BYTES)

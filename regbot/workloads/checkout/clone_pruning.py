@@ -32,9 +32,8 @@ def prune_clones(
 ) -> list[str]:
     """Remove clones in ``folder`` that were not used for ``idle_s`` seconds. Return their names, the oldest first.
 
-    While all clones together have more than ``max_bytes``, also remove clones that were used more recently. Clones that
-    were used within ``busy_s`` seconds are kept, because another check may be about to use them. ``used`` has the names
-    of the clones of existing worktrees, which are kept too.
+    While all clones together have more than ``max_bytes``, also remove newer ones, but none that was used within
+    ``busy_s`` seconds, or is in ``used``, the clones of existing worktrees.
     """
     clones = sorted(folder.glob("*.git/"), key=_read_last_use)
     sizes = {clone: _measure_bytes(clone) for clone in clones}

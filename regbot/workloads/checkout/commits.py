@@ -20,9 +20,8 @@ def commit_files(
 ) -> str:
     """Create a commit on top of ``parent`` and return its id.
 
-    ``files`` maps a path in the repository to a file with the new content, or to None to remove the path. All files are
-    committed as regular files. ``at`` is the commit time; None means now. With a fixed time, equal content gives an
-    equal commit id. Raises CheckoutError.
+    ``files`` maps a path in the repository to a file with the new content, or to None to remove the path. ``at`` is the
+    commit time, so that equal content gives an equal id; None means now. Raises CheckoutError.
     """
     with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         index_variable = {"GIT_INDEX_FILE": str(Path(scratch) / "index")}
@@ -51,11 +50,9 @@ def _git_with_input(repo: Path, text: str, env: Mapping[str, str], *arguments: s
 
 
 def create_branch(repo: Path, parent: str, files: Mapping[str, Path | None], branch: str, message: str) -> str:
-    """Commit ``files`` on top of ``parent``, create the branch ``branch`` at the new commit, and return the commit's
-    id.
+    """Commit ``files`` as ``commit_files`` does, and create ``branch`` at the new commit. Return the commit's id.
 
-    ``files`` maps a path in the repository to a file with the new content, or to None to remove the path. The branch
-    must not exist. It is created last, so that a failure leaves no branch behind. Raises CheckoutError.
+    The branch must not exist. It is created last, so that a failure leaves none behind. Raises CheckoutError.
     """
     commit = commit_files(repo, parent, files, message)
     no_old_commit = "0" * len(commit)  # with this old value, git refuses to move a branch that exists

@@ -34,13 +34,9 @@ class WorktreePart(Record):
 def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[str, list[str]]:
     """Return a digest of all differences between the worktree and its commits, and the changed tracked files.
 
-    ``parts`` are the main repository and its submodules. Raises CheckoutError.
-
-    Code under test runs in the worktree and may leave files there. A later check could import such a file instead of
-    the commit's code, even if git ignores the file. So untracked files are part of the digest.
-
-    The worktree's own index is not used, because it may mark files as unchanged. No .git in the worktree is read,
-    because code under test could point it to a configuration that runs commands, or make git wait for a pipe.
+    Untracked files are part of the digest, because a later check could import one instead of the commit's code. Neither
+    the worktree's index nor any .git in it is read: code under test could mark files as unchanged there, or name a
+    configuration that runs commands. Raises CheckoutError.
     """
     digest, changed_files = hashlib.sha256(), []
     unchanged_files: set[str] = set()
@@ -113,15 +109,12 @@ def _mark_absent(folder: Path, location: Sequence[str], names: Sequence[str], en
 
 
 def _list_changeable(top: Path, unchanged_files: Set[str]) -> Iterator[str]:
-    """Yield a line for each folder below ``top``, and for each file that is not in ``unchanged_files``.
+    """Yield a line for each folder below ``top`` and each file that is not in ``unchanged_files``, in a fixed order.
 
-    The order of the lines is fixed. The function does not use git to list the folders, because git would not enter a
-    repository that code under test created in the worktree.
-
-    A line has the file's status instead of its content, because reading a virtual environment takes too long. The
-    status includes the time of its last change (ctime), which cannot be forged. For a file with hard links outside of
-    ``top`` the line has 0 instead of the ctime. Package caches link their files into many environments, and each new
-    link changes the ctime. Code in a sandbox cannot create such links.
+    Git would not enter a repository that code under test created in the worktree. A line has the file's status instead
+    of its content, because reading a virtual environment takes too long. The status includes the ctime, which cannot be
+    forged, but not for a file with hard links outside of ``top``: package caches link their files into many
+    environments, and each new link changes the ctime. Code in a sandbox cannot create such links.
     """
     folders = [""]
     lines: list[str | tuple[str, os.stat_result]] = []

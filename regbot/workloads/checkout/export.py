@@ -13,8 +13,6 @@ from regbot.records.text.clip import clip, short_commit
 from regbot.records.text.printable import printable
 from regbot.workloads.checkout.git import OFFLINE, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
 
-MAX_BATCH_BYTES = MAX_RECORD_BYTES
-
 
 @dataclass(frozen=True)
 class CommitFile:
@@ -57,28 +55,15 @@ def export(repo: Path, commit: str, paths: Sequence[str], folder: Path) -> None:
 
     Raises CheckoutError if ``list_files`` does, or if a file cannot be read or written.
     """
-    for batch in _batches(list_files(repo, commit, paths)):
-        for file, content in zip(batch, _read_contents(repo, batch), strict=True):
-            target = folder / file.path
-            try:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(content)
-            except OSError as error:
-                message_start = f"{repo}: {clip(printable(file.path), 200)} of {short_commit(commit)}"
-                raise CheckoutError(f"{message_start} cannot be written: {error.strerror}", f"see {folder}") from error
-
-
-def _batches(files: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
-    batch: list[CommitFile] = []
-    batch_bytes = 0
-    for file in files:
-        if batch and batch_bytes + file.bytes > MAX_BATCH_BYTES:
-            yield batch
-            batch, batch_bytes = [], 0
-        batch.append(file)
-        batch_bytes += file.bytes
-    if batch:
-        yield batch
+    files = list_files(repo, commit, paths)
+    for file, content in zip(files, _read_contents(repo, files), strict=True):
+        target = folder / file.path
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+        except OSError as error:
+            message_start = f"{repo}: {clip(printable(file.path), 200)} of {short_commit(commit)}"
+            raise CheckoutError(f"{message_start} cannot be written: {error.strerror}", f"see {folder}") from error
 
 
 def _read_contents(repo: Path, files: Sequence[CommitFile]) -> Iterator[bytes]:

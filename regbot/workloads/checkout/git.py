@@ -118,14 +118,10 @@ def try_git(
             stderr=subprocess.PIPE,
             start_new_session=True,  # so that git cannot prompt for a password, and kill_group kills all its processes
         )
-    except FileNotFoundError as error:
+    except OSError as error:
         if not folder.is_dir():
             raise CheckoutError(f"{folder}: is not a folder", "give the path of a git repository") from error
-        raise CheckoutError("git was not found on PATH", "install git 2.31 or newer") from error
-    except (NotADirectoryError, PermissionError) as error:
-        raise CheckoutError(
-            f"{folder}: cannot be opened: {error.strerror}", "give the path of a git repository"
-        ) from error
+        raise CheckoutError(f"git cannot be run in {folder}: {error.strerror}", "install git 2.31 or newer") from error
     with process:
         try:
             input_bytes = stdin.encode("utf-8", "surrogateescape") or None

@@ -38,10 +38,8 @@ _FETCH = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurs
 
 def find_promisor(repo: Path) -> str:
     """Return the name of the remote that a partial clone fetches missing files from; '' for a complete clone."""
-    listing = try_git(repo, "config", "--null", "--get-regexp", r"^remote\..*\.promisor$").out
-    entries = (entry.partition("\n") for entry in listing.split("\0") if entry)
-    names = [key.removeprefix("remote.").removesuffix(".promisor") for key, _, value in entries if value != "false"]
-    return names[0] if names else ""
+    listing = try_git(repo, "config", "--null", "--name-only", "--get-regexp", r"^remote\..*\.promisor$").out
+    return listing.partition("\0")[0].removeprefix("remote.").removesuffix(".promisor")
 
 
 def copy_history(clone: Path, git_dir: Path, refspec: str) -> GitResult:

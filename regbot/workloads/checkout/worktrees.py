@@ -1,12 +1,9 @@
 """Create and build worktrees from private clones, and keep them in the cache.
 
-The cache key of a worktree is a digest of its tree, its build commands and its interpreter. Later checks with the same
-key reuse the worktree. The key needs no submodule commits, because the tree determines them. If the tree has
-submodules, origin (without credentials) and the allowed hosts are part of the key, because they decide what may be
-fetched.
-
-If files of a cached worktree have changed, the worktree is created again. Otherwise regbot would measure edited files
-as the commit's code.
+The cache key of a worktree is a digest of its tree, its build commands and its interpreter. The tree determines the
+submodule commits. If it has submodules, origin (without credentials) and the allowed hosts are part of the key, because
+they decide what may be fetched. If files of a cached worktree have changed, it is created again. Otherwise regbot would
+measure edited files as the commit's code.
 """
 
 import contextlib
@@ -52,9 +49,6 @@ from regbot.workloads.checkout.git import (
 )
 
 IDLE_S = 24 * 3600.0
-
-ATTEMPTS = 3
-"""Number of attempts to create one worktree. A cache cleaner may remove a folder while git still writes to it."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +114,7 @@ def check_out(
             os.utime(entry.marker)  # prune reads this time as the time of the last use
         else:
             entry.clear()
-            record = _create_worktree(entry, source, commit, tree, addresses)
+            record = _check_out_parts(entry, commit, tree, _fetch_parts(entry, source, commit, addresses))
             create_cache_folders(entry.environment)
             if build.commands:
                 inherited = build.environment if build.environment is not None else minimal_environment()
@@ -205,16 +199,6 @@ def _read_reusable(entry: CacheEntry) -> _WorktreeRecord | None:
     except (RecordError, CheckoutError):
         return None
     return record if state == record.state else None
-
-
-def _create_worktree(
-    entry: CacheEntry, source: CommitSource, commit: str, tree: str, addresses: Set[str] | None
-) -> _WorktreeRecord:
-    parts = _fetch_parts(entry, source, commit, addresses)
-    for _ in range(ATTEMPTS - 1):
-        with contextlib.suppress(CheckoutError):
-            return _check_out_parts(entry, commit, tree, parts)
-    return _check_out_parts(entry, commit, tree, parts)
 
 
 def _check_out_parts(entry: CacheEntry, commit: str, tree: str, parts: list[WorktreePart]) -> _WorktreeRecord:

@@ -52,7 +52,13 @@ def read_log(path: Path, format_name: str = "", tokens_per_step: float | None = 
     step time.
     """
     log = StepLogFile(path, tokens_per_step)
-    return (_format_by_name(format_name) if format_name else detect_format(log)).read(log)
+    if not format_name:
+        return detect_format(log).read(log)
+    for log_format in FORMATS:
+        if format_name == log_format.NAME:
+            return log_format.read(log)
+    names = ", ".join(log_format.NAME for log_format in FORMATS)
+    raise LogError("format", f"there is no log format {format_name!r}", f"give one of {names}")
 
 
 def detect_format(log: StepLogFile) -> LogFormat:
@@ -77,11 +83,3 @@ def recognise_format(log: StepLogFile) -> LogFormat | None:
             if line_format.recognises(line.text):
                 return line_format
     return None
-
-
-def _format_by_name(name: str) -> LogFormat:
-    for log_format in FORMATS:
-        if name == log_format.NAME:
-            return log_format
-    names = ", ".join(log_format.NAME for log_format in FORMATS)
-    raise LogError("format", f"there is no log format {name!r}", f"give one of {names}")

@@ -1,20 +1,18 @@
 """Golden values: metrics of a run that the tests of Megatron-LM and Megatron Bridge store and compare with later runs.
 
-Megatron-LM (tests/functional_tests/test_cases, 2026-08-22): the document is metric -> ``{"start_step", "end_step",
-"step_interval", "values": {"1": ..., "5": ...}}``, with seconds under ``iteration-time``. Steps begin at 1. A value is
-the string "nan" if TensorBoard has no value: usually in step 1, and at the end of an interrupted job. The file has only
-every ``step_interval``-th step. A value is the mean over a log interval. If the file has every step, the log interval
-is one step; otherwise the file does not show its length. In older files ``values`` is a list.
+Megatron-LM (tests/functional_tests/test_cases, 2026-08-22): metric -> ``{"start_step", "end_step", "step_interval",
+"values": {"1": ..., "5": ...}}``, with seconds under ``iteration-time``. A value is "nan" if TensorBoard has none, else
+the mean over a log interval, whose length the file does not show unless it has every step. In older files ``values``
+is a list.
 
-Bridge (scripts/performance/utils/evaluate.py): the document is step -> ``{"lm loss", "elapsed time per iteration (ms)",
-"GPU utilization"}``, with steps from 0, and ``alloc`` and ``max_alloc`` beside the steps. The documents of both
-projects may be wrapped in ``baseline`` and ``current``.
+Bridge (scripts/performance/utils/evaluate.py): step -> ``{"lm loss", "elapsed time per iteration (ms)",
+"GPU utilization"}``, from 0. The documents of both projects may be wrapped in ``baseline`` and ``current``.
 """
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from regbot.records.text.clip import clip
 from regbot.workloads.logs.job import StepRow, extract_run
@@ -24,23 +22,15 @@ from regbot.workloads.logs.step_log import LogStep, StepLog, number_or_nan, pars
 NAME = "golden"
 TITLE = "golden values (JSON) of Megatron-LM and Megatron Bridge"
 
-MEGATRON_TIME, BRIDGE_TIME, LOSS, BRIDGE_TFLOPS = (
-    "iteration-time",
-    "elapsed time per iteration (ms)",
-    "lm loss",
-    "GPU utilization",
-)
+MEGATRON_TIME, BRIDGE_TIME = "iteration-time", "elapsed time per iteration (ms)"
+LOSS, BRIDGE_TFLOPS = "lm loss", "GPU utilization"
 WRAPPERS = ("current", "baseline")
 
 _ADVICE = "give a golden-values file that has iteration times"
 
 
-class _RawStep(NamedTuple):
-    """The values of one step as the file has them: numbers, strings such as "nan", or None."""
-
-    seconds: Any
-    loss: Any
-    tflops: Any
+_RawStep = tuple[Any, Any, Any]
+"""Seconds, loss and TFLOP/s of a step as the file has them: numbers, strings such as "nan", or None."""
 
 
 def recognises(head: str) -> bool:
@@ -62,24 +52,27 @@ def read(log: StepLogFile) -> StepLog:
     # The form of Megatron-LM's metrics, but none of them is the step time.
     if any(isinstance(value, dict) and "values" in value for value in values.values()):
         raise log.error(WHOLE_FILE, f"has {clip(', '.join(map(repr, values)), 200)} but no {MEGATRON_TIME!r}", _ADVICE)
-    run = extract_run(log, NAME, _bridge_rows(log, values), _ADVICE)
-    return run.with_warnings(*warnings)
+    raw_steps: dict[int, _RawStep] = {}
+    for key, entry in values.items():
+        if isinstance(entry, dict):  # ``alloc`` and ``max_alloc`` are no steps
+            milliseconds = _read_value(entry.get(BRIDGE_TIME))
+            seconds = None if milliseconds is None else milliseconds / 1000
+            raw_steps[_step_number(log, key)] = (seconds, entry.get(LOSS), entry.get(BRIDGE_TFLOPS))
+    return extract_run(log, NAME, _rows(raw_steps), _ADVICE).with_warnings(*warnings)
 
 
 def _read_megatron(log: StepLogFile, metrics: Mapping[str, Any]) -> StepLog:
-    """Return the run in golden values of Megatron-LM.
-
-    ``steps_per_value`` of the result is 1 if the file has every step, else None.
-    """
+    """Return the run. ``steps_per_value`` of it is 1 if the file has every step, else None."""
+    losses = _read_series(log, metrics, LOSS) if LOSS in metrics else {}
+    times = _read_series(log, metrics, MEGATRON_TIME)
+    rows = _rows({step: (seconds, losses.get(step), None) for step, seconds in times.items()})
     # Here a distance above 1 between steps does not prove that the values are means.
-    run = extract_run(log, NAME, _megatron_rows(log, metrics), _ADVICE, values_are_means=False)
+    run = extract_run(log, NAME, rows, _ADVICE, values_are_means=False)
     interval = run.steps_per_value  # the usual distance of step numbers; 1 for a single step
     if interval and interval > 1:
         doubt = f"it does not show whether a value is of one step or the mean of {interval}"
-        warning = f"the file has only every {interval}th step; {doubt}"
-        run = replace(run, warnings=(*run.warnings, warning))
-    has_every_step = interval == 1 and len(run.steps) > 1
-    return replace(run, steps_per_value=1 if has_every_step else None)
+        run = replace(run, warnings=(*run.warnings, f"the file has only every {interval}th step; {doubt}"))
+    return replace(run, steps_per_value=1 if interval == 1 and len(run.steps) > 1 else None)
 
 
 def _unwrap(document: Any) -> tuple[Any, list[str]]:
@@ -88,12 +81,6 @@ def _unwrap(document: Any) -> tuple[Any, list[str]]:
         return document, []
     note = f"; the file also has {wrappers[1]!r}, another run" if len(wrappers) > 1 else ""
     return document[wrappers[0]], [f"the values of {wrappers[0]!r} are used{note}"]
-
-
-def _megatron_rows(log: StepLogFile, metrics: Mapping[str, Any]) -> Iterator[StepRow]:
-    times = _read_series(log, metrics, MEGATRON_TIME)
-    losses = _read_series(log, metrics, LOSS) if LOSS in metrics else {}
-    yield from _rows({step: _RawStep(value, losses.get(step), None) for step, value in times.items()})
 
 
 def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dict[int, Any]:
@@ -108,17 +95,6 @@ def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dic
     return {_step_number(log, key): value for key, value in values.items()}
 
 
-def _bridge_rows(log: StepLogFile, document: Mapping[str, Any]) -> Iterator[StepRow]:
-    """Yield the steps of Bridge's document. Its values that are not objects (``alloc``, ``max_alloc``) are no steps."""
-    raw_steps: dict[int, _RawStep] = {}
-    for key, entry in document.items():
-        if isinstance(entry, dict):
-            milliseconds = _read_value(entry.get(BRIDGE_TIME))
-            seconds = None if milliseconds is None else milliseconds / 1000
-            raw_steps[_step_number(log, key)] = _RawStep(seconds, entry.get(LOSS), entry.get(BRIDGE_TFLOPS))
-    yield from _rows(raw_steps)
-
-
 def _rows(raw_steps: Mapping[int, _RawStep]) -> Iterator[StepRow]:
     for number, raw_step in sorted(raw_steps.items()):
         seconds, loss, tflops = (_read_value(value) for value in raw_step)
@@ -126,13 +102,8 @@ def _rows(raw_steps: Mapping[int, _RawStep]) -> Iterator[StepRow]:
         has_time = seconds is not None and not math.isnan(seconds)
         if is_nan and not has_time:  # the file has no values for this step
             loss, is_nan = None, False
-        step = LogStep(
-            number,
-            seconds=None if seconds is None else seconds_or_none(seconds),
-            loss=loss,
-            tflops=tflops,
-            nan=int(is_nan),
-        )
+        seconds = seconds_or_none(seconds) if seconds is not None else None
+        step = LogStep(number, seconds, loss, tflops, nan=int(is_nan))
         yield StepRow(WHOLE_FILE, rank="", step=step)  # in place of a line number, because the file is one document
 
 

@@ -1,8 +1,7 @@
 """Selects the steps of one run from the step lines of a file: one job, one rank, each step once.
 
-A log file can mix several runs: a restarted job appends its lines, several ranks write into one file, and a logger with
-two handlers prints every line twice. If the lines can be separated, one run is selected and the result has a warning.
-Otherwise an error is raised, because the step times of a mixture belong to no run.
+If the lines of several jobs or ranks can be separated, one run is selected and the result has a warning. Otherwise an
+error is raised, because the step times of a mixture belong to no run.
 """
 
 import re
@@ -47,9 +46,8 @@ def extract_run(
 ) -> StepLog:
     """Return the steps of the last job in ``rows``, from one rank.
 
-    ``steps_per_value`` of the result is the usual distance of step numbers, because frameworks print the mean over the
-    steps since the last line. ``values_are_means`` is False if the values may be those of single steps. A distance
-    above 1 then gets no warning. Raises LogError. If no step has a time, ``advice`` is the advice of the error.
+    ``steps_per_value`` of the result is the usual distance of step numbers. ``values_are_means`` is False if the values
+    may be those of single steps, so that a distance above 1 gets no warning. Raises LogError.
     """
     all_rows: list[StepRow] = []
     for row in rows:

@@ -27,6 +27,7 @@ MAX_DOCUMENT_BYTES = 8 * 2**20
 
 WHOLE_FILE = 0
 """Stands in place of a line number if an error is about the whole file."""
+_ONE_FILE = "give a file; one file is one run"
 _LINE_END = re.compile(rb"[\r\n]++")
 
 
@@ -83,11 +84,8 @@ class StepLogFile:
         for chunk in self._chunks():
             content += chunk
             if len(content) > MAX_DOCUMENT_BYTES:
-                raise self.error(
-                    WHOLE_FILE,
-                    f"has more than {MAX_DOCUMENT_BYTES:,} bytes",
-                    "give a file of golden values, which are smaller",
-                )
+                problem = f"has more than {MAX_DOCUMENT_BYTES:,} bytes"
+                raise self.error(WHOLE_FILE, problem, "give a file of golden values, which are smaller")
         return bytes(content)
 
     def error(self, number: int, problem: str, advice: str) -> LogError:
@@ -103,17 +101,16 @@ class StepLogFile:
                 yield chunk
 
     def _open(self) -> FileIO:
-        """Open the file for reading. Raises LogError if it is not a regular file. A pipe, for example, could block."""
+        """Open the file. Raises LogError if it is not a regular file. A pipe, for example, could block."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            file = os.fdopen(descriptor, "rb", buffering=0)
         except OSError as error:
-            raise self.error(
-                WHOLE_FILE, f"cannot be read: {error.strerror}", "give a file; one file is one run"
-            ) from error
+            raise self.error(WHOLE_FILE, f"cannot be read: {error.strerror}", _ONE_FILE) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise self.error(WHOLE_FILE, "is not a regular file", "give a file; one file is one run")
-        return os.fdopen(descriptor, "rb", buffering=0)
+            file.close()
+            raise self.error(WHOLE_FILE, "is not a regular file", _ONE_FILE)
+        return file
 
 
 def _decode_line(line: bytes) -> str:

@@ -36,7 +36,6 @@ _SECONDS = re.compile(r"\bseconds: ([^\s,]+(?:,\d{3}(?:\.\d+)?)*),")
 _LOSS = re.compile(r"(?<![\w])loss: ([^\s,]+)")
 _TFLOPS = re.compile(r"\bTFLOP/s/device: ([^\s,]+),")
 _PROFILER = re.compile(r"\bcompleted profiler activation/deactivation step: (\d{1,12})\b")
-_RAMPUP = "[Rampup Batch Size Phase]"
 _TIME_KEY = "perf/step_time_seconds"
 _QUOTED_TIME_KEY = f'"{_TIME_KEY}"'
 MAX_DIGITS = 12
@@ -52,9 +51,8 @@ def recognises(text: str) -> bool:
 
 def read(log: StepLogFile) -> StepLog:
     warnings: list[str] = []
-    rampup: list[int] = []
     digit_counts: set[int] = set()
-    run = extract_run(log, NAME, _rows(log, warnings, rampup, digit_counts), _ADVICE)  # fills all three
+    run = extract_run(log, NAME, _rows(log, warnings, digit_counts), _ADVICE)  # fills both
     median_s = median(run.step_s)
     suspect = tuple(step.number for step in run.timed if step.seconds and step.seconds < MIN_STEP_SHARE * median_s)
     if suspect:
@@ -62,20 +60,15 @@ def read(log: StepLogFile) -> StepLog:
             f"{format_steps(suspect)} took less than a quarter of the median step ({median_s:.4g} s): only the "
             "launch of the step by the host was timed. A step beside it contains the rest, so this is no step time"
         )
-    # Smaller numbers are of an earlier job in the same file, which ``extract_run`` has left out.
-    if rampup_steps := [number for number in rampup if number >= run.steps[0].number]:
-        warnings.append(f"{format_steps(rampup_steps)} in the ramp-up of the batch size: fewer tokens than later steps")
     # Trailing zeros may be left out, so the time with the most digits shows the resolution.
     resolution_s = 10.0 ** -max(digit_counts) if digit_counts else 0.0
     # MaxText times every step separately, even if it prints only some steps.
     return replace(run, steps_per_value=1, suspect=suspect, resolution_s=resolution_s).with_warnings(*warnings)
 
 
-def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digit_counts: set[int]) -> Iterator[StepRow]:
-    """Yield the steps of the log.
-
-    Also fill three collections. ``warnings`` gets warnings. ``rampup`` gets the numbers of the steps in the ramp-up of
-    the batch size. ``digit_counts`` gets the number of digits after the decimal point of each printed time.
+def _rows(log: StepLogFile, warnings: list[str], digit_counts: set[int]) -> Iterator[StepRow]:
+    """Yield the steps of the log. Fill ``warnings``, and ``digit_counts`` with the number of digits after the decimal
+    point of each printed time.
     """
     for line in log.lines():
         if _QUOTED_TIME_KEY in line.text:
@@ -93,8 +86,6 @@ def _rows(log: StepLogFile, warnings: list[str], rampup: list[int], digit_counts
                 continue
             _, _, decimals = seconds_match[1].partition(".")
             digit_counts.add(min(len(decimals), MAX_DIGITS))
-            if _RAMPUP in line.text:
-                rampup.append(number)
             loss_match, tflops_match = _LOSS.search(step_text), _TFLOPS.search(step_text)
             loss = number_or_nan(loss_match[1]) if loss_match else None
             tflops = number_or_nan(tflops_match[1]) if tflops_match else None

@@ -6,6 +6,7 @@ wall times. If they do not agree, the file contains another scalar and is refuse
 """
 
 import math
+import re
 from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
@@ -25,6 +26,7 @@ take wall time that is in no step.
 
 MAX_STEP = 1e15
 
+_FIRST_ENTRY = re.compile(r"\s*\[\s*(\[[^\]]*)")
 _ADVICE = "export the scalar time_metrics/end_to_end(s) as JSON"
 
 
@@ -35,15 +37,11 @@ class _ScalarEntry(NamedTuple):
 
 
 def recognises(head: str) -> bool:
-    list_text = head.lstrip()
-    if not list_text.startswith("["):
+    match = _FIRST_ENTRY.match(head)
+    if match is None:
         return False
-    first_item = list_text[1:].lstrip()
-    if not first_item.startswith("["):
-        return False
-    entry_text, _, _ = first_item.partition("]")
     try:
-        entry = parse_json(entry_text + "]")
+        entry = parse_json(match[1] + "]")
     except ValueError:
         return False
     return _parse_entry(entry) is not None

@@ -1,14 +1,10 @@
 """Build the paper GPU's library, against the headers of one torch.
 
-The library for a torch of the node is in the cache: ``<cache>/paper/<key>/libregbot_paper.so``. The key is a hash of
-torch's libraries and headers, of the C++ source of the paper GPU and of the compiler options. The build runs outside of
-the sandbox, and code under test may only read the library.
-
-The library for a torch in a checkout is in a private folder of this checkout. If there is a sandbox, the compiler runs
-in it, because everything that it reads may be code under test.
-
-Every build runs under a lock, and the complete library is moved to its place. A hash of the library is stored beside
-it. If the library does not match this hash, it is built again.
+The library for a torch of the node is in the cache. Its folder is named after a hash of torch's libraries and headers,
+of the C++ source and of the compiler options. The build runs outside of the sandbox, and code under test may only read
+the library. The library for a torch in a checkout is in a private folder of this checkout. If there is a sandbox, the
+compiler runs in it, because everything that it reads may be code under test. A library that does not match the hash
+beside it is built again.
 """
 
 import contextlib

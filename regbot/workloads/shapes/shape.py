@@ -62,9 +62,7 @@ class Geometry(Record):
 
     @property
     def dense_width(self) -> int:
-        """Width of the MLP in the dense variant. With this width, the MLP has as many weights as the ``top_k`` experts
-        of a token together.
-        """
+        """Width of the dense variant's MLP, which has as many weights as the experts of a token together."""
         return self.top_k * self.expert_width
 
     @property
@@ -74,9 +72,7 @@ class Geometry(Record):
 
     @property
     def active_parameters(self) -> int:
-        """Number of weights that one token is multiplied with. It leaves out the experts that the token is not routed
-        to, and the embedding, which is a table look-up.
-        """
+        """Number of weights that one token is multiplied with, without the embedding, which is a table look-up."""
         embedding = self.vocabulary * self.hidden
         active_experts = self.layers * self.top_k * self._parameters_per_expert
         return self._parameters_without_experts - embedding + active_experts
@@ -99,10 +95,7 @@ class Geometry(Record):
 
     @property
     def expert_flops_share(self) -> float:
-        """Share of the model FLOPs that the routed experts compute, in [0, 1].
-
-        For example, if the share is 0.6 and the experts become 10% slower, the step becomes about 6% slower.
-        """
+        """Share of the model FLOPs that the routed experts compute, in [0, 1]."""
         expert_flops = 6 * self.layers * self.top_k * self._parameters_per_expert
         return expert_flops / self.flops_per_token
 
@@ -172,11 +165,8 @@ class Shape(Record):
         )
 
     def parallelism(self, size: SizeName, world: int | None = None, ep: int | None = None) -> Parallelism:
-        """Return the mesh for ``world`` ranks with expert-parallel groups of ``ep`` ranks.
-
-        If only ``world`` is given, ``ep`` is min(world, ``expert_parallel_cap``). If only ``ep`` is given, ``world`` is
-        ``ep``. If neither is given, ``world`` is the number of ranks of the mesh 'ep', and ``ep`` follows
-        from this ``world`` as above. Raises ShapeError if the ranks or the experts do not divide evenly.
+        """Return the mesh for ``world`` ranks (default: those of mesh 'ep', or ``ep``) with expert-parallel groups of
+        ``ep`` ranks (default: ``world``, at most ``expert_parallel_cap``). Raises ShapeError if they do not divide.
         """
         experts = self.sizes[size].experts
         if world is None:

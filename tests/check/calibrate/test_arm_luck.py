@@ -1,14 +1,10 @@
 """A program that draws its speed with its compiler cache: calibration sees it, and no comment-only commit fails."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
-from regbot.baselines import Store
 from regbot.baselines.reference import summarise_calibrations
-from regbot.baselines.verify import verify
-from regbot.check.calibrate.flow import describe_luck, summary_lines
 from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.session import read_session
@@ -77,29 +73,3 @@ def summary(calibration: Calibration, draws: list[int] | None) -> CalibrationSum
     result = summarise_calibrations([calibration.model_copy(update={"sessions": sessions})], THRESHOLDS)
     assert result is not None
     return result
-
-
-@pytest.mark.slow
-def test_a_calibration_of_the_old_kind_says_that_it_does_not_know_the_luck_of_an_arm(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    files = {"regbot.toml": CONFIG.replace("DRAWN", str(tmp_path / "drawn")), "train.py": TUNED}
-    case.repository.commit("base", files)
-    assert case.regbot("calibrate", "train", "--who", "ada", "--pairs", "4").returncode == 0
-    store = Store(case.repository.path / "baselines")
-    calibration = store.calibration(store.calibrations(store.class_folders()[0])[0])
-    assert calibration.sessions[0].draws == [1, 1, 1, 1]
-    old = summary(calibration, None)
-    assert (old.arm_luck, old.contradicted) == (None, "")
-    assert f"luck of an arm     {describe_luck(None)}" in summary_lines(old)
-    assert "not known" in describe_luck(None)
-    new = summary(calibration, [1, 1, 1, 1])
-    assert new.arm_luck is not None
-    assert (new.arm_luck.draws, new.arm_luck.sd_pct) == (8, 0.0)
-    upgraded, now = Store(tmp_path / "upgraded"), datetime.now(UTC)
-    placebos = [placebo.model_copy(update={"draws": None}) for placebo in calibration.sessions]
-    upgraded.add_calibration(calibration.model_copy(update={"sessions": placebos}))
-    (note,) = verify(upgraded, now).notes
-    assert "1 calibration does not know the luck of an arm" in note
-    assert note.endswith("calibrate again with 'regbot calibrate'")
-    upgraded.add_calibration(calibration)
-    assert (verify(upgraded, now).calibrations, verify(upgraded, now).notes) == (2, [])

@@ -224,7 +224,6 @@ class TestBadFiles:
             (["--noise", "nan"], "above 0"),
             (["--skip", "-1"], "--skip -1"),
             (["--skip", "50"], "has 50 steps, and the first 50 are left out, so no step remains"),
-            (["--tokens-per-step", "400000"], "--tokens-per-step"),
             (["--base"], "one file is one run"),
         ],
     )
@@ -416,7 +415,7 @@ class TestLogs:
         assert section(verdict).decision == "regressed"
         assert section(verdict).base_step_s == pytest.approx(STEP_S, rel=0.02)
         assert says(verdict, "step times are derived")
-        for tokens, files in (("0", base), ("nan", base), ("400000", write_logs("m", 1, megatron))):
+        for tokens, files in (("0", base), ("nan", base)):
             result = regbot("--base", *files, "--head", *write_logs("k", 1, megatron), "--tokens-per-step", tokens)
             assert result.exit_code == 2
             assert "--tokens-per-step" in result.stderr

@@ -67,12 +67,6 @@ class TestSteadyState:
         assert result.decision == "undecided"
         assert any("the arms differ in how many" in reason for reason in result.reasons)
 
-    def test_a_cut_that_is_given_asks_for_no_steady_state(self) -> None:
-        verdict = verdict_of(rising(4, "b"), rising(4, "h", STEP_S * 1.1), "--paired", "--skip", "10")
-        assert section(verdict).decision == "regressed"
-        assert not says(verdict, "steady state")
-        assert section(verdict).reasons[-1] == "the first 10 steps of each file do not count (as given by --skip)"
-
     def test_on_a_cpu_it_is_a_warning(self) -> None:
         """Other work on it makes steps wander, and says nothing of the code."""
         cpu = Node(name="n1", node_class="2 cores", cores=2)

@@ -11,14 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from regbot.baselines import Store
-from regbot.check.flow import CheckOptions
 from regbot.check.refresh import RefreshOptions
 from regbot.check.refresh import context as site
 from regbot.cli.app import app
 from regbot.engines import Engine, LocalEngine, Needs, Seat
 from regbot.engines.availability import unavailable_reason
 from regbot.records.config import Config
-from regbot.records.session import Session
 from support.git_repos import Repository
 from support.refresh_cases import CONFIG, measuring, night_session, refreshed
 from support.required import needed
@@ -88,27 +86,6 @@ def test_a_night_on_other_nodes_than_the_anchors_is_not_stored(tmp_path: Path) -
     assert list(Store(root).class_folders()) == []
 
 
-def test_an_engine_that_there_is_not_is_refused(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["baseline", "refresh", "--engine", "kubernetes", "--repo", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "--engine kubernetes: there is no such engine; use local or slurm" in result.stderr
-
-
-def test_slurm_where_there_is_none_is_said_before_anything_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "git").symlink_to(str(shutil.which("git")))
-    monkeypatch.setenv("REGBOT_CACHE", str(tmp_path / "cache"))
-    at = Repository.create(tmp_path / "r")
-    at.commit("start", {"regbot.toml": CONFIG})
-    monkeypatch.setenv("PATH", str(tmp_path))
-    words = ["baseline", "refresh", "--engine", "slurm", "--repo", str(at.path), "--out", str(tmp_path / "out")]
-    result = CliRunner().invoke(app, [*words, "--no-sandbox"])
-    assert result.exit_code == 2
-    assert "--engine slurm needs a machine that submits to a Slurm cluster" in result.stderr
-    assert not (tmp_path / "out").exists()
-
-
 @needed("SANDBOX", unavailable_reason())
 @pytest.mark.parametrize(("no_sandbox", "confined"), [(False, True), (True, False)])
 def test_a_refresh_measures_in_a_sandbox_unless_none_is_asked_for(
@@ -117,22 +94,6 @@ def test_a_refresh_measures_in_a_sandbox_unless_none_is_asked_for(
     options = RefreshOptions(tmp_path, tmp_path / "cache", tmp_path / "out", "ada", no_sandbox=no_sandbox)
     with site.open_refresh_engine(options, Config(), lambda _: None) as engine:
         assert (engine.sandbox is not None) == confined
-
-
-@pytest.mark.parametrize("no_sandbox", [False, True])
-def test_the_check_of_a_refresh_knows_whether_a_sandbox_was_declined(tmp_path: Path, no_sandbox: bool) -> None:
-    seen = list[CheckOptions]()
-
-    def session(check: CheckOptions) -> Session:
-        seen.append(check)
-        return night_session(0, str(check.base), check.head, 0.0)
-
-    with (
-        patch.object(site, "open_engine", opening(Nodes(), [])),
-        patch("support.refresh_cases.measuring", lambda _: measuring(session)),
-    ):
-        refreshed(tmp_path / "baselines", tmp_path, no_sandbox=no_sandbox)
-    assert [(check.untrusted, check.no_sandbox) for check in seen] == [(True, no_sandbox)]
 
 
 def test_a_machine_without_bubblewrap_refuses_a_refresh_as_it_refuses_a_check(

@@ -1,9 +1,5 @@
 """Sessions that begin every look with empty compiler caches."""
 
-from pathlib import Path
-
-import pytest
-
 from regbot.baselines.arm_luck import is_luck_small
 from regbot.check.sessions.schedule import Slot, max_runs, next_slot
 from regbot.judge import judge
@@ -12,8 +8,8 @@ from regbot.records.config import Config
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.records.verdict import Throughput
-from support.stored_cases import at, calibrated, header, reference, run_at
-from support.timed_builder import HEADER, NODE, PLAN, noisy, play, session_of, timed_run
+from support.stored_cases import at, calibrated, header, reference
+from support.timed_builder import HEADER, NODE, noisy, play, session_of, timed_run
 
 
 def fresh(session_header: SessionHeader = HEADER) -> SessionHeader:
@@ -42,12 +38,6 @@ def test_every_look_has_its_own_caches_and_warm_launches() -> None:
     assert [draw(run) for run in runs] == [1] * 10 + [2] * 10 + [3] * 10
     assert [run.arm.name for run in runs if is_warm(run)] == ["base", "head"] * 3
     assert [pair.draw for pair in pair_up(runs).valid] == [(None, 1)] * 4 + [(None, 2)] * 4 + [(None, 3)] * 4
-
-
-def test_a_session_without_fresh_caches_has_one_draw() -> None:
-    runs = play(noisy(1.013, 0.02))
-    assert len(runs) == max_runs([], PLAN) == 26
-    assert {draw(run) for run in runs} == {None}
 
 
 def test_a_session_continues_in_its_draw() -> None:
@@ -92,24 +82,6 @@ def test_a_failed_warm_launch_of_a_later_draw_must_be_tried_twice() -> None:
     assert judge(session_of(runs, fresh()), Config()).workloads[0].validity.status != "INVALID"
 
 
-@pytest.mark.parametrize("is_fresh", [True, False])
-def test_the_interval_contains_the_luck_that_calibration_knows(is_fresh: bool) -> None:
-    def judged(*references: object) -> Throughput:
-        session_header = header(*references, gate="pairs")  # type: ignore[arg-type]
-        session_header = fresh(session_header) if is_fresh else session_header
-        runs = play(at(0.1), session_header, at_most=80)
-        return throughput(runs[: 30 if is_fresh else 26], session_header)
-
-    without, with_luck = (
-        judged(reference().model_copy(update={"calibrated": calibrated(counted)})) for counted in (0.0, 0.3)
-    )
-    assert without.low_pct is not None
-    assert with_luck.low_pct is not None
-    assert with_luck.low_pct < without.low_pct - 0.2
-    assert "the interval is widened by the luck of the arms" in with_luck.reasons[-1]
-    assert not any("luck" in reason for reason in without.reasons)
-
-
 def test_a_change_that_luck_may_explain_does_not_fail() -> None:
     """Head is 1.6% slower in both draws."""
     launch = at(0.1016, noise=0.0005)
@@ -127,8 +99,3 @@ def test_only_luck_that_is_proven_small_in_every_environment_needs_no_fresh_cach
     assert not is_luck_small([small, large])
     assert not is_luck_small([reference()])
     assert not is_luck_small([])
-
-
-def test_a_run_in_a_slot_has_its_draw(tmp_path: Path) -> None:
-    run = run_at(Slot(play(noisy(1.0, 0.001), fresh())[3].position, 1, "base", PLAN.steps), 0.1)  # type: ignore[arg-type]
-    assert Run.model_validate_json(run.to_json()).position == run.position

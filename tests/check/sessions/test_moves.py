@@ -52,11 +52,7 @@ def test_a_session_that_has_moved_is_judged_like_any_other(at: int) -> None:
     assert verdict.throughput is not None
     assert verdict.throughput.decision == "regressed"
     assert verdict.throughput.estimate_pct == pytest.approx(5.0, abs=0.3)
-
-
-@pytest.mark.parametrize("at", range(2, 14))
-def test_no_pair_spans_two_nodes_and_every_block_is_complete(at: int) -> None:
-    pairs = pair_up(moved(lambda number: number == at)).valid
+    pairs = pair_up(runs).valid
     assert all(pair.base.node == pair.head.node for pair in pairs)
     blocks = [pair.key.block for pair in pairs]
     assert {blocks.count(block) for block in blocks} == {2}
@@ -81,12 +77,6 @@ def test_only_the_last_attempt_at_a_block_counts() -> None:
     runs += [ran(slot(2, 2, "head", attempt=2), outcome="lost")]
     runs += [ran(slot(2, place, arm, attempt=3)) for place, arm in enumerate(("base", "head", "head", "base"))]
     assert [tuple(pair.key) for pair in pair_up(runs).valid] == [(1, 1, 0), (1, 1, 1), (2, 3, 0), (2, 3, 1)]
-
-
-def test_lost_nodes_are_blamed_on_no_arm() -> None:
-    runs = moved(lambda number: number in (3, 9, 15), head=1.05)
-    verdict = judge(session_of(runs), Config()).workloads[0]
-    assert verdict.validity.status == "PASS", verdict.validity.reasons
 
 
 def test_a_failure_of_head_after_a_loss_is_still_blamed_on_head() -> None:

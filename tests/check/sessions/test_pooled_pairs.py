@@ -52,17 +52,6 @@ def test_a_pool_whose_times_contradict_its_clocks_is_ignored(tmp_path: Path) -> 
     assert kept(tmp_path / "bad", [*good[:-1], lie]) == []
 
 
-def test_another_commit_message_with_the_same_tree_uses_the_same_pool(tmp_path: Path) -> None:
-    amended = HEADER.head.model_copy(update={"commit": "9" * 40})
-    runs = play(noisy(1.2, 0.01, seed=2), runs=kept(tmp_path, play(noisy(1.2, 0.01))))
-    runs = [r.model_copy(update={"arm": amended}) if r.arm.name == "head" and r.joined is None else r for r in runs]
-    session_header = HEADER.model_copy(update={"head": amended})
-    session = session_of(runs, session_header)
-    statics_of = [r.model_copy(update={"arm": amended}) if r.arm.name == "head" else r for r in statics()]
-    session = session.model_copy(update={"runs": [*statics_of, *runs]})
-    assert judge(session, Config()).workloads[0].validity.status == "PASS"
-
-
 def test_a_commit_that_changes_only_comments_uses_the_same_pool(tmp_path: Path) -> None:
     first, second, other = (
         HEADER.model_copy(update={"head": HEADER.head.model_copy(update=change)})
@@ -110,15 +99,6 @@ def test_failures_are_not_saved_in_the_pool(tmp_path: Path) -> None:
     assert all(run.outcome == "ok" for run in before)
     assert {run.position.block for run in before if run.position} == {1, 2}
     assert judged(play(noisy(1.0, 0.003), runs=before)).workloads[0].validity.status == "PASS"
-
-
-def test_a_retry_without_new_pairs_keeps_the_verdict(tmp_path: Path) -> None:
-    before = kept(tmp_path, play(noisy(1.1, 0.01)))
-    assert throughput(before).decision == "regressed"
-    warm = [timed_run(slot, 0.1) for _ in (1, 2) if (slot := next_slot(before, HEADER, PLAN)) is not None]
-    assert throughput([*before, *warm[:1]]).decision == "regressed"
-    one_block = play(noisy(1.0, 0.01, seed=5), runs=before, at_most=100)[: len(before) + 6]
-    assert throughput(one_block).decision == "regressed", "six pairs are too few for the interval that always holds"
 
 
 def test_many_good_pairs_outweigh_a_verdict_of_few_pairs(tmp_path: Path) -> None:

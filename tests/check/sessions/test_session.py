@@ -1,7 +1,5 @@
 """The schedule of a session: the next run depends only on the runs so far."""
 
-import random
-import re
 from collections import Counter
 
 import pytest
@@ -10,14 +8,9 @@ from regbot.check.sessions.blocks import BLOCK_SLOTS
 from regbot.check.sessions.schedule import (
     WARM_STEPS,
     Slot,
-    block_order,
     can_afford_block,
-    is_block_start,
-    max_runs,
     next_slot,
-    progress_summary,
 )
-from regbot.judge.pairs import pair_up
 from regbot.records.run import Outcome, Run
 from support.timed_builder import HEADER, PLAN, noisy, play, timed_run
 
@@ -57,23 +50,8 @@ def test_every_block_is_abba_or_baab_and_both_occur() -> None:
     assert min(seen.values()) > 15
 
 
-def test_the_order_of_a_block_is_a_matter_of_seed_workload_and_block() -> None:
-    assert [block_order(HEADER, PLAN, n) for n in range(20)] == [block_order(HEADER, PLAN, n) for n in range(20)]
-    others = [
-        [block_order(HEADER.model_copy(update={"seed": 8}), PLAN, n) for n in range(20)],
-        [block_order(HEADER, PLAN.model_copy(update={"entry": "another@1/ep"}), n) for n in range(20)],
-    ]
-    assert [block_order(HEADER, PLAN, n) for n in range(20)] not in others
-
-
 def test_a_clear_difference_ends_the_session_at_the_first_look() -> None:
     assert len(play(noisy(1.5, 0.001))) == 2 + 2 * BLOCK_SLOTS
-
-
-def test_a_session_that_decides_nothing_ends_after_twelve_pairs() -> None:
-    runs = play(noisy(1.0, 0.2))
-    assert len(runs) == max_runs([], PLAN) == 26
-    assert next_slot(runs, HEADER, PLAN) is None
 
 
 def test_no_look_is_taken_between_the_looks() -> None:
@@ -103,23 +81,10 @@ def test_a_refused_run_is_not_repeated() -> None:
     assert len(play(failing({(0, 1, 1)}, "refused"))) == 2
 
 
-def test_only_the_repeat_of_a_repeated_block_counts() -> None:
-    runs = play(failing({(1, 1, 3)}))
-    assert [b for b, *_ in places(runs)] == [0] * 2 + [1] * 8 + [2] * 4
-    paired = pair_up(runs)
-    assert [(pair.key.block, pair.key.attempt) for pair in paired.valid] == [(1, 2), (1, 2), (2, 1), (2, 1)]
-    assert paired.void == 2
-
-
 def test_an_interrupted_session_continues_with_the_same_runs() -> None:
     whole = play(failing({(1, 1, 2), (2, 1, 0)}))
     for length in range(len(whole)):
         assert places(play(failing({(1, 1, 2), (2, 1, 0)}), runs=whole[:length])) == places(whole)
-
-
-def test_runs_of_other_workloads_are_ignored() -> None:
-    header = HEADER.model_copy(update={"timed": [PLAN, PLAN.model_copy(update={"entry": "other@1/ep"})]})
-    assert [len(play(noisy(1.5, 0.001), header))] == [10]
 
 
 @pytest.mark.parametrize(("budget_s", "blocks"), [(1.0, 0), (47.0, 1), (71.0, 2), (10_000.0, 6)])
@@ -127,34 +92,8 @@ def test_a_block_is_begun_only_if_it_fits_the_budget(budget_s: float, blocks: in
     runs: list[Run] = []
     launch = noisy(1.0, 0.2)
     while (following := next_slot(runs, HEADER, PLAN)) is not None:
-        if is_block_start(following) and not can_afford_block(runs, budget_s):
+        if following.position.slot == 0 and not can_afford_block(runs, budget_s):
             break
         runs.append(launch(following))
     assert max((run.position.block for run in runs if run.position), default=0) == blocks
     assert len(runs) in (0, 2, 2 + 4 * blocks)
-
-
-def test_the_progress_line_has_the_estimate_and_the_remaining_cost() -> None:
-    launch = noisy(1.5, 0.001)
-    runs: list[Run] = []
-    summaries = []
-    while (following := next_slot(runs, HEADER, PLAN)) is not None:
-        summaries.append(progress_summary(runs, HEADER, PLAN))
-        runs.append(launch(following))
-    assert summaries[0] == "no pair yet"
-    assert re.match(r"\+(49|50)\.\d% so far", summaries[4])
-    assert "1 of 4 pairs to the first look" in summaries[4]
-    assert "at most 22 runs" in summaries[4]
-    assert re.match(r"\+(49|50)\.\d+% \(", progress_summary(runs, HEADER, PLAN))
-    assert "after 4 pairs" in progress_summary(runs, HEADER, PLAN)
-
-
-def test_the_arms_take_turns_in_going_first() -> None:
-    """Over many sessions neither arm is measured earlier than the other."""
-    draw = random.Random(5)
-    places_of = {"base": 0, "head": 0}
-    for _ in range(20):
-        header = HEADER.model_copy(update={"seed": draw.randrange(2**32)})
-        for number, run in enumerate(play(noisy(1.5, 0.001), header)[2:6]):
-            places_of[run.arm.name] += number
-    assert abs(places_of["base"] - places_of["head"]) == 0

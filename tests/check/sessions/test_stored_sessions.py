@@ -13,7 +13,7 @@ from regbot.records.session import SessionHeader, StoredTrace
 from regbot.records.verdict import Throughput, Verdict
 from support.ledger_builder import WORKLOAD, backend, smoke_ledger
 from support.stored_cases import ENVIRONMENT, LOSS, at, header, reference, run_at
-from support.timed_builder import BASE, HEADER, NODE, play, session_of, statics, timed_run
+from support.timed_builder import BASE, HEADER, NODE, play, session_of
 
 THEN = "2026-01-01T00:00:00Z"
 
@@ -42,11 +42,6 @@ def test_a_head_like_the_stored_sessions_passes_after_three_runs_with_its_bound(
     assert "is ruled out" in section.reasons[0]
 
 
-def test_a_bound_that_is_too_wide_is_undecided() -> None:
-    session_header = header(reference(sd=0.04), gate="stored")
-    assert throughput(play(at(0.1), session_header), session_header).status == "INCONCLUSIVE"
-
-
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -71,10 +66,6 @@ def test_a_node_without_stored_sessions_is_judged_by_several_other_nodes_only(no
     assert (throughput(play(at(0.1), session_header), session_header).status == "PASS") is decided
 
 
-def test_too_few_stored_sessions_run_nothing() -> None:
-    assert play(at(0.1), header(reference(sessions=3), gate="stored")) == []
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -92,12 +83,6 @@ def test_a_fallback_dispatcher_never_passes() -> None:
     session_header = header(reference(executed=None), gate="stored")
     runs = play(at(0.1, backends={"dispatcher": backend("alltoall", requested="deepep")}), session_header)
     assert verdict_of(runs, session_header).verdict == "INVALID"
-
-
-def test_a_failed_head_is_repeated_once() -> None:
-    session_header = header(reference(), gate="stored")
-    runs = play(lambda slot: timed_run(slot, 0.1, "crashed"), session_header)
-    assert [(run.position.order, run.attempt) for run in runs if run.position] == [("head", 1), ("head", 2)]
 
 
 def test_a_check_with_overrides_is_not_compared() -> None:
@@ -185,7 +170,3 @@ def _sharding(session_header: SessionHeader) -> tuple[str, bool]:
     section = judge(session_of([], session_header), Config()).workloads[0].sharding
     assert section is not None
     return section.status, any("the cause is other software" in reason for reason in section.reasons)
-
-
-def test_the_traces_of_these_cases_are_valid() -> None:
-    assert [run.outcome for run in statics()] == ["ok", "ok"]

@@ -36,6 +36,7 @@ ANSWERED = {
     "a float": 1.0,
     "floats": [1.0, 1.0, 1.0],
     "isfinite": True,
+    "isfinite of one float": True,
     "isnan": False,
     "isinf": False,
     "comparisons with infinity": [False, False, True, True, False, True, True, True, False, False, False, True],

@@ -1,13 +1,10 @@
 """Checkouts that ask for a GPU when they are imported, or have a module ``torch`` of their own."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support.guest_runs import GUEST, MIXTRAL, TINY, answer, ask, counts, run_guest
+from support.guest_runs import MIXTRAL, TINY, answer, ask, counts, run_guest
 from support.layers import GOOD_LAYER, write_repository
 
 FORWARD = "    def forward(self, x):\n"
@@ -49,21 +46,3 @@ def test_a_torch_of_the_checkout_is_refused_by_name(
     assert record["refusal"]["kind"] == "no_torch"
     assert record["refusal"]["message"].startswith(f"{stub} in the checkout hides the installed torch; rename it")
     assert "ledger" not in record
-
-
-@pytest.mark.slow
-def test_a_process_that_has_imported_torch_before_the_device_is_refused(tmp_path: Path, paper_library: Path) -> None:
-    root = write_repository(tmp_path / "repository")
-    request = request_trace(root, "trace", paper_library)
-    script = (
-        "import sys, torch; sys.path.insert(0, sys.argv[1])\n"
-        "from regbot_guest import process; sys.exit(process.main(sys.argv[2:]))"
-    )
-    command = [sys.executable, "-c", script, str(GUEST), str(request)]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert done.returncode == 10, done.stderr
-    refusal = answer(tmp_path, "trace")["refusal"]
-    assert (refusal["kind"], refusal["message"]) == (
-        "no_paper_gpu",
-        "torch was imported before the paper GPU; install it first",
-    )

@@ -6,19 +6,13 @@ from support.paper_runs import read_answer
 
 REFUSED = {
     "function of deep_ep": "deep_ep.get_best_config was called: ",
-    "class of deep_ep": "deep_ep.LowLatencyBuffer was called: ",
-    "static method of a class that is missing": "deep_ep.LowLatencyBuffer.size_hint was called: ",
     "method of a buffer": "deep_ep.Buffer.low_latency_dispatch was called with tensors of [(2, 3)]: ",
-    "static method of a buffer": "deep_ep.Buffer.get_low_latency_rdma_size_hint was called: ",
     "method of the elastic buffer": "deep_ep.ElasticBuffer.barrier was called: ",
-    "method of an event": "deep_ep.EventOverlap.wait was called: ",
     "function of a submodule": "deep_ep.buffers.legacy.Buffer was called: ",
     "userbuffers": "transformer_engine_torch.CommOverlap was called: ",
-    "userbuffers without arguments": "transformer_engine_torch.CommOverlapHelper was called: ",
     "subclass of userbuffers": "transformer_engine_torch.CommOverlapCore was called with tensors of [(2, 3)]: ",
     "function of the extension": "transformer_engine_torch.fp8_transpose was called with tensors of [(2, 3)]: ",
     "decoding of flash-attn": "flash_attn_2_cuda.fwd_kvcache was called with tensors of [(2, 3), (2, 3), (2, 3)]: ",
-    "function of Apex": "fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp8 was called with tensors of [(2, 3)]: ",
 }
 REASON = "the paper GPU has no stand-in for it. Report it with this line, or switch off what calls it"
 
@@ -26,16 +20,7 @@ REASON = "the paper GPU has no stand-in for it. Report it with this line, or swi
 def test_what_a_stand_in_lacks_can_be_looked_up_and_is_refused_when_called(paper_library: Path) -> None:
     answer = read_answer(paper_library, "libraries.py")
     assert answer["uses"] == {name: start + REASON for name, start in REFUSED.items()}
-    assert answer["lookups"] == {
-        "enumeration": True,
-        "second member": True,
-        "same member": True,
-        "instance": False,
-        "has": True,
-        "dunder": False,
-        "submodule": True,
-        "version": "2.1.0",
-    }
+    assert answer["lookups"] == {"enumeration": True, "instance": False, "has": True, "dunder": False}
     assert all(answer["autograd"].values()), answer["autograd"]
     # The shapes of the fake kernels in flash_attn/flash_attn_interface.py. Rows of the backward are padded to 128.
     assert answer["flash"] == {
@@ -46,5 +31,4 @@ def test_what_a_stand_in_lacks_can_be_looked_up_and_is_refused_when_called(paper
         "writes to the given gradient": True,
         "log-sum-exp": "torch.float32",
     }
-    names = ("scaled_softmax", "scaled_masked_softmax", "scaled_upper_triang_masked_softmax")
-    assert answer["softmax"] == {name: [2, 4, 16, 16] for name in names}
+    assert answer["softmax"] == [2, 4, 16, 16]

@@ -24,11 +24,8 @@ def test_streams_and_events_compare_as_on_a_gpu(paper_library: Path) -> None:
         "new": [False, False, True, False],
         "hashes": [True, 2],
         "numbers": [0, 0, True],
-        "classes": [True, True, False],
         "devices": ["cuda:3", 2, 1],
-        "priorities": [0, -1, -3],
         "external": [0x7000, 0x7000],
-        "pool": 32,
     }
     assert answer["selections"] == {
         "inside": [True] * 5,
@@ -61,7 +58,6 @@ def test_every_public_name_of_torch_cuda_works_or_is_refused_by_name(answer: dic
         assert outcomes[f"torch.cuda.{name}"].startswith(f"refused: torch.cuda.{name} was called"), name
     for name in ("memory_summary", "get_rng_state_all", "nvtx.range_push", "profiler.start", "is_tf32_supported"):
         assert outcomes[f"torch.cuda.{name}"] == "works", name
-    assert answer["aliases"] == []
 
 
 def test_a_program_that_goes_on_without_sensors_is_traced(answer: dict[str, Any]) -> None:
@@ -83,9 +79,3 @@ def test_what_a_paper_gpu_lacks_is_named(answer: dict[str, Any]) -> None:
     assert "a paper node has 8 GPUs, but number 9 was requested" in refusals["GPU 9"]
     assert refusals["properties of GPU 9"] == "AssertionError: Invalid device id"
     assert refusals["the memory of the host"] == "ValueError: Expected a cuda device, but got: cpu"
-
-
-def test_the_version_of_nccl_is_answered_without_the_driver(answer: dict[str, Any]) -> None:
-    version_needs_driver, sum_needs_driver = answer["nccl"]
-    assert not version_needs_driver
-    assert sum_needs_driver

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.checkout import CheckoutError, repository_cache
+from regbot.workloads.checkout import repository_cache
 from support.git_repos import Repository
 
 PAGE = Path(__file__).parents[3] / "docs" / "operator.md"
@@ -44,18 +44,3 @@ def test_two_origins_at_one_path_have_two_folders(tmp_path: Path) -> None:
 def test_a_repository_without_an_absolute_origin_is_identified_by_its_path(tmp_path: Path, origin: str) -> None:
     first, second = (repository_with_origin(tmp_path / name / "moe", origin) for name in ("acme", "other"))
     assert repository_cache(tmp_path, first.path) != repository_cache(tmp_path, second.path)
-
-
-def test_a_linked_worktree_and_a_folder_inside_have_the_folder_of_their_repository(tmp_path: Path) -> None:
-    repository = repository_with_origin(tmp_path / "moe")
-    repository.commit("start", {"src/train.py": ""})
-    repository.git("worktree", "add", "--quiet", str(tmp_path / "linked"))
-    folders = {
-        repository_cache(tmp_path, path) for path in (repository.path, repository.path / "src", tmp_path / "linked")
-    }
-    assert len(folders) == 1
-
-
-def test_a_folder_that_is_no_repository_is_named(tmp_path: Path) -> None:
-    with pytest.raises(CheckoutError, match="cannot be used as a git repository"):
-        repository_cache(tmp_path / "cache", tmp_path)

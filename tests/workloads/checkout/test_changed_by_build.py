@@ -1,6 +1,5 @@
 """The warning about a build that changes tracked files: escaped, and never displaced by other warnings."""
 
-import os
 import tracemalloc
 from pathlib import Path
 
@@ -80,18 +79,3 @@ def test_a_tracked_file_that_a_build_makes_large_is_not_read_into_memory(tmp_pat
     assert not check_out(repo.path, commit, cache, again).built
     (tree.path / "moe.py").touch()
     assert check_out(repo.path, commit, cache, again).built
-
-
-def test_a_built_file_that_a_run_changes_behind_a_second_link_is_noticed(tmp_path: Path) -> None:
-    repo = Repository.create(tmp_path / "repo")
-    commit = repo.commit("head", {"moe.py": "x = 1\n"})
-    build = Build(["echo fast > built.py; ln built.py link"], "python3", 60.0)
-    tree = check_out(repo.path, commit, tmp_path / "cache", build)
-    assert not check_out(repo.path, commit, tmp_path / "cache", build).built
-    built = tree.path / "built.py"
-    before = built.stat()
-    with built.open("r+") as file:
-        file.write("slow")
-    os.utime(built, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert check_out(repo.path, commit, tmp_path / "cache", build).built
-    assert built.read_text() == "fast\n"

@@ -61,13 +61,6 @@ def test_a_base_that_is_an_ancestor_of_head_is_used_without_a_warning(repo: Repo
     assert arms(repo, "HEAD~1") == (repo.git("rev-parse", "HEAD~1"), repo.git("rev-parse", "HEAD"), [])
 
 
-def test_an_arm_has_revision_commit_tree_subject_and_overrides(repo: Repository) -> None:
-    _, head, _ = resolve_arms(repo.path, "main", "pr", {}, {"dispatcher": "allgather"})
-    assert (head.name, head.revision, head.subject) == ("head", "pr", "change the width")
-    assert (head.commit, head.tree) == (repo.git("rev-parse", "pr"), repo.git("rev-parse", "pr^{tree}"))
-    assert head.overrides == {"dispatcher": "allgather"}
-
-
 def test_swapped_arms_are_compared_exactly_with_a_warning(repo: Repository) -> None:
     base, head, [warning] = arms(repo, "pr", "pr~1")
     assert (base, head) == (repo.git("rev-parse", "pr"), repo.git("rev-parse", "pr~1"))
@@ -168,16 +161,6 @@ def test_a_commit_of_a_shallow_clone_is_checked_out(repo: Repository, tmp_path: 
     assert Repository(tree.path).git("rev-list", "--count", "HEAD") == "1"
 
 
-def test_the_users_hooks_do_not_run(repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "hooks").mkdir()
-    (tmp_path / "hooks" / "post-checkout").write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
-    (tmp_path / "hooks" / "post-checkout").chmod(0o755)
-    (tmp_path / "config").write_text(f"[core]\nhooksPath = {tmp_path}/hooks\n")
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "config"))
-    make(repo, tmp_path / "cache")
-    assert not (tmp_path / "ran").exists()
-
-
 def test_a_complete_worktree_is_used_again_without_building(repo: Repository, tmp_path: Path) -> None:
     build = f"echo built >> {tmp_path}/builds; echo '*.so' > .gitignore; echo product > untracked.so; mkdir -m 0 shut"
     first = make(repo, tmp_path / "cache", "pr", build)
@@ -270,17 +253,6 @@ def test_an_edit_hidden_from_git_status_is_detected(repo: Repository, tmp_path: 
     assert make(repo, tmp_path / "cache").built
 
 
-def test_a_planted_git_file_in_a_worktree_runs_nothing(repo: Repository, tmp_path: Path) -> None:
-    first = make(repo, tmp_path / "cache")
-    trap = repo.clone_to(tmp_path / "trap")
-    trap.git("config", "filter.evil.clean", f"touch {tmp_path}/sprung; cat")
-    (trap.path / ".git/info/attributes").write_text("* filter=evil\n")
-    (first.path / ".git").write_text(f"gitdir: {trap.path}/.git\n")
-    again = make(repo, tmp_path / "cache")
-    assert Repository(again.path).git("rev-parse", "--path-format=absolute", "--git-common-dir") != f"{trap.path}/.git"
-    assert not (tmp_path / "sprung").exists()
-
-
 def test_an_incomplete_worktree_of_a_crash_is_created_again(repo: Repository, tmp_path: Path) -> None:
     first = make(repo, tmp_path / "cache")
     (tmp_path / "cache" / "worktrees" / f"{first.key}.json").unlink()
@@ -341,11 +313,6 @@ def test_a_hanging_build_is_killed_with_its_children(repo: Repository, tmp_path:
     with pytest.raises(BuildError, match=r"did not end within 0\.5 s and was ended: sleep 1000"):
         make(repo, tmp_path / "cache", "HEAD", f"sleep 1000 & echo $! > {tmp_path}/pid; sleep 1000", timeout_s=0.5)
     assert time.monotonic() - begun < 10
-    assert gone(int((tmp_path / "pid").read_text()))
-
-
-def test_a_server_that_a_build_leaves_behind_is_killed(repo: Repository, tmp_path: Path) -> None:
-    make(repo, tmp_path / "cache", "HEAD", f"sleep 1000 & echo $! > {tmp_path}/pid")
     assert gone(int((tmp_path / "pid").read_text()))
 
 
@@ -547,3 +514,14 @@ def test_a_link_in_place_of_a_cache_folder_is_replaced_and_not_followed(tmp_path
     assert not second.built
     assert not Path(second.environment["XDG_CACHE_HOME"]).is_symlink()
     assert outside.is_dir()
+
+
+def test_a_planted_git_file_in_a_worktree_runs_nothing(repo: Repository, tmp_path: Path) -> None:
+    first = make(repo, tmp_path / "cache")
+    trap = repo.clone_to(tmp_path / "trap")
+    trap.git("config", "filter.evil.clean", f"touch {tmp_path}/sprung; cat")
+    (trap.path / ".git/info/attributes").write_text("* filter=evil\n")
+    (first.path / ".git").write_text(f"gitdir: {trap.path}/.git\n")
+    again = make(repo, tmp_path / "cache")
+    assert Repository(again.path).git("rev-parse", "--path-format=absolute", "--git-common-dir") != f"{trap.path}/.git"
+    assert not (tmp_path / "sprung").exists()

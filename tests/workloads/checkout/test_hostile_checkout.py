@@ -326,29 +326,6 @@ def test_a_worktree_with_submodules_is_not_used_again_where_they_may_not_be_fetc
         victim.check_out(commit)
 
 
-def test_a_worktree_is_used_again_with_another_token_and_the_same_hosts_in_another_order(victim: Victim) -> None:
-    victim.secret.clone_to(victim.repo.path / ".git" / "modules" / "x", "--bare")
-    commit = victim.with_submodule("../x")
-    victim.repo.git("remote", "set-url", "origin", "https://ci:one@git.example/acme/moe.git")
-    victim.check_out(commit, ["a.example", "b.example"])
-    victim.repo.git("remote", "set-url", "origin", "https://ci:two@git.example/acme/moe.git")
-    assert not victim.check_out(commit, ["B.example", "a.example"]).built
-
-
-def test_a_worktree_without_submodules_is_used_again_whatever_origin_and_hosts_are(victim: Victim) -> None:
-    commit = victim.repo.git("rev-parse", "HEAD")
-    victim.check_out(commit, None)
-    victim.repo.git("remote", "set-url", "origin", "https://other.example/acme/moe.git")
-    assert not victim.check_out(commit, ["third.example"]).built
-
-
-def test_a_relative_url_to_another_host_is_refused(victim: Victim, service: Service) -> None:
-    commit = victim.with_submodule(f"../../../127.0.0.1:{service.port}/x")
-    with pytest.raises(CheckoutError, match=r"https://127\.0\.0\.1:.* is not on the repository's own host"):
-        victim.check_out(commit)
-    assert not service.calls
-
-
 @pytest.mark.parametrize(
     ("url", "address"),
     [

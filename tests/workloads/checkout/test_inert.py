@@ -105,14 +105,6 @@ def test_only_regular_files_without_the_executable_bit_are_documentation(reposit
     assert inert(repository, links) == []
 
 
-def test_a_file_that_leaves_an_inert_folder_is_not_inert(repository: Repository) -> None:
-    base = repository.commit("base", {"tests/fast.py": "x = 1\n"})
-    (repository.path / "src").mkdir()
-    repository.git("mv", "tests/fast.py", "src/fast.py")
-    repository.commit("moved")
-    assert inert(repository, base, "tests/**") == ["tests/fast.py"]
-
-
 def test_globs_of_the_base_add_files_and_take_them_out(repository: Repository) -> None:
     files = ["tests/a.py", "pkg/tests/a.py", "Tests/a.py", "te\u017fts/a.py", "prompts/system.md", "README.md"]
     base = repository.commit("base")

@@ -212,11 +212,6 @@ def test_the_first_of_several_labelled_ranks_is_used(log: Path) -> None:
         assert says(run, "lines of 3 ranks", "rank 2 are used")
 
 
-def test_line_numbers_of_grep_are_no_ranks(log: Path) -> None:
-    run = read(log, [f"{17 * step}:{megatron_line(step)}" for step in (1, 2, 3)])
-    assert (run.rank, numbers(run)) == ("", [1, 2, 3])
-
-
 def test_repeated_lines_count_once(log: Path) -> None:
     run = read(log, [maxtext_line(step) for step in (0, 0, 1, 1, 2, 2)])
     assert numbers(run) == [0, 1, 2]
@@ -238,18 +233,6 @@ def test_maxtext_lines_with_and_without_their_optional_fields(log: Path) -> None
     assert run.step_s == (1.353, 1.4, 1.5)
     assert [step.loss for step in run.steps] == [9.0, 8.5, 10.374]
     assert run.warnings == ()
-
-
-def test_profiler_borders_have_no_time(log: Path) -> None:
-    run = read(log, [maxtext_line(0), "completed profiler activation/deactivation step: 1", maxtext_line(2)])
-    assert (run.untimed, len(run.step_s)) == ((1,), 2)
-    assert says(run, "no time for step 1")
-
-
-def test_maxtext_times_with_thousands_separators_are_read_whole(log: Path) -> None:
-    written = ("1,234.500", "1,234,567", "999.25")
-    lines = [maxtext_line(step).replace("seconds: 5.667", f"seconds: {time}") for step, time in enumerate(written)]
-    assert read(log, lines).step_s == (1234.5, 1234567.0, 999.25)
 
 
 def metrics(step: float, seconds: float, **more: float) -> str:
@@ -299,17 +282,6 @@ def test_tensorboards_export_gives_torchtitans_step_times(log: Path) -> None:
 # golden values
 
 
-def test_golden_values_wrapped_in_baseline_and_current(log: Path) -> None:
-    def bridge(ms: float) -> dict[str, Any]:
-        return {str(step): {"lm loss": 10.0, "elapsed time per iteration (ms)": ms} for step in range(12)}
-
-    run = read(log, json.dumps({"baseline": bridge(100.0), "current": {**bridge(200.0), "alloc": 93.2}}))
-    assert run.step_s == (0.2,) * 12
-    assert numbers(run) == list(range(12))
-    assert says(run, "'current' are used", "the file also has 'baseline'")
-    assert read(log, json.dumps({"baseline": bridge(100.0)})).step_s == (0.1,) * 12
-
-
 def golden(times: dict[int, object]) -> str:
     values = {str(step): seconds for step, seconds in times.items()}
     return json.dumps({"iteration-time": {"start_step": 1, "end_step": 9, "step_interval": 1, "values": values}})
@@ -319,12 +291,6 @@ def test_golden_values_of_every_step_are_step_times(log: Path) -> None:
     assert read(log, golden({1: "nan", 2: 0.5, 3: 0.6, 4: 0.5})).steps_per_value == 1
     assert read(log, golden({1: "nan", 5: 0.5, 10: 0.6})).steps_per_value is None
     assert read(log, golden({100: 0.5})).steps_per_value is None, "one value tells of no interval"
-
-
-def test_old_golden_values_are_lists(log: Path) -> None:
-    values = {"start_step": 0, "end_step": 15, "step_interval": 5, "values": ["nan", 2.0, 2.5]}
-    run = read(log, json.dumps({"iteration-time": values}))
-    assert [(step.number, step.seconds) for step in run.steps] == [(0, None), (5, 2.0), (10, 2.5)]
 
 
 @pytest.mark.parametrize(
@@ -374,11 +340,6 @@ def test_a_path_that_is_no_file_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", Path("/dev/zero")):
         with pytest.raises(LogError, match="one file is one run"):
             read_log(path)
-
-
-def test_a_step_in_an_overlong_line_is_ignored(log: Path) -> None:
-    run = read(log, ["x" * 20_000 + megatron_line(1), megatron_line(2), "x" * 400_000 + megatron_line(3)])
-    assert numbers(run) == [2]
 
 
 def test_garbage_is_skipped(log: Path) -> None:

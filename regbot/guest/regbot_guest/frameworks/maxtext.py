@@ -161,24 +161,17 @@ def _import_maxtext() -> tuple[Any, Any]:
             f"MaxText cannot be imported: {error}; install requirements/maxtext.txt in this workload's 'python', or "
             "set it to an interpreter that has it",
         ) from error
-    required_names = (
-        (train_compile, "main"),
-        (train_compile, "get_topology_mesh"),
-        (train_compile, "pyconfig"),
-        (getattr(train_compile, "pyconfig", None), "initialize"),
-    )
-    for owner, name in required_names:
-        if not hasattr(owner, name):
-            raise refuse_revision(
-                f"there is no {getattr(owner, '__name__', ENTRY_MODULE)}.{name}, which regbot watches"
-            )
+    for name in ("main", "get_topology_mesh", "pyconfig", "pyconfig.initialize"):
+        *parents, attribute = name.split(".")
+        owner = getattr(train_compile, parents[0]) if parents else train_compile
+        if not hasattr(owner, attribute):
+            raise refuse_revision(f"there is no {ENTRY_MODULE}.{name}, which regbot watches")
     return jax, train_compile
 
 
 def _set_devices(world: int) -> None:
     try:
-        targets = importlib.import_module(TARGETS_MODULE)
-        target = targets.UserFacingNameToSystemCharacteristics[TOPOLOGY]
+        target = importlib.import_module(TARGETS_MODULE).UserFacingNameToSystemCharacteristics[TOPOLOGY]
     except (ImportError, AttributeError, KeyError) as error:
         raise refuse_revision(
             f"{TARGETS_MODULE}.UserFacingNameToSystemCharacteristics has no target {TOPOLOGY!r} ({error})"

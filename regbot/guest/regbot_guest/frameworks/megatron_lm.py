@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from regbot_guest import backends
 from regbot_guest.backends import backend_entry, count_exchanges, list_exchanges, name_dispatcher
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.megatron_command import (
@@ -174,14 +175,7 @@ def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
 
 
 def describe_attention(counter: PaperCounter) -> dict[str, str]:
-    """Return which attention ran: the fused operator with the most calls, or ``unfused``. None is requested."""
-    launches = {name: count for name, count in counter.operators.items() if _ATTENTION.search(name)}
-    if launches:
-        name = max(launches, key=lambda operator: launches[operator])
-        executed, evidence = name.split("::")[-1].strip("_"), f"launched {name} x{launches[name]}"
-    else:
-        executed, evidence = "unfused", "no fused attention operator was launched"
-    return backend_entry(requested="", resolved="", executed=executed, evidence=evidence)
+    return backends.describe_attention(counter.operators, _ATTENTION, configured="", otherwise="unfused")
 
 
 def describe_dispatcher(

@@ -60,12 +60,13 @@ def read_test_case(root: Path, recipe: str) -> MegatronTestCase:
     for name, value in sections[FLAGS].items():
         if value == "":
             continue  # the test runner leaves such a flag out
-        reason = _why_untraceable(name, value)
-        if name in FILE_FLAGS or reason:
-            left_out_flags[name] = value
-        else:
+        names_file = isinstance(value, str) and ("$" in value or value.startswith(_PATH_STARTS))
+        if name not in FILE_FLAGS and name not in UNTRACED_FLAGS and not names_file:
             traced_flags[name] = value
-        if reason:
+            continue
+        left_out_flags[name] = value
+        if name not in FILE_FLAGS:
+            reason = "its value depends on real data" if name in UNTRACED_FLAGS else "its value names a file"
             warnings.append(f"{name} of the recipe is left out, because {reason}")
     variables = {name: str(value) for name, value in sections.get(VARIABLES, {}).items()}
     return MegatronTestCase(traced_flags, variables, left_out_flags, warnings)
@@ -74,16 +75,6 @@ def read_test_case(root: Path, recipe: str) -> MegatronTestCase:
 def set_variables(test_case: MegatronTestCase) -> None:
     for name, value in test_case.variables.items():
         os.environ.setdefault(name, value)
-
-
-def _why_untraceable(name: str, value: FlagValue) -> str:
-    """Return why a trace cannot have a flag that may influence the step, else ''."""
-    if name in FILE_FLAGS:
-        return ""
-    if name in UNTRACED_FLAGS:
-        return "its value depends on real data"
-    names_file = isinstance(value, str) and ("$" in value or value.startswith(_PATH_STARTS))
-    return "its value names a file" if names_file else ""
 
 
 def _read_sections(path: Path, recipe: str) -> dict[str, dict[str, FlagValue]]:

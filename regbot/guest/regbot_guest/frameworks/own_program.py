@@ -230,7 +230,9 @@ def name_axes(names: Mapping[str, str]) -> Axes:
         for group in _groups():
             if group.group_desc != description:
                 continue
-            name = _shorten_joint_name(axis, sizes)
+            # Leave out axes of one rank: ``etp_ep`` becomes ``ep`` if ``etp`` has one rank.
+            wide_axes = [part for part in axis.split("_") if sizes.get(part) != 1]
+            name = "_".join(wide_axes) or axis if "_" in axis else axis
             registered_axis = axes.as_record().get(name)
             # Two descriptions can get the same name. If their groups have different ranks, the first keeps the name.
             if registered_axis is None or registered_axis["ranks"] == dist.get_process_group_ranks(group):
@@ -238,14 +240,6 @@ def name_axes(names: Mapping[str, str]) -> Axes:
             sizes.setdefault(axis, group.size())
         sizes.setdefault(axis, 1)  # no group of this axis has several ranks
     return axes
-
-
-def _shorten_joint_name(axis: str, sizes: Mapping[str, int]) -> str:
-    """Leave out axes of one rank: ``etp_ep`` becomes ``ep`` if ``etp`` has one rank."""
-    if "_" not in axis:
-        return axis
-    wide_axes = [part for part in axis.split("_") if sizes.get(part) != 1]
-    return "_".join(wide_axes) or axis
 
 
 def _groups() -> list[Any]:

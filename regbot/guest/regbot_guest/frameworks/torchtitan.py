@@ -21,7 +21,6 @@ from regbot_guest.contract import ContractError
 from regbot_guest.count import list_routing_warnings
 from regbot_guest.frameworks import torchtitan_config as configuration
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step
-from regbot_guest.frameworks.timed_loop import time_loop
 from regbot_guest.frameworks.torchtitan_backends import TorchtitanBackends, choose_dispatcher
 from regbot_guest.frameworks.torchtitan_flat import flatten_config
 from regbot_guest.frameworks.torchtitan_replacements import (
@@ -33,7 +32,7 @@ from regbot_guest.frameworks.torchtitan_replacements import (
     use_test_data,
 )
 from regbot_guest.frameworks.torchtitan_shape import PINNED_RECIPE, check_shape, read_routing
-from regbot_guest.frameworks.training_loop import Scalar, TrainingLoop, count_loop
+from regbot_guest.frameworks.training_loop import Scalar, TrainingLoop, count_loop, time_loop
 from regbot_guest.paper.device import Device
 from regbot_guest.paper.step import make_expert_choice
 from regbot_guest.request import Request

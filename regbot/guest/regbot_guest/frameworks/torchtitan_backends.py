@@ -11,7 +11,14 @@ from typing import Any
 import torch
 
 from regbot_guest.availability import FALLBACK, Resolution, resolve
-from regbot_guest.backends import backend_entry, count_exchanges, explain_fallback, list_exchanges, name_dispatcher
+from regbot_guest.backends import (
+    backend_entry,
+    count_exchanges,
+    describe_attention,
+    explain_fallback,
+    list_exchanges,
+    name_dispatcher,
+)
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.torchtitan_shape import find_dispatcher, moe_layers
 from regbot_guest.grouped_gemm import describe_grouped_gemm
@@ -53,21 +60,12 @@ class TorchtitanBackends:
 
     def describe(self, observer: StepCounter) -> dict[str, Mapping[str, str]]:
         backends: dict[str, Mapping[str, str]] = {
-            "attention": self._describe_attention(observer.operators),
+            "attention": describe_attention(observer.operators, ATTENTION, self.attention, otherwise="unknown"),
             "grouped_gemm": describe_grouped_gemm(observer.operators, torch.bfloat16, self.device),
         }
         if self.dispatcher:
             backends["dispatcher"] = self._describe_dispatcher(observer)
         return backends
-
-    def _describe_attention(self, operators: Mapping[str, int]) -> dict[str, str]:
-        fused_operator = next((name for name in operators if ATTENTION.search(name)), None)
-        if fused_operator is None:
-            executed, evidence = "unknown", "no fused attention operator ran"
-        else:
-            executed = fused_operator.split("::")[-1].strip("_")
-            evidence = f"dispatched {fused_operator} x{operators[fused_operator]}"
-        return backend_entry(self.attention, self.attention, executed, evidence)
 
     def _describe_dispatcher(self, observer: StepCounter) -> dict[str, str]:
         # The module path of an expert layer's exchange contains '.moe'. That of an FSDP collective ends at the block.

@@ -1,12 +1,11 @@
-"""Counts one steady step of a framework that has its own training loop.
+"""Counts one steady step of a framework that has its own training loop, or times its steps.
 
 Phases are detected from outside of the framework. A step begins in the phase ``forward``. During torch's backward call,
 the phase is ``backward``. After this call it is ``optimizer``, until the model's forward runs again.
 """
 
 import math
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,8 +28,11 @@ from regbot_guest.count import (
 from regbot_guest.crash import call_unchanged
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.observer import Observer
+from regbot_guest.probe import profile_if_uncountable, skipped_steps, time_training, watch_replays
 from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
+from regbot_guest.stage import timed_stage
+from regbot_guest.step_profile import StepSource
 from regbot_guest.stopwatch import peak_resident_bytes
 from regbot_guest.tally import StepCounter
 from regbot_guest.uncounted_collectives import UncountedWatch
@@ -78,13 +80,11 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
                 numbers_before = read_sequence_numbers()
             observer.new_step(with_fingerprint=is_last)  # also forgets the planted collectives
             observer.phase = "forward"
-            start = time.perf_counter()
-            with ExitStack() as counting:
+            with timed_stage(f"step {number + 1}", loop.seconds), ExitStack() as counting:
                 if is_last:
                     counting.enter_context(uncounted_watch)
                     counting.enter_context(observer)
                 loss = loop.step()
-            loop.seconds[f"step {number + 1}"] = round(time.perf_counter() - start, 3)
             if loss is not None:
                 losses.append(loss)
         if numbers_before is not None:  # None: the backend keeps no sequence numbers
@@ -112,6 +112,29 @@ def count_loop(request: Request, loop: TrainingLoop, steps: int) -> dict[str, An
         "peak_rss_bytes": peak_resident_bytes(),
         "warnings": loss_warnings,
     }
+
+
+def time_loop(
+    request: Request, loop: TrainingLoop, optimizers: Iterable[torch.optim.Optimizer], record: dict[str, Any]
+) -> None:
+    """Time ``request.steps`` steps, and count or profile further steps. The times are in ``record`` before the step is
+    counted, so an error in the counted step does not lose them.
+    """
+    describe_replays = watch_replays()
+    losses: list[float | None] = []
+    timed_part = time_training(request, loop.device, lambda _: losses.append(loop.step()))
+    skipped_by_optimizer = [skipped_steps(optimizer, request.steps) for optimizer in optimizers]
+    record |= timed_part | {
+        "loss": [loss if loss is not None and math.isfinite(loss) else None for loss in losses],
+        # Number of steps without an update. If there are several optimizers, the one with most updates decides.
+        "skipped_steps": min(skipped_by_optimizer, default=0),
+        "peak_rss_bytes": peak_resident_bytes(),
+    }
+    source = StepSource(loop.step, loop.axes, loop.groups, loop.device, loop.config, loop.software)
+    is_uncountable = profile_if_uncountable(request, source, describe_replays(), record)
+    if not is_uncountable:
+        counted_part = count_loop(request, loop, steps=1)
+        record |= {name: counted_part[name] for name in ("ledger", "backends", "peak_rss_bytes")}
 
 
 class _TrackedEngine:

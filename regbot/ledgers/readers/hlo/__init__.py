@@ -1,18 +1,11 @@
 """Reader of XLA optimized HLO text: the collectives that one execution of a compiled program issues on each device.
 
-One execution of the program counts as one step. The counts are exact for the compiled program: ``count`` is the number
-of executions, including repetitions in loops, and ``static_count`` is the number of lines. HLO text contains no times.
-A compiled program is complete, so a program without collectives gives an empty ledger. (In a trace, no collectives mean
-that nothing was recorded.) A text that XLA dumped before its passes is refused, because the partitioner inserts the
-collectives later. ``guesses`` lists what the counts assume: the trip count of a loop, the branch of a conditional, the
-size of a ragged exchange, or a group without device 0.
-
-Tested with jax 0.10 and 0.12 on CPU, and with the ahead-of-time targets of these versions for GPU (H100) and TPU (v6e).
-
-The work is divided among modules. ``text`` parses the text, ``collectives`` reads one instruction, and
-``groups`` reads the devices of an instruction. ``program`` counts the executions of computations, and
-``fingerprint`` identifies equal programs.
-"""
+One execution counts as one step. The counts are exact for the program: ``count`` is the number of executions, including
+repetitions in loops, and ``static_count`` is the number of lines. A program without collectives gives an empty ledger.
+A text that XLA dumped before its passes is refused, because the partitioner inserts the collectives later. ``guesses``
+lists what the counts assume: the trip count of a loop, the branch of a conditional, the size of a ragged exchange, or a
+group without device 0. Tested with jax 0.10 and 0.12 on CPU, and with their ahead-of-time targets for GPU (H100) and
+TPU (v6e)."""
 
 import re
 from collections import Counter, defaultdict
@@ -21,9 +14,9 @@ from collections.abc import Iterator, Mapping
 from regbot.ledgers.readers.groups import format_ranks
 from regbot.ledgers.readers.hlo.collectives import HloCollective, UnknownInstruction, find_module, find_phase
 from regbot.ledgers.readers.hlo.fingerprint import ProgramFingerprint
-from regbot.ledgers.readers.hlo.groups import BadGroup, Devices, ReplicaGroup, ReplicaGroups
-from regbot.ledgers.readers.hlo.program import BrokenProgram, ExecutionCounts, Program
-from regbot.ledgers.readers.hlo.text import BadShape, Header, read_module
+from regbot.ledgers.readers.hlo.groups import Devices, ReplicaGroup, ReplicaGroups
+from regbot.ledgers.readers.hlo.program import ExecutionCounts, Program
+from regbot.ledgers.readers.hlo.text import BrokenProgram, Header, read_module
 from regbot.ledgers.readers.source import Source
 from regbot.ledgers.readers.tally import CallTally, EntryKey, Unclassified
 from regbot.records.ledger import Axis, Ledger
@@ -35,13 +28,10 @@ NAME = "hlo"
 TITLE = "XLA optimized HLO text"
 
 MAX_NAMES = 3
-"""Largest number of loops or conditionals that one message names."""
 
 _MODULE_START = re.compile(rb"(?:\xef\xbb\xbf)?\s*(?://[^\n]*\n\s*)*(?:HloModule [^\s,]|module (?:@|\{|attributes))")
 _TPU_LAYOUT = re.compile(r"\{[0-9,]*:T\(")
-"""A tiled layout, which only programs for TPU have."""
 _GPU_MARKS = ("fingerprint_before_lhs", "operation_queue_id", "collective_backend_config", "__cublas", "__triton")
-"""Words that only programs for GPU contain."""
 _BEFORE_PARTITIONING = re.compile(
     r'custom_call_target="(?:Sharding|SPMD|xla\.sdy)|xla\.sdy\.|(?<!parameter)\([^(]*\), sharding=\{'
 )
@@ -65,7 +55,7 @@ def read(source: Source) -> Ledger:
     for body in bodies:
         try:
             program.add(body)
-        except (BadShape, BadGroup, BrokenProgram) as error:
+        except BrokenProgram as error:
             raise source.error(f"{clip(body.name, 100)}: {error}; no count was made, please report it") from error
         if not header.is_scheduled and _BEFORE_PARTITIONING.search(body.text):
             raise source.error(f"is HLO from {_BEFORE_PASSES}")
@@ -110,16 +100,12 @@ def read(source: Source) -> Ledger:
 
 
 def _find_gpu_platform(text: str) -> str:
-    """Return 'hlo:gpu' if the text is of a program for GPU, else ''."""
     return "hlo:gpu" if any(mark in text for mark in _GPU_MARKS) else ""
 
 
 class _CountedCollectives:
-    """The program's collectives, counted and not counted."""
-
     def __init__(self, program: Program, counts: ExecutionCounts) -> None:
         self.collectives: list[tuple[HloCollective, int]] = []
-        """Each counted collective with its number of executions."""
         self.unclassified = Unclassified()
         self.single_device = 0
         """Number of collectives in groups of one device. They are not counted."""
@@ -141,11 +127,8 @@ class _CountedCollectives:
 
 def _label_groups(groups: Mapping[int, ReplicaGroup]) -> dict[int, str]:
     """Return an axis label for each group: the axis names that the program gives to the group's devices, or else the
-    devices.
-
-    If the program uses a name for groups of different devices, the devices are added to the name. For example,
-    'expert[0-3]' and 'expert[0-7]' are two axes.
-    """
+    devices. If the program uses a name for groups of different devices, the devices are added to the name. For example,
+    'expert[0-3]' and 'expert[0-7]' are two axes."""
     names_by_ranks: dict[tuple[int, ...], set[str]] = defaultdict(set)
     for group in groups.values():
         names_by_ranks[group.ranks] |= {group.axis} - {""}

@@ -1,20 +1,14 @@
 """Recognises the collectives among HLO instructions, with their bytes, phase and module.
 
-These instructions are collectives: the synchronous operations, the ``-start`` operations (the matching ``-done`` is
-never counted), and known custom calls. An operation that looks like a collective but has no known name is reported as
-unknown. ``recv`` is not counted, because each device of the permutation also issues the matching ``send``.
+Collectives are the synchronous operations, the ``-start`` operations (the matching ``-done`` is never counted), and
+known custom calls. An operation that looks like a collective but has no known name is reported as unknown. ``recv`` is
+not counted, because each device of the permutation also issues the matching ``send``. A ``-start`` operation returns
+inputs and outputs together, so the half that the ledger counts is selected. The sizes of a ragged all-to-all are known
+only at run time, so its whole input buffer is counted as an upper bound.
 
-Bytes are counted as in the ledger. For all-to-all, reduce-scatter, all-reduce and permute they are the input bytes, and
-for all-gather the output bytes. A ``-start`` operation returns inputs and outputs together, so the half that the ledger
-counts is selected. The sizes of a ragged all-to-all are known only at run time, so its whole input buffer is counted as
-an upper bound.
-
-Phase and module come from ``op_name``, which jax builds from its transforms and the scopes of the model. For example,
-``jit(step)/transpose(jvp(decoder))/while/body/closed_call/checkpoint/layers/moe/dot_general`` is the backward pass of
-``decoder/layers/moe/dot_general``. The first rule that holds decides the phase: a name with ``transpose(`` is backward
-(recomputation too), a name with an optimizer is optimizer, and a name with ``jvp(`` is forward. All other names are
-unknown.
-"""
+Phase and module come from ``op_name``, which jax builds from its transforms and the scopes of the model. A name with
+``transpose(`` is backward (recomputation too), a name with an optimizer is optimizer, a name with ``jvp(`` is forward,
+in this order."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -27,11 +21,9 @@ from regbot.records.ledger import Kind, Phase, Role
 from regbot.records.text.printable import printable
 
 _LIKELY_COLLECTIVE = re.compile(r"(?:all|collective|ragged|reduce-scatter|cross-replica)-.*|.*-to-all|reduce-scatter")
-"""Opcodes that look like a collective."""
 _LIKELY_CALL_TARGET = re.compile(
     r"all.?reduce|all.?gather|all.?to.?all|reduce.?scatter|collective|nccl|rccl|nvshmem|deep_?ep|hybrid_?ep", re.I
 )
-"""Targets of custom calls that look like a collective."""
 _REMOTE_COPIES = re.compile(r'has_communication\\*":\s*true')
 """Mark of a custom call whose kernel copies to other devices."""
 _RAGGED = re.compile(r"ragged.?all.?to.?all", re.I)
@@ -42,8 +34,7 @@ _GROUP_ATTRIBUTES = ("replica_groups", "device_ids", "use_global_device_ids")
 _CHANNEL = re.compile(r"\bchannel_id\b")
 _ANY_CHANNEL = "channel_id=1"
 """Stands for any channel id. Only the presence of a channel id matters: without one, the numbers in a group mean
-replicas.
-"""
+replicas."""
 _OPERAND = re.compile(r"\((?:([^%()]*) )?%?([\w.\-]+)(?:#[0-9]+)?[,)]", re.ASCII)
 """The first operand: its shape, if the text has shapes, and its name."""
 
@@ -59,18 +50,13 @@ _OPTIMIZER = re.compile(
 )
 MAX_MODULE_CHARS = 500
 MAX_WRAPPERS = 32
-"""Largest number of nested transforms that are removed from an ``op_name``."""
 
 
 @dataclass(frozen=True, slots=True)
 class HloCollective:
-    """One instruction that communicates."""
-
     kind: Kind
     bytes: int
-    """Size of one execution, as the ledger counts it."""
     dtype: str
-    """Element type; 'mixed' if the tensors have several."""
     role: Role
     group: ReplicaGroup
     op_name: str
@@ -81,20 +67,15 @@ class HloCollective:
 
 @dataclass(frozen=True, slots=True)
 class UnknownInstruction:
-    """An instruction that seems to communicate, but whose kind of communication is unknown."""
-
     name: str
-    """Opcode or call target, for the report."""
 
 
 TensorLookup = Callable[[str], list[Tensor]]
 """Function from an instruction's name to its tensors. It returns [] if the computation has no instruction with that
-name.
-"""
+name."""
 
 
 def may_communicate(opcode: str) -> bool:
-    """Whether ``parse_communication`` has to examine instructions with this opcode."""
     return opcode == "custom-call" or opcode == "send" or (_LIKELY_COLLECTIVE.fullmatch(opcode) is not None)
 
 
@@ -102,12 +83,10 @@ def parse_communication(
     instruction: Instruction, groups: ReplicaGroups, find_tensors: TensorLookup, is_scatter: bool
 ) -> HloCollective | UnknownInstruction | None:
     """Return the collective of ``instruction``, or None if it does not communicate or only waits for an earlier one.
-
     Return UnknownInstruction if the instruction seems to communicate but is not in the table. ``groups`` parses the
     groups of the instruction, and ``find_tensors`` gives the tensors of an operand by its name. ``is_scatter`` says
     whether the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. An all-reduce there
-    counts as a reduce-scatter. Raises BadShape or BadGroup.
-    """
+    counts as a reduce-scatter. Raises BrokenProgram."""
     opcode, is_start = instruction.opcode.removesuffix("-start"), instruction.opcode.endswith("-start")
     if opcode == "custom-call":
         return _parse_custom_call(instruction, groups, find_tensors)
@@ -120,24 +99,20 @@ def parse_communication(
     if kind is None:
         return UnknownInstruction(opcode)
     if kind in ("permute", "send_recv"):
-        pairs = _find_pairs(attributes)
+        pairs_match = _SEND_PAIRS.search(attributes.get("frontend_attributes", ""))
+        pairs = attributes.get("source_target_pairs") or (pairs_match[1] if pairs_match else None)
         if pairs is None:
             return UnknownInstruction(f"{opcode} without source_target_pairs")
         group = groups.find_permute_group(pairs, has_channel="channel_id" in attributes)
     else:
-        group = groups.find_group(
-            _join_group_attributes(attributes),
-            reduces_or_gathers=kind in ("all_gather", "all_reduce", "reduce_scatter"),
-        )
+        is_reduction_or_gather = kind in ("all_gather", "all_reduce", "reduce_scatter")
+        group = groups.find_group(_join_group_attributes(attributes), is_reduction_or_gather)
     is_ragged = opcode == "ragged-all-to-all"
+    counted_tensors = _select_counted(instruction, kind, is_start)
     if is_ragged:
-        counted_tensors = _select_ragged_input(instruction, find_tensors, is_start)
-    elif is_start:
-        counted_tensors = _select_start_result(kind, instruction.shape)
-    elif kind == "send_recv":
-        counted_tensors = _take_first(parse_elements(instruction.shape))
-    else:
-        counted_tensors = parse_tensors(instruction.shape)
+        if not is_start:
+            counted_tensors = _find_operand_tensors(instruction, find_tensors) or counted_tensors
+        counted_tensors = counted_tensors[:SENT_OPERANDS]
     # The result of a reduce-scatter is the share of one device, and the ledger counts the input. The result of a
     # ``-start`` operation contains the input itself.
     rank_factor = len(group.ranks) if kind == "reduce_scatter" and not is_start else 1
@@ -146,56 +121,26 @@ def parse_communication(
     return _make_collective(kind, counted_tensors, rank_factor, group, instruction.op_name, is_ragged=is_ragged)
 
 
-def _find_pairs(attributes: Mapping[str, str]) -> str | None:
-    """Return the pairs of source and target of a permute or send, or None if the instruction has none."""
-    if "source_target_pairs" in attributes:
-        return attributes["source_target_pairs"]
-    pairs_match = _SEND_PAIRS.search(attributes.get("frontend_attributes", ""))
-    return pairs_match[1] if pairs_match else None
-
-
-def _select_ragged_input(instruction: Instruction, find_tensors: TensorLookup, is_start: bool) -> list[Tensor]:
-    """Return the input buffer of a ragged all-to-all: the first input in the result of a ``-start`` operation, or else
-    the first operand.
-    """
-    if is_start:
-        tensors = _take_first(parse_elements(instruction.shape))
-    else:
-        tensors = _find_operand_tensors(instruction, find_tensors) or parse_tensors(instruction.shape)
-    return tensors[:SENT_OPERANDS]
-
-
 def _join_group_attributes(attributes: Mapping[str, str]) -> str:
-    """Join the attributes that define the group into one text. The text is the key of the cache of groups."""
     parts = [f"{name}={attributes[name]}" for name in _GROUP_ATTRIBUTES if name in attributes]
     if "channel_id" in attributes:  # all channel ids look alike here, because only their presence matters
         parts.insert(0, _ANY_CHANNEL)
     return ", ".join(parts)
 
 
-def _select_start_result(kind: Kind, shape: str) -> list[Tensor]:
-    """Return the tensors of a ``-start`` result that the ledger counts: the inputs, or the outputs for all-gather.
-
-    A plain ``all-reduce-start`` returns only its output, so all its tensors are counted. A wrapped one returns
-    ``((inputs), outputs, ...)``.
-    """
-    elements = parse_elements(shape)
-    is_wrapped = shape.lstrip().startswith("((")
-    if kind == "all_reduce" and not is_wrapped:
+def _select_counted(instruction: Instruction, kind: Kind, is_start: bool) -> list[Tensor]:
+    """Return the tensors in the result that the ledger counts. A ``-start`` operation returns inputs and outputs. A
+    plain ``all-reduce-start`` returns only its output, so all its tensors are counted. A wrapped one returns
+    ``((inputs), outputs, ...)``."""
+    elements = parse_elements(instruction.shape)
+    is_plain_reduce = kind == "all_reduce" and not instruction.shape.lstrip().startswith("((")
+    if kind != "send_recv" and (not is_start or is_plain_reduce):
         return [tensor for element in elements for tensor in element]
-    if kind == "all_gather" and len(elements) > 1:
-        _inputs, outputs, *_others = elements
-        return outputs
-    return _take_first(elements)
-
-
-def _take_first(elements: list[list[Tensor]]) -> list[Tensor]:
-    """Return the tensors of the first element of a tuple, or [] if the tuple is empty."""
-    return elements[0] if elements else []
+    position = 1 if kind == "all_gather" and len(elements) > 1 else 0
+    return elements[position] if elements else []
 
 
 def _find_operand_tensors(instruction: Instruction, find_tensors: TensorLookup) -> list[Tensor]:
-    """Return the tensors of the first operand, or [] if they are unknown."""
     match = _OPERAND.match(instruction.rest)  # the text after the opcode, which begins with the operands
     if match is None:
         return []
@@ -206,11 +151,8 @@ def _find_operand_tensors(instruction: Instruction, find_tensors: TensorLookup) 
 def _parse_custom_call(
     instruction: Instruction, groups: ReplicaGroups, find_tensors: TensorLookup
 ) -> HloCollective | UnknownInstruction | None:
-    """Return the collective of a custom call. Only a ragged all-to-all is counted.
-
-    A call that looks like another collective, or like a ragged all-to-all without groups, is UnknownInstruction. All
-    other calls return None.
-    """
+    """Return the collective of a custom call. Only a ragged all-to-all is counted. A call that looks like another
+    collective, or like a ragged all-to-all without groups, is UnknownInstruction. All other calls return None."""
     attributes = instruction.attributes
     target, config = attributes.get("custom_call_target", "").strip('"'), attributes.get("backend_config", "")
     if _RAGGED.search(target):
@@ -218,9 +160,7 @@ def _parse_custom_call(
         counted_tensors = _find_operand_tensors(instruction, find_tensors)[:SENT_OPERANDS]
         if counted_tensors and group_text:
             group = groups.find_group(group_text, reduces_or_gathers=False)
-            return _make_collective(
-                "all_to_all", counted_tensors, rank_factor=1, group=group, op_name=instruction.op_name, is_ragged=True
-            )
+            return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, is_ragged=True)
     if _LIKELY_CALL_TARGET.search(target):
         return UnknownInstruction(f"custom-call {target}")
     if _REMOTE_COPIES.search(config):
@@ -231,8 +171,7 @@ def _parse_custom_call(
 def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
     """Return the text of the groups of a ragged all-to-all that is a custom call, or '' if the call has no groups. The
     groups are in the attributes of the call or in its ``backend_config``. If only ``backend_config`` has a channel id,
-    one is put in front of the text.
-    """
+    one is put in front of the text."""
     if "replica_groups" in attributes:
         group_text = _join_group_attributes(attributes)
     else:
@@ -245,7 +184,6 @@ def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
 def _make_collective(
     kind: Kind, counted_tensors: list[Tensor], rank_factor: int, group: ReplicaGroup, op_name: str, *, is_ragged: bool
 ) -> HloCollective:
-    """Return a collective. Its bytes are those of the counted tensors, times ``rank_factor``."""
     dtypes = {tensor.dtype for tensor in counted_tensors}
     size_bytes = rank_factor * sum(tensor.bytes for tensor in counted_tensors)
     if len(dtypes) == 1:
@@ -256,7 +194,6 @@ def _make_collective(
 
 
 def find_phase(op_name: str) -> Phase:
-    """Return the phase of an ``op_name``. If several phases match, backward comes first, then optimizer."""
     if "transpose(" in op_name:
         return "backward"
     if _OPTIMIZER.search(op_name):
@@ -265,10 +202,8 @@ def find_phase(op_name: str) -> Phase:
 
 
 def find_module(op_name: str) -> str:
-    """Return the model scopes and the operation in ``op_name``, without the names of jax's transforms and loops.
-
-    For example, ``jit(step)/transpose(jvp(decoder))/while/body/moe/dot_general`` is ``decoder/moe/dot_general``.
-    """
+    """Return the model scopes and the operation in ``op_name``, without the names of jax's transforms and loops. For
+    example, ``jit(step)/transpose(jvp(decoder))/while/body/moe/dot_general`` is ``decoder/moe/dot_general``."""
     path = op_name.replace('\\"', '"')
     if path.startswith(("jit(", "pjit(")):  # the name of the compiled function, such as 'jit(step)/'
         _, _, path_in_function = path.partition(")/")

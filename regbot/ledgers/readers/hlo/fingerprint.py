@@ -1,13 +1,7 @@
-"""Fingerprint of an HLO program. Two texts that differ only in names and metadata have equal fingerprints.
-
-The fingerprint leaves out the names of instructions, computations, parameters and the module. It also leaves out
-metadata (``op_name``, source file and line), tables of source locations, comments, and channel numbers. It includes
-everything else: operations and their order, shapes and layouts, operands, groups, backend configuration. So a renamed
-function or a moved source line does not change the fingerprint.
-
-Some compilers write source information into the program itself, such as the source lines in a Pallas kernel. Then equal
-programs can have different fingerprints. Regbot then measures needlessly, but it never misses a change.
-"""
+"""Fingerprint of an HLO program. Texts that differ only in names, metadata (``op_name``, source lines), comments and
+channel numbers have equal fingerprints. Everything else counts: operations and their order, shapes and layouts,
+operands, groups, backend configuration. If a compiler writes source lines into the program itself, as in a Pallas
+kernel, equal programs can differ. Regbot then measures needlessly, but never misses a change."""
 
 import hashlib
 import re
@@ -18,15 +12,11 @@ from regbot.ledgers.readers.hlo.text import COMMENT
 _STRING = r'"(?:[^"\\\n,]++|\\[^\n,]|,(?! metadata=\{))*+"'
 _NOISE = re.compile(r', metadata=\{(?:[^{}"\n]++|' + _STRING + r"|\{[^{}\n]*+\})*+\}|, channel_id=[0-9]+")
 """Text to remove: metadata and channel numbers. A string in metadata must not contain the beginning of metadata.
-Otherwise a hostile line could be searched to its end from each such beginning.
-"""
+Otherwise a hostile line could be searched to its end from each such beginning."""
 _DEFINED = re.compile(r"%([\w.\-]++) = ", re.ASCII)
-"""The name that an instruction defines."""
 _NAME = re.compile(r"%([\w.\-]++)", re.ASCII)
-"""A name of an instruction or a computation."""
 _MODULE_NAME = re.compile(r"HloModule [^\s,]+")
 _MODULE_NOISE = re.compile(r'fingerprint_before_lhs="[^"]*",?')
-"""Text to remove from the header line."""
 
 
 class ProgramFingerprint:
@@ -40,11 +30,8 @@ class ProgramFingerprint:
 
     def add(self, name: str, is_entry: bool, text: str) -> None:
         """Add one computation to the hash. ``text`` is its HLO, and ``is_entry`` says whether the program starts with
-        it.
-
-        In the text, the name of a called computation is replaced by its digest. A name that the text defines is
-        replaced by its position among these names.
-        """
+        it. In the text, the name of a called computation is replaced by its digest. A name that the text defines is
+        replaced by its position among these names."""
         if "/*" in text:
             text = COMMENT.sub("", text)
         text = _NOISE.sub("", text)
@@ -59,16 +46,12 @@ class ProgramFingerprint:
         self._hash.update(digest.encode())
 
     def hexdigest(self) -> str:
-        """Return the fingerprint as 64 hexadecimal digits."""
         return self._hash.hexdigest()
 
 
 class _CanonicalNames(dict[str, str]):
-    """Mapping from the names in a computation to their replacements.
-
-    A name that the computation does not define is looked up among the earlier computations. A name that is unknown
-    there too becomes ``%?``.
-    """
+    """Mapping from the names in a computation to their replacements. A name that the computation does not define is
+    looked up among the earlier computations. A name that is unknown there too becomes ``%?``."""
 
     def __init__(self, computations: Mapping[str, str]) -> None:
         self._computations = computations

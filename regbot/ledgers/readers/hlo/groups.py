@@ -15,17 +15,17 @@ dimensions of a sharded tensor, so the same generated name means different devic
 therefore compared by their devices. A group gets an axis name only if the program contains a name that XLA did not
 generate.
 
-The numbers in a group can mean replicas, partitions or both, as XLA's function ``GetCollectiveOpGroupMode`` defines.
-"""
+The numbers in a group can mean replicas, partitions or both, as XLA's function ``GetCollectiveOpGroupMode`` defines."""
 
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
+from regbot.ledgers.readers.hlo.text import BrokenProgram
 from regbot.ledgers.readers.source import Source
 from regbot.records.text.clip import clip
 
@@ -33,8 +33,7 @@ MAX_DEVICES = 2**17
 MAX_GROUP_SIZE = 2**16
 """Limits that are larger than any machine. A larger number means that the file is broken."""
 
-_LIST = re.compile(r"\{([0-9,]*)\}")
-"""One group of a list."""
+_LIST = re.compile(r"[\[{]([0-9, ]*)[\]}]")
 _LISTS = re.compile(r"replica_groups=(\{(?:\{[0-9,]*\},?)*+\})")
 _IOTA = re.compile(r"replica_groups=\[([0-9,]+)\]<=\[([0-9,]+)\](?:T\(([0-9,]+)\))?")
 _MESH = re.compile(
@@ -42,10 +41,8 @@ _MESH = re.compile(
     r"(?:, device_ids=\((?:\[([0-9,]+)\](?:T\(([0-9,]+)\))?|([0-9,]+))\))? \{([^{}]{0,4096}+)\}"
 )
 """A mesh. The regex groups are its axes, the reshaped and the transposed device order or a list of devices, and the
-axes over which a replica group runs.
-"""
+axes over which a replica group runs."""
 _AXIS = re.compile(r"['\"]?([^'\"=,]+)['\"]?=([0-9]{1,9})")
-"""Name and size of a mesh axis: ``'data'=2``."""
 _AXIS_PART = re.compile(r"['\"]?([^'\",:]+)['\"]?(?::\(([0-9]{1,9})\)([0-9]{1,9})|:)?")
 """An axis or a part of one: ``'b'``, or ``'b':(1)2`` with the outer size 1 and the size of the part 2."""
 _DENSE = re.compile(r"replica_groups = dense<(\[\[[0-9, \[\]]*\]\])>")
@@ -55,24 +52,15 @@ _GENERATED_NAME = re.compile(r"axis_[0-9]+")
 
 
 class ReplicaGroup(NamedTuple):
-    """One group of devices that communicate with each other."""
-
     ranks: tuple[int, ...]
-    """The devices, sorted."""
     axis: str = ""
-    """The mesh axis, or '' if the program does not name it."""
     without_device_0: bool = False
     """Whether device 0 communicates with no other device, so that this is the largest group of other devices."""
 
 
-class BadGroup(Exception):
-    """Groups that cannot be parsed. The message quotes the groups."""
-
-
 class Devices(NamedTuple):
     """Numbers of replicas and partitions in the module header. Device ``r * partitions + p`` runs partition p of
-    replica r.
-    """
+    replica r."""
 
     replicas: int
     partitions: int
@@ -83,44 +71,33 @@ class Devices(NamedTuple):
 
 
 class ReplicaGroups:
-    """The groups of one program.
-
-    A group of thousands of devices can occur in thousands of lines. So each spelling is parsed once, and equal groups
-    become the same object.
-    """
+    """The groups of one program. A group of thousands of devices can occur in thousands of lines. So each spelling is
+    parsed once, and equal groups become the same object."""
 
     def __init__(self, devices: Devices, source: Source) -> None:
         self.devices, self._source = devices, source
-        self._by_spelling: dict[tuple[str, bool], ReplicaGroup] = {}
-        """Groups by the arguments of ``find_group`` or ``find_permute_group``."""
+        self._by_spelling: dict[tuple[object, str, bool], ReplicaGroup] = {}
         self._groups: dict[ReplicaGroup, ReplicaGroup] = {}
-        """The object that stands for all groups equal to the key."""
 
-    def find_group(self, attributes: str, *, reduces_or_gathers: bool) -> ReplicaGroup:
-        """Return what the module's function ``find_group`` returns, from a cache. Raises BadGroup, and ReadError if the
-        file has too many groups for its size.
-        """
-        key = (attributes, reduces_or_gathers)
+    def find_group(self, attributes: str, reduces_or_gathers: bool) -> ReplicaGroup:
+        """Return what the module's function ``find_group`` returns. Raises BrokenProgram, and ReadError if the file has
+        too many groups for its size."""
+        return self._find(find_group, attributes, reduces_or_gathers)
+
+    def find_permute_group(self, pairs: str, has_channel: bool) -> ReplicaGroup:
+        return self._find(find_permute_group, pairs, has_channel)
+
+    def _find(self, function: Callable[[str, Devices, bool], ReplicaGroup], text: str, flag: bool) -> ReplicaGroup:
+        key = (function, text, flag)
         if key not in self._by_spelling:
-            self._add(key, find_group(attributes, self.devices, reduces_or_gathers=reduces_or_gathers))
+            group = function(text, self.devices, flag)
+            self._source.expand(len(group.ranks))
+            self._by_spelling[key] = self._groups.setdefault(group, group)
         return self._by_spelling[key]
 
-    def find_permute_group(self, pairs: str, *, has_channel: bool) -> ReplicaGroup:
-        """Return what the module's function ``find_permute_group`` returns, from a cache. Raises BadGroup, and
-        ReadError if the file has too many groups for its size.
-        """
-        key = (pairs, has_channel)
-        if key not in self._by_spelling:
-            self._add(key, find_permute_group(pairs, self.devices, has_channel=has_channel))
-        return self._by_spelling[key]
 
-    def _add(self, key: tuple[str, bool], group: ReplicaGroup) -> None:
-        self._source.expand(len(group.ranks))
-        self._by_spelling[key] = self._groups.setdefault(group, group)
-
-
-def find_group(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -> ReplicaGroup:
-    """Return the group of a collective from its attributes, such as ``replica_groups=...``. Raises BadGroup.
+def find_group(attributes: str, devices: Devices, reduces_or_gathers: bool) -> ReplicaGroup:
+    """Return the group of a collective from its attributes, such as ``replica_groups=...``. Raises BrokenProgram.
 
     ``reduces_or_gathers`` is True for all-reduce, all-gather and reduce-scatter. Only these have the attribute
     ``use_global_device_ids``. The numbers in the groups mean one of four things:
@@ -128,54 +105,41 @@ def find_group(attributes: str, devices: Devices, *, reduces_or_gathers: bool) -
     - without a channel id, replicas,
     - with a channel id and ``use_global_device_ids``, devices,
     - with a channel id, in an all-reduce, all-gather or reduce-scatter, replicas with all their partitions,
-    - with a channel id, in any other collective, partitions.
-    """
+    - with a channel id, in any other collective, partitions."""
     has_channel = "channel_id=" in attributes
     uses_device_ids = has_channel and "use_global_device_ids=true" in attributes
     spans_all_partitions = has_channel and reduces_or_gathers and not uses_device_ids
     # One replica with several partitions is a group of several devices.
     min_size = 1 if spans_all_partitions and devices.partitions > 1 else 2
-    group = (
-        _parse_lists(attributes, min_size)
-        or _parse_iota(attributes)
-        or _parse_mesh(attributes)
-        or _parse_dense(attributes, min_size)
-    )
+    group = _parse_lists(attributes, min_size) or _parse_iota(attributes) or _parse_mesh(attributes)
     if group is None:
-        if "replica_groups=" in attributes:
-            raise BadGroup(
-                f"replica_groups in an unknown syntax: {clip(attributes.partition('replica_groups=')[2], 80)!r}"
-            )
-        group = ReplicaGroup(())  # no groups mean one group of everything
-    if uses_device_ids:
-        return group if group.ranks else _make_full_group(devices.total)
-    if not has_channel:  # partition 0 of each replica
-        replicas = group.ranks or _make_full_group(devices.replicas).ranks
-        first_devices = (replica * devices.partitions for replica in replicas)
-        return group._replace(ranks=_sort_ranks(first_devices))
-    if spans_all_partitions:
-        replicas = group.ranks or _make_full_group(devices.replicas).ranks
-        _check_size(len(replicas) * devices.partitions)
-        all_devices = (
-            replica * devices.partitions + partition for replica in replicas for partition in range(devices.partitions)
-        )
-        return group._replace(ranks=_sort_ranks(all_devices))
-    # In replica 0, the numbers of the partitions are those of the devices.
-    return group if group.ranks else _make_full_group(devices.partitions)
+        _, has_groups, groups_text = attributes.partition("replica_groups=")
+        if has_groups:
+            raise BrokenProgram(f"replica_groups in an unknown syntax: {clip(groups_text, 80)!r}")
+        group = ReplicaGroup(())
+    ranks: Sequence[int] = group.ranks
+    if not ranks:  # no groups mean one group of everything
+        if uses_device_ids:
+            count = devices.total
+        else:
+            count = devices.replicas if spans_all_partitions or not has_channel else devices.partitions
+        ranks = range(_check_size(count))
+    if not has_channel or spans_all_partitions:  # partition 0 of each replica, or all of them
+        counted = devices.partitions if spans_all_partitions else 1
+        _check_size(len(ranks) * counted)
+        ranks = [replica * devices.partitions + partition for replica in ranks for partition in range(counted)]
+    return group._replace(ranks=_sort_ranks(ranks))  # in replica 0, the numbers of partitions are those of devices
 
 
-def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> ReplicaGroup:
-    """Return the devices that a permute connects with device 0, directly or through other devices. Raises BadGroup.
-
-    ``pairs`` are pairs of source and target such as ``{{0,1},{1,0}}``. ``has_channel`` says whether the permute has a
-    channel id. With a channel id the numbers are partitions, and otherwise replicas.
-    """
+def find_permute_group(pairs: str, devices: Devices, has_channel: bool) -> ReplicaGroup:
+    """Return the devices that a permute connects with device 0, directly or not. Raises BrokenProgram. ``pairs`` are
+    pairs of source and target such as ``{{0,1},{1,0}}``. ``has_channel`` says whether the permute has a channel id.
+    With a channel id the numbers are partitions, and otherwise replicas."""
     if not _PAIRS.fullmatch(pairs):
-        raise BadGroup(f"source_target_pairs in an unknown syntax: {clip(pairs, 80)!r}")
+        raise BrokenProgram(f"source_target_pairs in an unknown syntax: {clip(pairs, 80)!r}")
     parents: dict[int, int] = {}  # a union-find forest: connected devices have the same root, the lowest of them
 
     def find_root(device: int) -> int:
-        """Return the root of ``device``. A new device is its own root."""
         while parents.setdefault(device, device) != device:
             parents[device] = parents[parents[device]]  # shortens the path for the next call
             device = parents[device]
@@ -194,14 +158,10 @@ def find_permute_group(pairs: str, devices: Devices, *, has_channel: bool) -> Re
 
 
 def _check_size(count: int) -> int:
-    """Return ``count``. Raises BadGroup if no group can have so many devices."""
+    """Return ``count``. Raises BrokenProgram if no group can have so many devices."""
     if count > MAX_GROUP_SIZE:
-        raise BadGroup(f"a group of {count:,} devices is too large")
+        raise BrokenProgram(f"a group of {count:,} devices is too large")
     return count
-
-
-def _make_full_group(count: int) -> ReplicaGroup:
-    return ReplicaGroup(tuple(range(_check_size(count))))
 
 
 def _sort_ranks(ranks: Iterable[int]) -> tuple[int, ...]:
@@ -213,16 +173,14 @@ def _sort_ranks(ranks: Iterable[int]) -> tuple[int, ...]:
 def _parse_numbers(text: str) -> list[int]:
     words = text.replace(" ", "").split(",")
     if any(len(word) > 9 for word in words):
-        raise BadGroup(f"a device number in {clip(text, 80)!r} is too large")
+        raise BrokenProgram(f"a device number in {clip(text, 80)!r} is too large")
     return [int(word) for word in words if word]
 
 
 def _choose_group(groups: Iterable[list[int]], min_size: int) -> ReplicaGroup:
-    """Return the group of device 0 if it has at least ``min_size`` members.
-
-    Otherwise return the largest group with at least ``min_size`` members (the first, if several are equally large). If
-    no group is large enough, return the group of device 0, or the largest group if no group contains device 0.
-    """
+    """Return the group of device 0 if it has at least ``min_size`` members. Otherwise return the largest group with at
+    least ``min_size`` members (the first, if several are equally large). If no group is large enough, return the group
+    of device 0, or the largest group if no group contains device 0."""
     group_of_device_0: list[int] = []
     largest: list[int] = []
     for ranks in groups:
@@ -238,25 +196,10 @@ def _choose_group(groups: Iterable[list[int]], min_size: int) -> ReplicaGroup:
 
 
 def _parse_lists(attributes: str, min_size: int) -> ReplicaGroup | None:
-    """Parse groups such as ``replica_groups={{0,1},{2,3}}``. Return None if the attributes have another syntax.
-
-    ``min_size`` is the smallest number of members with which a group is preferred, as in ``_choose_group``.
-    """
-    match = _LISTS.search(attributes)
-    if match is None:
-        return None
-    inner_text = match[1][1:-1]  # without the outer braces
-    return _choose_group((_parse_numbers(ranks[1]) for ranks in _LIST.finditer(inner_text)), min_size)
-
-
-def _parse_dense(attributes: str, min_size: int) -> ReplicaGroup | None:
-    """Parse groups in the MLIR syntax ``dense<[[0, 1], [2, 3]]>``, which custom calls use. Return None if the
-    attributes have another syntax. ``min_size`` is as in ``_choose_group``.
-    """
-    match = _DENSE.search(attributes)
-    if match is None:
-        return None
-    return _choose_group(map(_parse_numbers, re.findall(r"\[([0-9, ]+)\]", match[1])), min_size)
+    """Parse groups such as ``{{0,1},{2,3}}``, or ``dense<[[0, 1], [2, 3]]>`` as custom calls have them. Return None if
+    the attributes have another syntax. ``min_size`` is as in ``_choose_group``."""
+    match = _LISTS.search(attributes) or _DENSE.search(attributes)
+    return _choose_group(map(_parse_numbers, _LIST.findall(match[1])), min_size) if match else None
 
 
 def _parse_iota(attributes: str) -> ReplicaGroup | None:
@@ -269,7 +212,7 @@ def _parse_iota(attributes: str) -> ReplicaGroup | None:
         return None
     sizes, order = _parse_numbers(match[1]), _DeviceOrder.parse(match[2], match[3])
     if len(sizes) != 2 or math.prod(sizes) != order.number:
-        raise BadGroup(f"{clip(match[0], 80)!r} has sizes that do not match")
+        raise BrokenProgram(f"{clip(match[0], 80)!r} has sizes that do not match")
     _, group_size = sizes
     return ReplicaGroup(_sort_ranks(order.list_devices(range(_check_size(group_size)))))
 
@@ -280,25 +223,22 @@ class _DeviceOrder(NamedTuple):
     """
 
     sizes: tuple[int, ...]
-    """Sizes of the dimensions after the transposition."""
     strides: tuple[int, ...]
     """Distance of neighbouring devices in each of these dimensions."""
     number: int
-    """Number of devices."""
 
     @classmethod
     def parse(cls, dimensions: str, permutation: str | None) -> "_DeviceOrder":
-        """Parse an order. ``permutation`` is None if nothing is transposed. Raises BadGroup."""
+        """Parse an order. ``permutation`` is None if nothing is transposed. Raises BrokenProgram."""
         shape = _parse_numbers(dimensions)
         axes = _parse_numbers(permutation) if permutation else list(range(len(shape)))
         count = math.prod(shape)
         if len(shape) > 32 or not 0 < count <= MAX_DEVICES or sorted(axes) != list(range(len(shape))):
-            raise BadGroup(f"[{clip(dimensions, 80)}] with the transposition {permutation} is not valid")
+            raise BrokenProgram(f"[{clip(dimensions, 80)}] with the transposition {permutation} is not valid")
         strides = [math.prod(shape[axis + 1 :]) for axis in axes]
         return cls(tuple(shape[axis] for axis in axes), tuple(strides), count)
 
     def list_devices(self, positions: Sequence[int]) -> list[int]:
-        """Return the devices at ``positions`` in this order."""
         remaining = np.array(positions, dtype=np.int64)
         devices = np.zeros_like(remaining)
         for size, stride in zip(reversed(self.sizes), reversed(self.strides), strict=True):
@@ -309,17 +249,13 @@ class _DeviceOrder(NamedTuple):
 
 
 def _parse_items(pattern: re.Pattern[str], text: str) -> list[re.Match[str]]:
-    """Return the matches of ``pattern`` with the items of a list that commas separate. Other items are left out."""
     return [match for item in text.split(",") if (match := pattern.fullmatch(item))]
 
 
 def _parse_mesh(attributes: str) -> ReplicaGroup | None:
     """Parse groups such as ``replica_groups=mesh['data'=2,'expert'=4] {'expert'}``. Return None if the attributes have
-    another syntax.
-
-    The group contains the mesh positions that differ from the position of device 0 only along the listed axes. Of an
-    axis, a part can be listed: ``'b':(1)2``.
-    """
+    another syntax. The group contains the mesh positions that differ from the position of device 0 only along the
+    listed axes. Of an axis, a part can be listed: ``'b':(1)2``."""
     match = _MESH.search(attributes)
     if match is None:
         return None
@@ -327,12 +263,12 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
     axis_sizes = {axis[1]: int(axis[2]) for axis in _parse_items(_AXIS, axes_text)}
     count = math.prod(axis_sizes.values())
     if not axis_sizes or len(axis_sizes) > 32 or not 0 < count <= MAX_DEVICES:
-        raise BadGroup(f"the mesh {clip(axes_text, 80)!r} is not valid")
+        raise BrokenProgram(f"the mesh {clip(axes_text, 80)!r} is not valid")
     devices = _parse_numbers(devices_text) if devices_text else []  # listed devices by mesh position; [] without a list
     order = _DeviceOrder.parse(dimensions or str(count), permutation)
     is_permutation = not devices or (len(devices) == count and sorted(devices) == list(range(count)))
     if order.number != count or not is_permutation:
-        raise BadGroup(f"the device order of the mesh {clip(axes_text, 80)!r} is not valid")
+        raise BrokenProgram(f"the device order of the mesh {clip(axes_text, 80)!r} is not valid")
     strides: dict[str, int] = {}
     for name in reversed(axis_sizes):  # row-major: the last axis has stride 1
         strides[name] = math.prod(axis_sizes[inner_axis] for inner_axis in strides)
@@ -341,12 +277,12 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
     for part in _parse_items(_AXIS_PART, group_axes_text):
         name, outer_size, part_size = part.groups()
         if name not in axis_sizes:
-            raise BadGroup(f"the axis {clip(name, 80)!r} of the mesh {clip(axes_text, 80)!r} is not valid")
+            raise BrokenProgram(f"the axis {clip(name, 80)!r} of the mesh {clip(axes_text, 80)!r} is not valid")
         size, stride = axis_sizes[name], strides[name]
         if part_size:  # the axis has outer_size x part_size x inner_size positions, and the group runs over part_size
             split = int(outer_size) * int(part_size)
             if not split or size % split:
-                raise BadGroup(f"the axis {clip(name, 80)!r} of the mesh {clip(axes_text, 80)!r} is not valid")
+                raise BrokenProgram(f"the axis {clip(name, 80)!r} of the mesh {clip(axes_text, 80)!r} is not valid")
             inner_size = size // split
             size, stride = int(part_size), stride * inner_size
         group_axes.append(f"{name}:({outer_size}){part_size}" if part_size else name)
@@ -354,7 +290,7 @@ def _parse_mesh(attributes: str) -> ReplicaGroup | None:
         coordinate = start // stride % size  # of device 0 along this axis
         positions = [position + (index - coordinate) * stride for position in positions for index in range(size)]
     if any(not 0 <= position < count for position in positions):
-        raise BadGroup(f"the axes {clip(group_axes_text, 80)!r} of the mesh {clip(axes_text, 80)!r} are not valid")
+        raise BrokenProgram(f"the axes {clip(group_axes_text, 80)!r} of the mesh {clip(axes_text, 80)!r} are not valid")
     ranks = _sort_ranks([devices[position] for position in positions] if devices else order.list_devices(positions))
     if any(_GENERATED_NAME.match(name) for name in group_axes):  # a name that XLA generated names no axis of the model
         return ReplicaGroup(ranks)

@@ -1,11 +1,9 @@
 """Trip counts of HLO loops that have no recorded trip count, as in the output of TPU compilers.
 
 The state of a loop is a tuple. The condition compares one integer of this tuple, the counter, with a limit. The body
-adds a constant step to the counter, and the initial tuple contains its start. Start, step and limit give the exact trip
-count. For example, a scan has step 1, and a collective matmul that is unrolled twice has step 2. Only integer scalars
-are traced, through additions, copies and small fusions. If the start is unknown, 0 is assumed, and if the step is
-unknown, 1 is assumed. Such a trip count is marked as assumed.
-"""
+adds a constant step to the counter, and the initial tuple contains its start. Only integer scalars are traced, through
+additions, copies and small fusions. If the start is unknown, 0 is assumed, and if the step is unknown, 1. Such a trip
+count is marked as assumed."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,30 +13,23 @@ from typing import NamedTuple
 from regbot.ledgers.readers.hlo.text import Instruction
 
 INTEGERS = ("s32[]", "u32[]", "s64[]", "u64[]", "pred[]")
-"""Shapes of the scalars that are traced: integers and booleans."""
 MAX_INSTRUCTIONS = 64
 """Conditions and fusions with more scalars are ignored. The condition of a usual loop has three scalars."""
 MAX_DEPTH = 32
-"""Largest depth of nested additions and fusions that are followed."""
 MAX_INTEGER = 2**64
 """Larger integers are unknown. Repeated additions could make them as long as the program."""
 BASE_STEPS, CHARACTERS_PER_STEP = 1000, 8
 """Largest number of instructions that are evaluated in a program: ``BASE_STEPS``, plus one for each
-``CHARACTERS_PER_STEP`` characters of the program so far. A scan needs five instructions, which are longer.
-"""
+``CHARACTERS_PER_STEP`` characters of the program so far. A scan needs five instructions, which are longer."""
 
 _NUMBER = re.compile(r"\((-?[0-9]{1,18})\)")
-"""The number in ``constant(8)`` or ``parameter(0)``, after the opcode."""
 _INDEX = re.compile(r"[0-9]{1,6}")
 _FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
-"""Direction of a comparison after its two sides are swapped."""
 
 
 class Value(NamedTuple):
-    """An integer value: the element of the loop's tuple at ``position``, plus ``offset``.
-
-    If ``position`` is None, the value is the constant ``offset``.
-    """
+    """An integer value: the element of the loop's tuple at ``position``, plus ``offset``. If ``position`` is None, the
+    value is the constant ``offset``."""
 
     position: int | None
     offset: int
@@ -47,25 +38,19 @@ class Value(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Scalars:
     """The integer scalars of one computation. All fields are empty in two cases: the computation returns something
-    other than an integer or a tuple, or it returns an integer and is too large.
-    """
+    other than an integer or a tuple, or it returns an integer and is too large."""
 
     instructions: Mapping[str, Instruction] = field(default_factory=dict)
     """Instructions by name, if the computation is small and returns one integer."""
     root: str = ""
-    """Name of the instruction that returns this integer."""
     results: Mapping[int, Value] = field(default_factory=dict)
     """If the computation returns a tuple: the known integers by their position in it. The values refer to the tuple
-    that the computation receives.
-    """
+    that the computation receives."""
 
 
 class TripCount(NamedTuple):
-    """Number of trips of a loop.
-
-    ``number`` is None if the trips cannot be counted. ``is_assumed`` means that the start or the step of the loop is a
-    guess.
-    """
+    """Number of trips of a loop. ``number`` is None if the trips cannot be counted. ``is_assumed`` means that the start
+    or the step of the loop is a guess."""
 
     number: int | None
     is_assumed: bool
@@ -77,26 +62,19 @@ def _is_integer(instruction: Instruction) -> bool:
 
 class Evaluator:
     """Evaluates the integer instructions of a program. Computations are added one by one, each called computation
-    before its callers.
-
-    An instruction is evaluated once per set of parameter values of its computation. Nested fusions can be called with
-    different parameters each time, so the total work is limited. After the limit is reached, further values are
-    unknown.
-    """
+    before its callers. An instruction is evaluated once per set of parameter values of its computation. Nested fusions
+    can be called with different parameters each time, so the total work is limited. After the limit is reached, further
+    values are unknown."""
 
     def __init__(self) -> None:
         self._scalars: dict[str, Scalars] = {}
-        """Integer scalars of the computations that may decide the trip count of a loop, by name."""
         self._remaining_steps = BASE_STEPS
         self._values: dict[tuple[str, tuple[Value | None, ...] | None, str], Value | None] = {}
-        """Results by computation, values of its parameters, and instruction."""
 
     def allow_steps(self, characters: int) -> None:
-        """Raise the limit of the work by what ``characters`` more characters of the program allow."""
         self._remaining_steps += characters // CHARACTERS_PER_STEP
 
     def add(self, name: str, instructions: Iterable[Instruction]) -> None:
-        """Select the integer scalars of the computation ``name``."""
         by_name = {
             instruction.name: instruction
             for instruction in instructions
@@ -111,26 +89,21 @@ class Evaluator:
     def read_tuple_values(
         self, computation: str, tuple_instruction: Instruction, instructions: Mapping[str, Instruction]
     ) -> dict[int, Value]:
-        """Return the integers of a ``tuple`` instruction by their position in the tuple.
-
-        ``instructions`` are those of the computation that builds the tuple, by name.
-        """
+        """Return the integers of a ``tuple`` instruction by their position in the tuple. ``instructions`` are those of
+        the computation that builds the tuple, by name."""
         scope = _Scope(computation, instructions, parameters=None)
         values = ((position, self._value(scope, name)) for position, name in enumerate(tuple_instruction.operands))
         return {position: value for position, value in values if value is not None}
 
     def count_trips(self, condition: str, body: str, starts: Mapping[int, int]) -> TripCount:
         """Return the number of trips of a loop with these computations. ``starts`` has the integers of the loop's
-        initial tuple by position.
-
-        The condition compares the counter with the limit. The limit is a constant, or an element of the tuple that the
-        body does not change.
-        """
+        initial tuple by position. The condition compares the counter with the limit. The limit is a constant, or an
+        element of the tuple that the body does not change."""
         unknown = TripCount(None, is_assumed=False)
         comparison, body_scalars = self._find_comparison(condition), self._scalars.get(body, Scalars())
         if comparison is None:
             return unknown
-        direction, counter, limit = comparison.direction, comparison.left, comparison.right
+        direction, counter, limit = comparison
         # The counter is on the left side if that side can change from trip to trip.
         left_never_changes = counter.position is None or (
             limit.position is not None and _find_step(body_scalars, counter.position) == 0
@@ -149,18 +122,16 @@ class Evaluator:
         number = _count_iterations(direction, first_value, 1 if step is None else step, limit_value)
         return TripCount(number, is_assumed=step is None or start is None)
 
-    def _find_comparison(self, name: str) -> "_Comparison | None":
-        """Return the comparison that the condition ``name`` returns, or None if it returns none or one side is unknown.
-
-        The comparison may be inside a fusion.
-        """
+    def _find_comparison(self, name: str) -> tuple[str, Value, Value] | None:
+        """Return direction and sides of the comparison that ``name`` returns, or None if it has none or one is unknown.
+        The comparison may be inside a fusion."""
         condition = self._scalars.get(name, Scalars())
         scope = _Scope(name, condition.instructions, parameters=None)
         root = condition.instructions.get(condition.root)
         if root is not None and root.opcode == "fusion":
             callee = self._resolve_callee(scope, root, depth=0)
             if callee is not None:
-                scope, root = callee.scope, callee.scope.instructions.get(callee.root)
+                scope, root = callee[0], callee[0].instructions.get(callee[1])
         if root is None or root.opcode != "compare":
             return None
         direction = root.attributes.get("direction", "")
@@ -169,14 +140,10 @@ class Evaluator:
         # A third operand is read too, so that a broken line with more than two operands does not match.
         match [self._value(scope, name) for name in root.operands[:3]]:
             case [Value() as left, Value() as right]:
-                return _Comparison(direction, left, right)
+                return direction, left, right
         return None
 
     def _value(self, scope: "_Scope", name: str, depth: int = 0) -> Value | None:
-        """Return the integer value of the instruction ``name``, or None if it is unknown.
-
-        ``depth`` is the number of nested instructions whose evaluation asks for this value (``MAX_DEPTH``).
-        """
         key = (scope.computation, scope.parameters, name)
         if key in self._values:
             return self._values[key]
@@ -190,22 +157,19 @@ class Evaluator:
             self._values[key] = result
         return self._values[key]
 
-    def _resolve_callee(self, scope: "_Scope", instruction: Instruction, depth: int) -> "_Callee | None":
-        """Return the computation that a fusion or call runs, with its parameter values.
-
+    def _resolve_callee(self, scope: "_Scope", instruction: Instruction, depth: int) -> "tuple[_Scope, str] | None":
+        """Return the computation that a fusion or call runs, with its parameter values, and the name of its root.
         Return None if the computation is unknown or too large, or does not return one integer. ``depth`` is as in
-        ``_value``.
-        """
+        ``_value``."""
         attributes = instruction.attributes
         name = attributes.get("calls", attributes.get("to_apply", "")).lstrip("%")
         computation, operands = self._scalars.get(name), instruction.operands
         if computation is None or not computation.root or len(operands) > MAX_INSTRUCTIONS:
             return None
         parameters = tuple(self._value(scope, operand, depth) for operand in operands)
-        return _Callee(_Scope(name, computation.instructions, parameters), computation.root)
+        return _Scope(name, computation.instructions, parameters), computation.root
 
     def _evaluate(self, scope: "_Scope", instruction: Instruction, depth: int) -> Value | None:
-        """Return the value of an instruction, or None if it is unknown or the opcode is not evaluated."""
         match instruction.opcode:
             case "constant":
                 number = _NUMBER.match(instruction.rest)
@@ -222,7 +186,7 @@ class Evaluator:
                 return Value(int(index), 0) if is_loop_tuple and _INDEX.fullmatch(index) else None
             case "fusion" | "call":
                 callee = self._resolve_callee(scope, instruction, depth)
-                return self._value(callee.scope, callee.root, depth) if callee is not None else None
+                return self._value(*callee, depth) if callee is not None else None
             case "copy" | "bitcast" | "convert" | "add" | "subtract":
                 return _combine(
                     instruction.opcode, [self._value(scope, operand, depth) for operand in instruction.operands[:3]]
@@ -231,70 +195,38 @@ class Evaluator:
 
 
 def _count_iterations(direction: str, start: int, step: int, limit: int) -> int | None:
-    """Return how often a counter passes a comparison with ``limit`` before it fails for the first time.
-
-    Return None if the counter moves away from the limit, passes over a limit that it must hit (NE), or if the direction
-    is EQ. For 'counter < 10' with start 0 and step 3, the result is 4, for the counters 0, 3, 6 and 9.
-    """
-    distance = limit - start
-    match direction:
-        case "LT" if step > 0:
-            return max(0, _divide_up(distance, step))
-        case "LE" if step > 0:
-            return max(0, _divide_up(distance + 1, step))
-        case "GT" if step < 0:
-            return max(0, _divide_up(-distance, -step))
-        case "GE" if step < 0:
-            return max(0, _divide_up(-distance + 1, -step))
-        case "NE" if step and distance % step == 0 and distance // step >= 0:
-            return distance // step
-    return None
-
-
-def _divide_up(dividend: int, divisor: int) -> int:
-    """Return the quotient, rounded up. ``divisor`` is positive."""
-    return -(-dividend // divisor)
+    """Return how often a counter passes a comparison with ``limit`` before it fails for the first time. Return None if
+    the counter moves away from the limit, passes over a limit that it must hit (NE), or if the direction is EQ. For
+    'counter < 10' with start 0 and step 3, the result is 4, for the counters 0, 3, 6 and 9."""
+    if direction == "NE":
+        trips, rest = divmod(limit - start, step) if step else (-1, 0)
+        return trips if trips >= 0 and not rest else None
+    if direction in ("GT", "GE"):
+        direction, start, step, limit = _FLIPPED[direction], -start, -step, -limit
+    if direction == "EQ" or step <= 0:
+        return None
+    distance = limit - start + (direction == "LE")
+    return max(0, -(-distance // step))  # rounded up
 
 
 def _find_step(body: Scalars, position: int) -> int | None:
     """Return what the body adds to the tuple's element at ``position``: 0 if the body does not change the element, None
-    if it is unknown.
-    """
+    if it is unknown."""
     value = body.results.get(position)
     return value.offset if value is not None and value.position == position else None
 
 
-class _Comparison(NamedTuple):
-    """A comparison of two integers. ``direction`` is a key of ``_FLIPPED``, such as 'LT' for left < right."""
-
-    direction: str
-    left: Value
-    right: Value
-
-
 class _Scope(NamedTuple):
-    """The instructions of one computation and the values of its parameters."""
-
     computation: str
     instructions: Mapping[str, Instruction]
     parameters: tuple[Value | None, ...] | None
     """Values of the parameters, if a fusion or call runs the computation; None for an unknown value. None for the
-    condition and the body of a loop, whose only parameter is the loop's tuple.
-    """
-
-
-class _Callee(NamedTuple):
-    """A computation that a fusion or call runs. ``root`` is the name of the instruction that it returns."""
-
-    scope: _Scope
-    root: str
+    condition and the body of a loop, whose only parameter is the loop's tuple."""
 
 
 def _combine(opcode: str, values: Sequence[Value | None]) -> Value | None:
-    """Return the result of a copy, an addition or a subtraction.
-
-    Return None if an operand is unknown, or if the result depends on several tuple elements or on a negated one.
-    """
+    """Return the result of a copy, an addition or a subtraction. Return None if an operand is unknown, or if the result
+    depends on several tuple elements or on a negated one."""
     match opcode, values:
         case ("copy" | "bitcast" | "convert", [value]):
             return value

@@ -1,11 +1,9 @@
 """Execution counts of the computations in an HLO program.
 
-Counts are multiplied along the calls, starting from the ENTRY computation. Fusions, calls and async computations run
-once per call. The body of a while loop runs as often as its trip count, and its condition runs once more. The trip
-count is XLA's ``known_trip_count``, or else the result of ``hlo_loops``. A loop with an unknown trip count is counted
-as one trip and reported. For a conditional, only the branch that moves the most bytes is counted. A conditional whose
-branches communicate differently is reported.
-"""
+Counts are multiplied along the calls, from ENTRY down. The body of a while loop runs as often as its trip count
+(``known_trip_count``, or else the result of ``loops``), and its condition once more. A loop with an unknown trip count
+is counted as one trip and reported. Of a conditional, only the branch that moves the most bytes is counted. A
+conditional whose branches communicate differently is reported."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,6 +21,7 @@ from regbot.ledgers.readers.hlo.groups import ReplicaGroups
 from regbot.ledgers.readers.hlo.loops import Evaluator
 from regbot.ledgers.readers.hlo.text import (
     MAX_BYTES,
+    BrokenProgram,
     ComputationText,
     Instruction,
     Tensor,
@@ -32,20 +31,15 @@ from regbot.ledgers.readers.hlo.text import (
 from regbot.records.text.clip import clip
 
 MAX_EXECUTIONS = 2**53
-"""Largest number of executions. Up to this limit, integers are exact in JSON."""
 MAX_INTEGER_TEXT = 4096
 """Computations that return one integer are kept only if their text has fewer characters than this. They are loop
-conditions, and fusions that compute integers of a loop.
-"""
+conditions, and fusions that compute integers of a loop."""
 
 _CANDIDATE = re.compile(
     r" (?:all-|collective-|reduce-scatter|ragged-|cross-replica-|(?:custom-call|send|while|conditional)\()"
 )
-"""Opcode of an instruction that may communicate, or that controls how often others run."""
 _INTEGER_RESULT = re.compile(r"-> (?:pred|[su](?:32|64))\[\][^()]*$")
-"""End of the header of a computation that returns one integer or boolean."""
 _REFERENCE = re.compile(r"=%([\w.\-]+)", re.ASCII)
-"""An attribute that names a computation, such as ``calls=%fusion``."""
 _SCALAR_LINE = tuple(map(re.compile, (r"ROOT ", r" = (?:pred|[su](?:32|64))\[\]", r" parameter\(")))
 """Patterns of the lines that ``hlo_loops`` keeps. Few other lines match. Each pattern starts with a literal for
 speed.
@@ -55,34 +49,23 @@ _BRANCH_ATTRIBUTES = ("branch_computations", "true_computation", "false_computat
 _KNOWN_TRIPS = re.compile(r'known_trip_count\\*"?:\s*\{\s*\\*"?n\\*"?:\s*\\*"?([0-9]{1,18})(?![0-9])')
 
 
-class BrokenProgram(Exception):
-    """The computations contradict each other. The message describes the contradiction."""
-
-
 class ComputationCall(NamedTuple):
-    """A computation that another one calls, and how many times one execution of the caller runs it."""
-
     callee: str
     times: int
 
 
 class WhileLoop(NamedTuple):
-    """A while loop. ``body`` and ``condition`` are names of computations."""
-
     name: str
     body: str
     condition: str
     known_trips: int | None
-    """Trip count that XLA recorded, or None."""
     starts: Mapping[int, int]
     """Known integers of the loop's initial tuple, by their position in the tuple."""
 
 
 class Conditional(NamedTuple):
-    """A conditional. ``branches`` are names of computations, one of which runs."""
-
     name: str
-    branches: tuple[str, ...]
+    branches: list[str]
 
 
 @dataclass(slots=True)
@@ -97,11 +80,9 @@ class Computation:
 
     @property
     def is_relevant(self) -> bool:
-        """Whether the computation communicates, itself or through a computation that it calls."""
         return bool(self.communications or self.calls or self.loops or self.conditionals)
 
     def callees(self) -> Iterator[str]:
-        """Yield the names of all computations that this one may run."""
         yield from (call.callee for call in self.calls)
         yield from (name for loop in self.loops for name in (loop.body, loop.condition))
         yield from (branch for conditional in self.conditionals for branch in conditional.branches)
@@ -109,8 +90,7 @@ class Computation:
 
 _SILENT = Computation("")
 """Represents every computation that does not communicate. A large program has tens of thousands of computations, and
-nearly all do not communicate.
-"""
+nearly all do not communicate."""
 
 
 class Program:
@@ -121,7 +101,6 @@ class Program:
         self.computations: dict[str, Computation] = {}
 
     def add(self, body: ComputationText) -> None:
-        """Parse and add one computation. Raises BadShape, BadGroup or BrokenProgram."""
         if body.name in self.computations:
             raise BrokenProgram(f"two computations are called {clip(body.name, 80)}")
         self._evaluator.allow_steps(len(body.text))
@@ -136,9 +115,14 @@ class Program:
             if instruction.opcode == "while":
                 self._add_loop(computation, instruction, index)
             elif instruction.opcode == "conditional":
-                self._add_conditional(computation, instruction)
+                branches = _list_callees(instruction, _BRANCH_ATTRIBUTES)
+                if not branches:
+                    raise BrokenProgram(f"the conditional {clip(instruction.name, 80)} has no branches")
+                if not self._are_silent(branches):
+                    computation.conditionals.append(Conditional(instruction.op_name or instruction.name, branches))
             elif not instruction.opcode.endswith(("-done", "-update")):  # the -start operation has made the call
-                self._add_calls(computation, instruction)
+                callees = _list_callees(instruction, _CALL_ATTRIBUTES)
+                computation.calls += [ComputationCall(callee, 1) for callee in callees if not self._is_silent(callee)]
         self.computations[body.name] = computation if computation.is_relevant else _SILENT
         is_short_integer_function = _INTEGER_RESULT.search(body.header) and len(body.text) < MAX_INTEGER_TEXT
         if computation.is_relevant or is_short_integer_function:
@@ -146,11 +130,9 @@ class Program:
             self._evaluator.add(body.name, _parse_lines(body, offsets))
 
     def _select_instructions(self, body: ComputationText) -> Iterator[Instruction]:
-        """Yield the few instructions that may communicate or call a computation that communicates.
-
-        In a text whose names begin with a percent sign, all other lines are skipped without parsing. In any other text,
-        every instruction is yielded.
-        """
+        """Yield the few instructions that may communicate or call a computation that communicates. In a text whose
+        names begin with a percent sign, all other lines are skipped without parsing. In any other text, every
+        instruction is yielded."""
         if not body.has_percent_names:
             yield from body.instructions()
             return
@@ -161,26 +143,12 @@ class Program:
         yield from _parse_lines(body, sorted(offsets))
 
     def _is_silent(self, callee: str) -> bool:
-        """Whether an earlier computation with this name exists and does not communicate."""
         return self.computations.get(callee) is _SILENT
 
     def _are_silent(self, callees: Iterable[str]) -> bool:
         return all(self._is_silent(callee) for callee in callees)
 
-    def _add_calls(self, computation: Computation, instruction: Instruction) -> None:
-        callees = _list_callees(instruction, _CALL_ATTRIBUTES)
-        computation.calls += [ComputationCall(callee, times=1) for callee in callees if not self._is_silent(callee)]
-
-    def _add_conditional(self, computation: Computation, instruction: Instruction) -> None:
-        """Add a conditional if one of its branches communicates. Raises BrokenProgram if it has no branches."""
-        branches = _list_callees(instruction, _BRANCH_ATTRIBUTES)
-        if not branches:
-            raise BrokenProgram(f"the conditional {clip(instruction.name, 80)} has no branches")
-        if not self._are_silent(branches):
-            computation.conditionals.append(Conditional(instruction.op_name or instruction.name, tuple(branches)))
-
     def _add_loop(self, computation: Computation, instruction: Instruction, index: "_InstructionIndex") -> None:
-        """Add a while loop, with its recorded trip count or else with the start values from which to count trips."""
         callees = _list_callees(instruction, ("body", "condition"))
         if len(callees) != 2:
             raise BrokenProgram(f"the loop {clip(instruction.name, 80)} has no body or no condition")
@@ -200,7 +168,6 @@ class Program:
         )
 
     def _read_starts(self, initial_tuple: str, index: "_InstructionIndex") -> Mapping[int, int]:
-        """Return the integers in the initial tuple of a loop by position. Many loops can have the same tuple."""
         if initial_tuple not in index.starts:
             instruction = index.instructions.get(initial_tuple)
             values = {}
@@ -213,11 +180,9 @@ class Program:
 
     def count_executions(self, entry: str) -> "ExecutionCounts":
         """Return the execution counts of all computations that ENTRY calls directly or indirectly. Raises
-        BrokenProgram.
-
-        ``entry`` is the name of the ENTRY computation. The traffic of each computation is summed from the callees up,
-        because it decides which branch of a conditional counts. Executions are then multiplied from ENTRY down.
-        """
+        BrokenProgram. ``entry`` is the name of the ENTRY computation. The traffic of each computation is summed from
+        the callees up, because it decides which branch of a conditional counts. Executions are then multiplied from
+        ENTRY down."""
         order = _order_callees_first(self.computations, entry)
         traffic: dict[str, _Traffic] = {}
         calls_by_caller: dict[str, list[ComputationCall]] = {}
@@ -245,8 +210,7 @@ class Program:
 
     def _list_loop_calls(self, computation: Computation, counts: "ExecutionCounts") -> Iterator[ComputationCall]:
         """Yield the calls of the bodies and conditions of all loops. Add the names of loops whose trip count is unknown
-        or assumed to ``counts``. A loop with an unknown trip count makes one trip.
-        """
+        or assumed to ``counts``. A loop with an unknown trip count makes one trip."""
         for loop in computation.loops:
             trips = loop.known_trips
             if trips is None:
@@ -266,11 +230,8 @@ class ExecutionCounts(NamedTuple):
     executions: Mapping[str, int]
     """By the name of the computation. Computations that are never called are missing."""
     unknown_loops: list[str]
-    """Names of loops without a trip count. They are counted as one trip."""
     assumed_loops: list[str]
-    """Names of loops whose trip count assumes the start or the step."""
     unequal_conditionals: list[str]
-    """Names of conditionals whose branches communicate differently."""
 
 
 class _Traffic(NamedTuple):
@@ -278,7 +239,6 @@ class _Traffic(NamedTuple):
 
     bytes: int
     executions: int
-    """Number of executed collectives."""
     checksum: int
     """Hash of the set of collectives. Two branches with equal checksums communicate alike."""
 
@@ -288,10 +248,6 @@ def _sum_traffic(
     calls: Iterable[ComputationCall],
     traffic: Mapping[str, _Traffic],
 ) -> _Traffic:
-    """Return the traffic of a computation with these communications and calls.
-
-    ``traffic`` has the traffic of the called computations by name.
-    """
     total_bytes = executions = checksum = 0
     for communication in communications:
         executions += 1
@@ -312,10 +268,8 @@ def _sum_traffic(
 
 def _order_callees_first(computations: Mapping[str, Computation], entry: str) -> list[str]:
     """Return ``entry`` and all computations that it calls, directly or indirectly, each after those that it calls.
-
     Raises BrokenProgram if a called computation is missing or calls itself. The search keeps its own stack, because
-    calls can be nested deeper than Python's recursion limit.
-    """
+    calls can be nested deeper than Python's recursion limit."""
     order: list[str] = []
     is_finished: dict[str, bool] = {entry: False}  # False while the computation is on the stack
     stack: list[tuple[str, Iterator[str]]] = [(entry, computations[entry].callees())]
@@ -337,28 +291,19 @@ def _order_callees_first(computations: Mapping[str, Computation], entry: str) ->
 
 
 def _parse_lines(body: ComputationText, offsets: Iterable[int]) -> Iterator[Instruction]:
-    """Yield the instructions in the lines that contain ``offsets``, which must be in ascending order."""
     return (instruction for instruction in map(parse_instruction, body.lines_at(offsets)) if instruction is not None)
 
 
 def _list_callees(instruction: Instruction, attribute_names: Iterable[str]) -> list[str]:
-    """Return the computations that these attributes of an instruction name, in the order of the attributes."""
-    attributes = instruction.attributes
-    return [callee for name in attribute_names for callee in _parse_names(attributes.get(name, ""))]
-
-
-def _parse_names(text: str) -> list[str]:
-    """Parse the names of computations in ``%body`` or in ``{%first, %second}``."""
-    return [name.strip().lstrip("%") for name in text.strip("{}").split(",") if name.strip()]
+    values = [instruction.attributes.get(name, "").strip("{}") for name in attribute_names]
+    names = [name.strip().lstrip("%") for value in values for name in value.split(",")]
+    return [name for name in names if name]
 
 
 class _InstructionIndex:
-    """The instructions of a computation by name. They are parsed when they are first needed."""
-
     def __init__(self, body: ComputationText) -> None:
         self.computation, self._body = body.name, body
         self.starts: dict[str, Mapping[int, int]] = {}
-        """Integers of the tuples with which loops begin, by the name of the tuple."""
         self._tensors: dict[str, list[Tensor]] = {}
 
     @cached_property
@@ -366,7 +311,6 @@ class _InstructionIndex:
         return {instruction.name: instruction for instruction in self._body.instructions()}
 
     def find_tensors(self, name: str) -> list[Tensor]:
-        """Return the tensors of the instruction ``name``, or [] if there is no such instruction. Raises BadShape."""
         if name not in self._tensors:
             self._tensors[name] = parse_tensors(self.instructions[name].shape) if name in self.instructions else []
         return self._tensors[name]

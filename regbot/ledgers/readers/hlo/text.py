@@ -1,13 +1,8 @@
-"""Parser of HLO module text: header, computations, instructions, attributes, shapes.
+"""Parser of HLO module text: header, computations, instructions, attributes, shapes. It does not interpret opcodes.
 
-A module consists of a header line, tables of source locations (which are skipped), and computations. Called
-computations come before their callers, and ``ENTRY`` is last. The parser keeps only one computation in memory. It does
-not interpret opcodes.
-
-The syntax is that of XLA's HLO printer in jax 0.10 to 0.12 (``HloModule::ToString`` with percent signs). Syntax of
-older versions that still occurs in dumps is accepted too. A text without a complete ``ENTRY`` was cut off and raises
-ReadError.
-"""
+A module is a header line, tables of source locations (skipped), and computations, each before its callers, ``ENTRY``
+last. Only one computation is in memory. The syntax is that of ``HloModule::ToString`` in jax 0.10 to 0.12, and older
+syntax that still occurs in dumps. A text without a complete ``ENTRY`` was cut off and raises ReadError."""
 
 import codecs
 import re
@@ -37,8 +32,7 @@ _TOKEN = re.compile(
     r'"(?:[^"\\]++|\\.)*+"?|[(\[{][^()\[\]{}"]*+[)\]}]|([(\[{])|([)\]}])|, ([\w\-]+)=', re.ASCII | re.DOTALL
 )
 """Matches four things: a string as a whole, an innermost pair of brackets as a whole, any other bracket, and the start
-of an attribute.
-"""
+of an attribute."""
 _OPERANDS = re.compile(r"\(([^()]*)\)")
 COMMENT = re.compile(r"/\*[^*]*\*/")
 _SHAPE = re.compile(r"[()]|(?<![a-z0-9])([a-z][a-z0-9]*)\[([^\]\[]*)\](?:\{[^{}]*\})?")
@@ -63,15 +57,11 @@ class Header(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ComputationText:
-    """One computation of a module."""
-
     name: str
     is_entry: bool
-    """Whether the program starts with this computation."""
     has_percent_names: bool
     """Whether names begin with a percent sign, as in dumps."""
     header: str
-    """The header line."""
     text: str
     """The lines after the header line: one per instruction, or more for a large constant."""
 
@@ -95,11 +85,8 @@ class ComputationText:
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction line, split at its opcode."""
-
     name: str
     shape: str
-    """Shape of the result."""
     opcode: str
     rest: str
     """The text after the opcode. It begins with the opening parenthesis of the operands."""
@@ -108,7 +95,6 @@ class Instruction:
 
     @cached_property
     def attributes(self) -> dict[str, str]:
-        """The attributes after the operands, by name. ``parse_attributes`` describes the values."""
         return parse_attributes(self.rest)
 
     @property
@@ -118,10 +104,8 @@ class Instruction:
 
     @cached_property
     def operands(self) -> list[str]:
-        """Names of the operands.
-
-        Older versions of XLA also print the shapes of the operands. The items are then not valid names.
-        """
+        """Names of the operands. Older versions of XLA also print the shapes of the operands. The items are then not
+        valid names."""
         text = COMMENT.sub("", self.rest) if "/*" in self.rest else self.rest
         match = _OPERANDS.match(text)
         if match is None:
@@ -130,11 +114,9 @@ class Instruction:
 
 
 def parse_attributes(text: str) -> dict[str, str]:
-    """Return the attributes ``, name=value`` at the top level of a line, with their values as printed.
-
-    If a name occurs twice, its first value is used. Text inside strings and braces is never taken as an attribute,
-    because programs can put any text there (``op_name``, frontend attributes).
-    """
+    """Return the attributes ``, name=value`` at the top level of a line, with their values as printed. If a name occurs
+    twice, its first value is used. Text inside strings and braces is never taken as an attribute, because programs can
+    put any text there (``op_name``, frontend attributes)."""
     attributes: dict[str, str] = {}
     name, start, depth = "", 0, 0  # the text before the first attribute has the name ''
     for token in _TOKEN.finditer(text):
@@ -170,21 +152,17 @@ def parse_instruction(text: str) -> Instruction | None:
 
 
 class Tensor(NamedTuple):
-    """One tensor of a shape, with its element type and its size in bytes."""
-
     dtype: str
     bytes: int
 
 
-class BadShape(Exception):
-    """A shape whose size is unknown. The message gives the reason."""
+class BrokenProgram(Exception):
+    """The text contradicts itself, or has a syntax that is not known. The message describes the fault."""
 
 
 def read_module(source: Source) -> tuple[Header, Iterator[ComputationText]]:
-    """Return the header of the module and an iterator over its computations.
-
-    Both this function and the iterator raise ReadError.
-    """
+    """Return the header of the module and an iterator over its computations. Both this function and the iterator raise
+    ReadError."""
     pieces = _split_pieces(source)
     first_piece, is_complete = next(pieces)  # ``is_complete``: a closing brace ends the piece
     for line in first_piece.split("\n"):
@@ -198,7 +176,6 @@ def read_module(source: Source) -> tuple[Header, Iterator[ComputationText]]:
 
 
 def _parse_header(line: str) -> Header:
-    """Return the header. A missing or invalid number of partitions or replicas counts as 1."""
     header_attributes = parse_attributes(line)
 
     def parse_number(name: str) -> int:
@@ -217,10 +194,8 @@ def _read_computations(
     source: Source, piece: str, is_complete: bool, pieces: Iterator[tuple[str, bool]]
 ) -> Iterator[ComputationText]:
     """Yield the computations. Each piece of text ends with one computation, which begins with its header line.
-
     ``piece`` is the first piece, and ``pieces`` are the others. ``is_complete`` says whether a closing brace ends the
-    first piece. The last piece is the text after the last computation, so it must not contain a header line.
-    """
+    first piece. The last piece is the text after the last computation, so it must not contain a header line."""
     module_count = entry_count = 0
     while True:
         header = _COMPUTATION.search(piece)
@@ -246,16 +221,13 @@ def _read_computations(
         )
         piece, is_complete = next(pieces)
     if entry_count != 1:
-        has_many = f"has {entry_count} ENTRY computations"
-        problem = has_many if entry_count else "has no ENTRY computation, so it was cut off"
-        raise source.error(f"{problem}; dump or copy it again")
+        problem = f"{entry_count} ENTRY computations" if entry_count else "no ENTRY computation, so it was cut off"
+        raise source.error(f"has {problem}; dump or copy it again")
 
 
 def _split_pieces(source: Source) -> Iterator[tuple[str, bool]]:
-    """Split the text at every closing brace that begins a line. Such a brace ends a computation.
-
-    Yield each piece with a flag that says whether the piece is complete. All pieces are complete except the last.
-    """
+    """Split the text at every closing brace that begins a line. Such a brace ends a computation. Yield each piece with
+    a flag that says whether the piece is complete. All pieces are complete except the last."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     fragments: list[str] = []  # of the piece that is not complete yet
     size, newline = 0, ""
@@ -276,16 +248,13 @@ def _split_pieces(source: Source) -> Iterator[tuple[str, bool]]:
 
 def parse_tensors(shape: str) -> list[Tensor]:
     """Return all tensors of ``shape``. For example, ``(f32[8]{0}, bf16[2,4])`` has tensors of 32 and 16 bytes. Raises
-    BadShape.
-    """
+    BrokenProgram."""
     return [tensor for element in parse_elements(shape) for tensor in element]
 
 
 def parse_elements(shape: str) -> list[list[Tensor]]:
-    """Return the tensors of each top-level element of a tuple. An array counts as one element. Raises BadShape.
-
-    For example, ``((f32[8], f32[4]), f32[2])`` has two elements: one with two tensors and one with one tensor.
-    """
+    """Return the tensors of each top-level element of a tuple. An array counts as one element. Raises BrokenProgram.
+    For example, ``((f32[8], f32[4]), f32[2])`` has two elements: one with two tensors and one with one tensor."""
     elements: list[list[Tensor]] = []
     depth = 0
     for token in _SHAPE.finditer(shape):
@@ -305,26 +274,21 @@ def parse_elements(shape: str) -> list[list[Tensor]]:
 
 
 def _parse_tensor(dtype: str, dimensions: str) -> Tensor | None:
-    """Return the tensor, or None for tokens and opaque handles, which have no data. Raises BadShape.
-
-    A bounded dimension such as ``<=128`` counts with its bound.
-    """
+    """Return the tensor, or None for tokens and opaque handles, which have no data. Raises BrokenProgram. A bounded
+    dimension such as ``<=128`` counts with its bound."""
     if dtype in ("token", "opaque"):
         return None
-    bits_match = _BITS.match(dtype)
-    if dtype == "pred":
-        bits = 8
-    else:
-        bits = int(bits_match[1]) if bits_match else 0
+    bits_match = _BITS.match("u8" if dtype == "pred" else dtype)
+    bits = int(bits_match[1]) if bits_match else 0
     if not bits:
-        raise BadShape(f"the element type {clip(dtype, 40)} is not known")
+        raise BrokenProgram(f"the element type {clip(dtype, 40)} is not known")
     count = 1
     sizes = dimensions.replace(" ", "").split(",") if dimensions else []
     for text in sizes:
         dimension = _DIMENSION.fullmatch(text)
         if dimension is None:
-            raise BadShape(f"the dimension {clip(text, 40)!r} has no size")
+            raise BrokenProgram(f"the dimension {clip(text, 40)!r} has no size")
         count *= int(dimension[1])
         if count * bits > 8 * MAX_BYTES:
-            raise BadShape(f"{dtype}[{clip(dimensions, 80)}] is larger than any memory")
+            raise BrokenProgram(f"{dtype}[{clip(dimensions, 80)}] is larger than any memory")
     return Tensor(dtype, bytes=(count * bits + 7) // 8)  # rounded up, because a type can have 4 bits

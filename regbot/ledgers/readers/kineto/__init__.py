@@ -10,11 +10,7 @@ Calls are counted from the first of these sources that the trace has:
 
 Libraries for expert-parallel dispatch bypass process groups, so they are always counted by their payload kernels. The
 names of all other kernels are only a cross-check. Communication that none of these sources explains is listed as
-unclassified. It is never silently left out.
-
-A trace does not contain the bytes of dispatch libraries, the module that issued a call, or anything about other ranks.
-The profiler marks only the backward phase, so forward is unknown.
-"""
+unclassified. The profiler marks only the backward phase, so forward is unknown."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -47,7 +43,6 @@ _OTHER_KEYS = (b'"schemaVersion"', b'"deviceProperties"', b'"distributedInfo"')
 _PROCESS_GROUP_VIAS: tuple[CollectiveBackend, ...] = ("nccl", "gloo", "fake")
 """Backends of torch's process groups. The bytes of their calls are in the trace, if it has shapes."""
 MAX_NAMES = 8
-"""Largest number of names in one message."""
 
 
 @dataclass
@@ -60,12 +55,9 @@ class _LoggedCall:
 
 @dataclass
 class _CallLog:
-    """Calls collected so far."""
-
     origin: str = "kernels"
     """Where the calls come from: the part of the ledger's source after 'kineto:', such as 'metadata'. It stays
-    'kernels' if no calls of the host are used.
-    """
+    'kernels' if no calls of the host are used."""
     calls: list[_LoggedCall] = field(default_factory=list)
     unclassified: Unclassified = field(default_factory=Unclassified)
     warnings: list[str] = field(default_factory=list)
@@ -75,7 +67,6 @@ class _CallLog:
         return self.calls[-1]
 
     def add_rows(self, rows: Sequence[tuple[CallRow, KinetoCall | UnknownCall | None]]) -> None:
-        """Add the calls that host rows record. A row with None is no call."""
         for row, call in rows:
             if isinstance(call, UnknownCall):
                 self.unclassified.add(call.name)
@@ -84,11 +75,9 @@ class _CallLog:
 
 
 def recognises(head: bytes) -> bool:
-    """Whether ``head``, the start of a file, is a list of trace events or a JSON object with the keys of a trace.
-
-    The key of the events can be missing from ``head``, because a long list of devices or groups may come before it. Two
-    of the other keys are then enough.
-    """
+    """Whether ``head``, the start of a file, is a list of trace events or a JSON object with the keys of a trace. The
+    key of the events can be missing from ``head``, because a long list of devices or groups may come before it. Two of
+    the other keys are then enough."""
     start = head.lstrip()
     if start.startswith(b"["):
         return b'"ph"' in head and b'"ts"' in head
@@ -98,12 +87,10 @@ def recognises(head: bytes) -> bool:
 
 
 def read(source: Source, accepts_unlinked: bool = True) -> Ledger:
-    """Return the ledger of the trace in ``source``, with the collectives of one rank. Raises ReadError.
-
-    Some NCCL kernels are not linked to a call of the trace. If ``accepts_unlinked`` is False, all these kernels are
-    unclassified. If it is True, a kernel that may belong to a counted call, or to a call before the trace, leads to a
-    warning. The others are unclassified.
-    """
+    """Return the ledger of the trace in ``source``, with the collectives of one rank. Raises ReadError. Some NCCL
+    kernels are not linked to a call of the trace. If ``accepts_unlinked`` is False, all these kernels are unclassified.
+    If it is True, a kernel that may belong to a counted call, or to a call before the trace, leads to a warning. The
+    others are unclassified."""
     trace = read_trace(source)
     groups = ProcessGroups(source, trace.envelope)
     log = _CallLog()
@@ -122,8 +109,7 @@ def read(source: Source, accepts_unlinked: bool = True) -> Ledger:
 def _add_host_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallLog) -> None:
     """Add the calls that the host recorded, from the first source of the module docstring that the trace has. Rows of
     gloo and of symmetric memory are added too, because the other sources do not contain them. ``log.origin`` notes the
-    source.
-    """
+    source."""
     if trace.metadata:
         log.origin = "metadata"
         log.add_rows([(row, calls.from_metadata(row, groups)) for row in trace.metadata])
@@ -142,11 +128,9 @@ def _add_host_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallLog) ->
 
 def _add_dispatcher_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallLog) -> None:
     """Add the calls of those rows ``c10d::`` that contain no row of a more trusted source. torch's operator dispatcher
-    writes these rows, so they are called dispatcher rows. They have nothing to do with token dispatchers.
-
-    Gloo and the fake backend write only dispatcher rows. If the trace has a more trusted source and no gloo, the
-    backend of such a row is unknown, so the row is unclassified.
-    """
+    writes these rows, so they are called dispatcher rows. They have nothing to do with token dispatchers. Gloo and the
+    fake backend write only dispatcher rows. If the trace has a more trusted source and no gloo, the backend of such a
+    row is unknown, so the row is unclassified."""
     trusted_rows = HostRows((*trace.metadata, *trace.annotations))
     uncovered_rows = [row for row in keep_outermost(trace.dispatcher_rows) if not trusted_rows.has_row_inside(row)]
     has_other_source = log.origin != "kernels"  # 'kernels' is the value before any source of host calls was used
@@ -172,12 +156,9 @@ def _assign_kernels(
     trace: TraceRecord, groups: ProcessGroups, launches: KernelLaunches, log: _CallLog, accepts_unlinked: bool
 ) -> None:
     """Assign each kernel to the host call that launched it. Each kernel of a dispatch library becomes a call of its
-    own.
-
-    The host call is found by the kernel's external id, or else by the time at which the host launched the kernel. An
-    exchange of token counts is never assigned by time, because it is counted by itself. ``accepts_unlinked`` is as in
-    ``read``.
-    """
+    own. The host call is found by the kernel's external id, or else by the time at which the host launched the kernel.
+    An exchange of token counts is never assigned by time, because it is counted by itself. ``accepts_unlinked`` is as
+    in ``read``."""
     host_calls = list(log.calls)
     host_rows = HostRows(logged.call.row for logged in host_calls)
     by_external_id = {logged.call.row.external_id: logged for logged in host_calls}
@@ -226,7 +207,6 @@ def _assign_kernels(
 def _add_kernel_call(
     kernel: KinetoKernel, groups: ProcessGroups, host_time: HostTime | None, log: _CallLog
 ) -> _LoggedCall | None:
-    """Add the call that the metadata of a kernel describes. Return None if it describes no known collective."""
     call = calls.from_metadata(kernel.row, groups)
     if isinstance(call, UnknownCall):
         log.unclassified.add(call.name, seconds=_duration_s(kernel))
@@ -234,7 +214,6 @@ def _add_kernel_call(
 
 
 def _describe_name_conflict(kernel: KinetoKernel, call: KinetoCall) -> str:
-    """Return how the kernel's name contradicts the call that launched it, or '' if the name fits."""
     communication, name = kernel.communication, repr(clip(kernel.row.name, 80))
     if communication is None or communication.category == "unknown":
         return f"{name}, which no table knows, runs a call of {call.kind}"
@@ -244,12 +223,10 @@ def _describe_name_conflict(kernel: KinetoKernel, call: KinetoCall) -> str:
 
 
 def _add_unassigned_kernels(kernels: Sequence[KinetoKernel], log: _CallLog, accepts_unlinked: bool) -> None:
-    """Add warnings or unclassified communication for kernels that were not assigned to a call.
-
-    With ``accepts_unlinked``, an NCCL kernel that could belong to a call without kernels, such as a coalesced call,
-    leads to a warning. All other kernels become unclassified. A call in a group of one rank needs no kernel, so no
-    kernel is taken to belong to it.
-    """
+    """Add warnings or unclassified communication for kernels that were not assigned to a call. With
+    ``accepts_unlinked``, an NCCL kernel that could belong to a call without kernels, such as a coalesced call, leads to
+    a warning. All other kernels become unclassified. A call in a group of one rank needs no kernel, so no kernel is
+    taken to belong to it."""
     kinds_without_kernels = {
         logged.call.kind
         for logged in log.calls
@@ -269,7 +246,6 @@ def _add_unassigned_kernels(kernels: Sequence[KinetoKernel], log: _CallLog, acce
 
 
 def _make_library_call(kernel: KinetoKernel, groups: ProcessGroups) -> KinetoCall | None:
-    """Return the call of one kernel of a dispatch library, or None for all other kernels."""
     key = kernel.communication.make_key(UNKNOWN, 0) if kernel.communication is not None else None
     if key is None:
         return None
@@ -285,7 +261,6 @@ def _duration_s(kernel: KinetoKernel) -> float:
 
 
 def _check_one_rank(source: Source, trace: TraceRecord, log: _CallLog) -> None:
-    """Raise ReadError if the calls, kernels and steps come from more than one process or device."""
     threads = [logged.host_time.thread for logged in log.calls if logged.host_time is not None]
     threads += [step.thread for step in trace.steps]
     processes = {process for process, _ in threads}
@@ -297,7 +272,6 @@ def _check_one_rank(source: Source, trace: TraceRecord, log: _CallLog) -> None:
 
 
 def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log: _CallLog) -> Ledger:
-    """Return the ledger of the calls in ``log``: per step if the steps are equal, otherwise of the whole trace."""
     phases = Phases(trace)
     # Groups of one rank exchange nothing, so their calls are left out.
     counted = [logged for logged in log.calls if logged.call.group.size != 1]
@@ -342,8 +316,7 @@ def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log
 
 def _make_key(logged: _LoggedCall, groups: ProcessGroups, phases: Phases) -> EntryKey:
     """Return the entry that a call belongs to. A group of unknown size counts as the whole world, and at least as two
-    ranks.
-    """
+    ranks."""
     call, host_time = logged.call, logged.host_time
     phase = phases.phase_at(host_time) if host_time is not None else "unknown"
     size = max(call.group.size or groups.world_size, 2)
@@ -357,10 +330,8 @@ def _make_entry(
     step_count: int,
     compute: Mapping[str, Intervals],
 ) -> Entry:
-    """Return the entry of these calls: calls, bytes and seconds per step.
-
-    ``compute`` has the times of compute kernels by device, in microseconds.
-    """
+    """Return the entry of these calls: calls, bytes and seconds per step. ``compute`` has the times of compute kernels
+    by device, in microseconds."""
     total_bytes = sum(logged.call.bytes or 0 for logged in logged_calls)
     if total_bytes > MAX_VOLUME:
         raise source.error(f"its calls of {key.kind} add up to {total_bytes:,} bytes, which no trace can hold")
@@ -385,7 +356,6 @@ def _make_entry(
 def _list_warnings(
     trace: TraceRecord, log: _CallLog, groups: ProcessGroups, counted_calls: list[KinetoCall]
 ) -> list[str]:
-    """Return warnings about unknown properties of counted collectives and about communication that was not counted."""
     warnings = []
     unsized = [call for call in counted_calls if call.bytes is None]
     if libraries := sorted({call.via for call in unsized} - {*_PROCESS_GROUP_VIAS}):

@@ -1,15 +1,8 @@
 """Parses one collective call from one Kineto event: kind, group, element type, bytes.
 
-There are three kinds of events. The most trusted kind comes first:
-
-- Rows with a ``Collective name`` are complete. They are torch's ``record_param_comms`` rows since torch 2.2, and
-  kernels with the same metadata.
-- Annotations ``nccl:...`` have the kind of the collective. They also have the input shapes if shapes were recorded.
-- Dispatcher rows ``c10d::...`` are the only rows that gloo and the fake backend write. They have the shapes of each
-  argument, but no group. They are named after torch's operator dispatcher, not after a token dispatcher.
-
-The names and the orders of arguments are those of torch 2.0 to 2.13.
-"""
+Rows with a ``Collective name`` are complete. Annotations ``nccl:...`` have the kind, and the input shapes if recorded.
+Dispatcher rows ``c10d::...``, the only rows of gloo and the fake backend, have the shapes of each argument, but no
+group. Names and orders of arguments are those of torch 2.0 to 2.13."""
 
 import re
 from collections.abc import Iterable
@@ -53,15 +46,11 @@ _LOCAL_DISPATCHER_OPS = {"check_for_nan"}
 
 
 class CallRow(NamedTuple):
-    """One communication event."""
-
     name: str
     thread: tuple[str, str]
-    """Process id and thread id."""
     start_us: float
     end_us: float
     external_id: int | None
-    """Id that links a kernel to the host row of the same call; None if the event has none."""
     args: dict[str, Any]
     """Arguments with the keys in ``ARGUMENT_KEYS`` only. Rows with equal arguments share the same dictionary."""
 
@@ -129,12 +118,9 @@ def from_annotation(row: CallRow, groups: ProcessGroups) -> KinetoCall | Unknown
 def from_dispatcher(
     row: CallRow, groups: ProcessGroups, via: CollectiveBackend, dtype_by_shape: dict[str, str]
 ) -> KinetoCall | UnknownCall | None:
-    """Return the call that a ``c10d::`` row records, or None for operators that do not communicate.
-
-    ``via`` is the backend that ran the call, which the row does not name.
-    Rows with lists of tensors contain shapes and no element type. The type is then looked up in ``dtype_by_shape``,
-    whose keys are shapes as text.
-    """
+    """Return the call that a ``c10d::`` row records, or None for operators that do not communicate. ``via`` is the
+    backend that ran the call, which the row does not name. Rows with lists of tensors contain shapes and no element
+    type. The type is then looked up in ``dtype_by_shape``, whose keys are shapes as text."""
     name = row.name.removeprefix("c10d::")
     if name in _LOCAL_DISPATCHER_OPS:
         return None
@@ -166,7 +152,6 @@ def from_symmetric(row: CallRow, groups: ProcessGroups) -> KinetoCall | None:
 
 
 def _format_shape(args: dict[str, Any], position: int) -> str:
-    """Return the shapes of the argument at ``position`` as text, or '' if no shapes were recorded."""
     dims = args.get("Input Dims")
     if not isinstance(dims, list) or position >= len(dims):
         return ""
@@ -189,7 +174,6 @@ def first_dtype(args: dict[str, Any]) -> str:
 def _make_call(
     row: CallRow, kind: Kind, group: ProcessGroup, dtype: str, size_bytes: int | None, via: CollectiveBackend
 ) -> KinetoCall:
-    """Return a call with its role. ``size_bytes`` is None if the size is unknown. A barrier has no data."""
     if kind == "barrier":
         dtype, size_bytes = "none", 0
     if size_bytes is not None and size_bytes > MAX_VOLUME:
@@ -209,11 +193,9 @@ class _TensorMeasure(NamedTuple):
     bytes: int | None
     """None if no shapes were recorded, or if the width of an element type is unknown."""
     elements: int | None
-    """None if no shapes were recorded."""
 
 
 def _measure_tensors(args: dict[str, Any], positions: Iterable[int]) -> _TensorMeasure:
-    """Return the size of the tensors in the arguments at ``positions``, which are in ascending order."""
     nothing_recorded = _TensorMeasure("unknown", None, None)
     dims, types = args.get("Input Dims"), args.get("Input type")
     if not isinstance(dims, list) or not isinstance(types, list):
@@ -244,10 +226,8 @@ def _measure_tensors(args: dict[str, Any], positions: Iterable[int]) -> _TensorM
 
 
 def _parse_shapes(dims: object) -> list[list[int]]:
-    """Parse the shapes of one argument: ``[8, 4]`` is one shape, and ``[[8, 4], [2]]`` is a list of shapes.
-
-    Return an empty list for anything else.
-    """
+    """Parse the shapes of one argument: ``[8, 4]`` is one shape, and ``[[8, 4], [2]]`` is a list of shapes. Return an
+    empty list for anything else."""
     if not isinstance(dims, list) or not dims:
         return []
     shapes = dims if all(isinstance(item, list) for item in dims) else [dims]
@@ -257,8 +237,7 @@ def _parse_shapes(dims: object) -> list[list[int]]:
 
 def _count_elements(shape: list[int]) -> int:
     """Return the product of the sizes. A product above the largest valid volume is cut off, so that a hostile shape
-    cannot make huge numbers.
-    """
+    cannot make huge numbers."""
     elements = 1
     for size in shape:
         elements = min(elements * size, 2 * MAX_VOLUME)
@@ -266,10 +245,8 @@ def _count_elements(shape: list[int]) -> int:
 
 
 def _infer_group_size(name: str, args: dict[str, Any]) -> int:
-    """Return the group size of a call that does not name its group, or 0 if it is unknown.
-
-    The size is inferred from the splits of an all-to-all, or from the ratio of output to input sizes.
-    """
+    """Return the group size of a call that does not name its group, or 0 if it is unknown. The size is inferred from
+    the splits of an all-to-all, or from the ratio of output to input sizes."""
     if name == "alltoall_base_":
         inputs = args.get("Concrete Inputs")
         splits = inputs[SPLIT_SIZES] if isinstance(inputs, list) and len(inputs) > SPLIT_SIZES else None

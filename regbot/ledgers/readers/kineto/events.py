@@ -3,8 +3,7 @@
 A trace is one JSON object with hundreds of thousands of events, and few of these events concern communication. The
 reader searches the bytes for the relevant events and decodes only these. So it needs Kineto's own byte layout, and
 refuses files that another tool wrote anew. Compute kernels, kernel launches and backward ranges are frequent, and the
-reader keeps only their times. The reader holds one chunk, one event and the times in memory.
-"""
+reader keeps only their times. The reader holds one chunk, one event and the times in memory."""
 
 import json
 import math
@@ -27,21 +26,16 @@ MAX_EVENT_BYTES = 8 * 2**20
 CHUNK_BYTES = 2**18
 MAX_TIMES = 8_000_000
 """Largest number of compute kernels, kernel launches and backward ranges that are kept from one file. Each needs 16 to
-20 bytes.
-"""
+20 bytes."""
 MAX_THREADS = 2**12
 """Largest number of devices and threads of compute kernels, kernel launches and backward ranges."""
 MAX_NAMES = 2**16
-"""Largest number of names of compute kernels that are cached."""
 MAX_ENVELOPE_BYTES = 4 * 2**20
 """Largest number of bytes before the list of events, and also after the list. A trace of 1024 ranks lists all its
-groups there, about 1 MiB.
-"""
+groups there, about 1 MiB."""
 
 
 class TraceEvent(NamedTuple):
-    """One complete event (``ph`` is X) that concerns communication, steps or the optimizer."""
-
     category: str
     name: str
     pid: str
@@ -59,16 +53,13 @@ Thread = tuple[str, str]
 
 @dataclass
 class EventTimes:
-    """Times of the frequent events: compute kernels, kernel launches and backward ranges."""
-
     compute: dict[bytes, Spans] = field(default_factory=lambda: defaultdict(Spans))
     """Intervals of compute kernels, by device."""
     backward: dict[Thread, Spans] = field(default_factory=lambda: defaultdict(Spans))
     """Backward ranges, by thread. In such a range, autograd evaluates the backward function of one operator."""
     launches: "array[int]" = field(default_factory=lambda: array("q"))
     """Correlation ids of kernel launches. A launch and its kernel have the same id. ``launched_us`` and
-    ``launch_threads`` have the same order.
-    """
+    ``launch_threads`` have the same order."""
     launched_us: "array[float]" = field(default_factory=lambda: array("d"))
     """Host times of the kernel launches."""
     launch_threads: "array[int]" = field(default_factory=lambda: array("i"))
@@ -116,11 +107,9 @@ _BRACKET = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|([\[{])|([\]}])', re.DOTALL)
 
 
 class TraceReader:
-    """Reads the events of one file. Each reader can be used once.
-
-    ``envelope`` holds the keys of the JSON object other than the event list. ``envelope`` and ``times`` are complete
-    only after the iterator that ``events`` returns is exhausted.
-    """
+    """Reads the events of one file. Each reader can be used once. ``envelope`` holds the keys of the JSON object other
+    than the event list. ``envelope`` and ``times`` are complete only after the iterator that ``events`` returns is
+    exhausted."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -135,11 +124,8 @@ class TraceReader:
 
     def events(self) -> Iterator[TraceEvent]:
         """Yield the events that concern communication, steps or the optimizer, and add the other times to ``times``.
-        Raises ReadError.
-
-        Each chunk is cut at the start of its last event, because this event may be incomplete. The rest is scanned
-        together with the next chunk.
-        """
+        Raises ReadError. Each chunk is cut at the start of its last event, because this event may be incomplete. The
+        rest is scanned together with the next chunk."""
         rest = b""
         try:
             for chunk in self._read_list(self.source.chunks(CHUNK_BYTES)):
@@ -161,9 +147,6 @@ class TraceReader:
         self._read_end(rest, max(rest.rfind(b'"ph"'), 0))
 
     def _read_list(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield the bytes after the opening bracket of the event list, and add the keys before the list to
-        ``envelope``.
-        """
         beginning = b""
         for chunk in chunks:
             beginning += chunk
@@ -184,12 +167,10 @@ class TraceReader:
         raise self.source.error("is not a Kineto trace: it has no list 'traceEvents'")
 
     def _scan_region(self, region: bytes) -> Iterator[TraceEvent]:
-        """Yield the events of interest in ``region``, which contains only complete events.
-
-        Compute kernels, kernel launches and backward ranges are added to ``times`` instead, without decoding their
-        events. All other events of interest are decoded. The loop runs for most events of a trace, so attributes that
-        it needs are looked up before it.
-        """
+        """Yield the events of interest in ``region``, which contains only complete events. Compute kernels, kernel
+        launches and backward ranges are added to ``times`` instead, without decoding their events. All other events of
+        interest are decoded. The loop runs for most events of a trace, so attributes that it needs are looked up before
+        it."""
         if self._layout is None:
             self._layout = learn_layout(region)
             if self._layout is None:  # the region contains no event
@@ -222,9 +203,6 @@ class TraceReader:
                 yield from self._select_event(self._decode_event(region, category_offset))
 
     def _is_compute(self, name: bytes) -> bool:
-        """Whether kernels with this name only compute, that is, do not communicate. Names of compute kernels are
-        cached.
-        """
         is_compute = classify(name.decode("utf-8", "replace")) is None
         if is_compute and len(self._compute_names) < MAX_NAMES:
             self._compute_names[name] = True
@@ -234,9 +212,6 @@ class TraceReader:
         return self._threads.setdefault((pid, tid), (_decode_name(pid), _decode_name(tid)))
 
     def _decode_event(self, region: bytes, offset: int) -> dict[str, Any]:
-        """Decode the event whose category begins at ``offset`` in ``region``. ``_layout.start`` is the text of an event
-        before its category.
-        """
         assert self._layout is not None
         match = _WHOLE_EVENT.match(region, offset - len(self._layout.start))
         if match is None:
@@ -245,8 +220,7 @@ class TraceReader:
 
     def _select_event(self, document: dict[str, Any]) -> Iterator[TraceEvent]:
         """Yield ``document``, one decoded event, if it is of interest. If only its times are needed, add them to
-        ``times`` instead. Raises ReadError if an event of interest has no valid times.
-        """
+        ``times`` instead. Raises ReadError if an event of interest has no valid times."""
         category, name = document.get("cat"), document.get("name")
         # The phase X marks a complete event, with a start and a duration.
         if document.get("ph") != "X" or not isinstance(category, str) or not isinstance(name, str):
@@ -285,10 +259,8 @@ class TraceReader:
             raise self.source.error(f"contains more than {MAX_TIMES:,} kernels and kernel launches; record fewer steps")
 
     def _read_end(self, tail: bytes, start: int = 0) -> None:
-        """Check that the event list is closed, and add the keys after the list to ``envelope``.
-
-        ``tail`` is the end of the file. ``start`` is a position in it, inside of the event list or of its last event.
-        """
+        """Check that the event list is closed, and add the keys after the list to ``envelope``. ``tail`` is the end of
+        the file. ``start`` is a position in it, inside of the event list or of its last event."""
         is_cut_off = self.source.error("is cut off: its list of events does not end; copy it again")
         depth = 0  # relative to the start
         ends: dict[int, int] = {}  # the end of the first bracket that closes down to each depth
@@ -309,10 +281,6 @@ class TraceReader:
             self.envelope.update(self._parse_object(b'{"":0' + tail[end:], "the part after its events"))
 
     def _parse_object(self, text: bytes, part: str) -> dict[str, Any]:
-        """Return the JSON object ``text``, or {} if it is another JSON value. Raises ReadError if it is not JSON.
-
-        ``part`` names the text in the error message.
-        """
         try:
             json_text = text.decode("utf-8", "replace")
             check_depth(json_text)
@@ -343,7 +311,6 @@ def _parse_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _is_wanted(category: str, name: str, args: dict[str, Any]) -> bool:
-    """Whether an event is of interest: a kernel, a range of the user, a kernel launch, or one of a few operators."""
     if category in KERNEL_CATEGORIES or category in _RANGE_CATEGORIES:
         return True
     if category in _LAUNCH_CATEGORIES:
@@ -353,8 +320,7 @@ def _is_wanted(category: str, name: str, args: dict[str, Any]) -> bool:
 
 def _replace_surrogates(value: Any) -> Any:
     """Return ``value`` with unpaired surrogates replaced. JSON can contain unpaired surrogates, but UTF-8 cannot encode
-    them.
-    """
+    them."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, dict):
@@ -367,10 +333,8 @@ def _decode_name(text: bytes) -> str:
 
 
 def parse_number(value: object) -> int | None:
-    """Return ``value`` as an integer from 0 to 2**63 - 1, or None if it is not one.
-
-    Strings of up to 18 digits and floats with an integral value are accepted too.
-    """
+    """Return ``value`` as an integer from 0 to 2**63 - 1, or None if it is not one. Strings of up to 18 digits and
+    floats with an integral value are accepted too."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
         return int(value)
     if isinstance(value, float) and math.isfinite(value) and value.is_integer():

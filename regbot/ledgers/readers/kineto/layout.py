@@ -4,8 +4,7 @@ Kineto writes the keys of every complete event in the same order: ``{"ph": "X", 
 "ts", "dur", "args"``. The whitespace between keys is the same throughout a file, so it is learned from the first event.
 After that, the ``"X"`` marks the position of each event. Four letters of the event's category and four letters of its
 name decide whether it is of interest. All events of a chunk are checked at once. An ``"X"`` at any other position means
-that the file has a different layout. Then LayoutMismatch is raised.
-"""
+that the file has a different layout. Then LayoutMismatch is raised."""
 
 import re
 from typing import NamedTuple
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 _CATEGORY, _NAME, _WORD = rb"(\w++)", rb'([^"\\]*+)', rb'("[^"\\]*+"|-?\d++)'
 _NUMBER = rb"(-?\d{1,19}(?:\.\d{1,9})?+)"
-"""Patterns of the values of an event. A process or thread id (``_WORD``) is a string or an integer."""
 _FIRST_EVENT = re.compile(
     rb'(\{\s*"ph"\s*:\s*"X"\s*,\s*"cat"\s*:\s*")' + _CATEGORY + rb'("\s*,\s*"name"\s*:\s*")' + _NAME
     + rb'("\s*,\s*"pid"\s*:\s*)' + _WORD + rb'(\s*,\s*"tid"\s*:\s*)' + _WORD
@@ -33,8 +31,6 @@ class LayoutMismatch(Exception):
 
 
 class Layout(NamedTuple):
-    """Layout of the events in a file."""
-
     start: bytes
     """The bytes of an event before its category."""
     name_gap: int
@@ -64,7 +60,6 @@ class _WantedNames(NamedTuple):
 
     @classmethod
     def create(cls, category: str, *words: str, skipped_letters: int = 0) -> "_WantedNames":
-        """Return the names in ``category`` that have one of ``words`` after their first ``skipped_letters`` letters."""
         start = (category + '",')[:8]  # the category 'cpu_op' has only six letters; a quote and a comma follow it
         return cls(
             (_encode_four(start[:4]), _encode_four(start[4:])),
@@ -99,12 +94,10 @@ def learn_layout(region: bytes) -> Layout | None:
 
 
 def find_candidates(region: bytes, layout: Layout) -> list[tuple[int, int]]:
-    """Return the positions of the events in ``region`` that may be of interest.
-
-    Each position is a pair: the offset of the event's category, and the end of the event, which is the start of the
-    next event. Events are selected by four letters of their category and of their name. Raises LayoutMismatch if an
-    ``"X"`` is not at the start of an event in this layout.
-    """
+    """Return the positions of the events in ``region`` that may be of interest. Each position is a pair: the offset of
+    the event's category, and the end of the event, which is the start of the next event. Events are selected by four
+    letters of their category and of their name. Raises LayoutMismatch if an ``"X"`` is not at the start of an event in
+    this layout."""
     data = np.frombuffer(region + bytes(_PADDING), dtype=np.uint8)
     quotes = np.flatnonzero(data[1:-1] == ord("X"))  # positions before each X, where the quote of "X" must be
     quotes = quotes[(data[quotes] == ord('"')) & (data[quotes + 2] == ord('"'))]
@@ -133,7 +126,6 @@ def find_candidates(region: bytes, layout: Layout) -> list[tuple[int, int]]:
 
 
 def _read_four(data: NDArray[np.uint8], offsets: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """Return the four bytes at each of ``offsets`` as one number."""
     return np.ascontiguousarray(data[offsets[:, None] + np.arange(4)]).view("<u4").ravel()
 
 

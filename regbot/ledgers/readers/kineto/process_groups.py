@@ -1,9 +1,6 @@
-"""Mesh axes of the process groups in a trace, from the description of a group or from its ranks.
-
-A trace names groups by number ('3') and lists their ranks. Some groups also have a description, such as 'mesh_ep' or
-Megatron's 'EXPERT_MODEL_PARALLEL_GROUP'. A group without a description is labelled in the same way as in the guest. If
-there are axes with the same ranks, their names are the label ('ep|dp'). Otherwise the ranks are the label ('[0-3]').
-"""
+"""Mesh axes of the process groups in a trace. A trace names groups by number and lists their ranks; some also have a
+description. A group without one is labelled as in the guest: by the axes with the same ranks ('ep|dp'), or else by its
+ranks ('[0-3]')."""
 
 from collections import defaultdict
 from typing import Any, NamedTuple
@@ -23,8 +20,6 @@ _GROUP_ARGUMENTS = (
 
 
 class ProcessGroup(NamedTuple):
-    """One process group."""
-
     axis: str
     """Axis label from the group's description, or '' if the group has no description."""
     size: int
@@ -69,7 +64,6 @@ class ProcessGroups:
                 self._add_axis(parse_axis(description), ranks)
 
     def _add_axis(self, axis: str, ranks: tuple[int, ...]) -> None:
-        """Note that a group has these ranks. Also note its axis, if it is not ''."""
         if not ranks:
             return
         if ranks not in self._axes:
@@ -85,8 +79,7 @@ class ProcessGroups:
 
     def find_group(self, args: dict[str, Any]) -> ProcessGroup:
         """Return the group of a metadata row. Equal groups are the same object. Raises ReadError if the file has too
-        many groups for its size.
-        """
+        many groups for its size."""
         key = repr([args.get(name) for name in _GROUP_ARGUMENTS])
         if key not in self._groups:
             group = self._parse_group(args)
@@ -95,11 +88,9 @@ class ProcessGroups:
         return self._groups[key]
 
     def _parse_group(self, args: dict[str, Any]) -> ProcessGroup:
-        """Return the group that the arguments of a row describe. Its size is 0 if they have neither size nor ranks.
-
-        A row that shortens its ranks has their start and stride instead. A group that has neither a description nor
-        ranks gets the label 'pg NAME'.
-        """
+        """Return the group that the arguments of a row describe. Its size is 0 if they have neither size nor ranks. A
+        row that shortens its ranks has their start and stride instead. A group that has neither a description nor ranks
+        gets the label 'pg NAME'."""
         name = clip(str(args.get("Process Group Name", "")), 100)
         ranks = parse_ranks(args.get("Process Group Ranks")) or self._ranks.get(name, ())
         size = parse_number(args.get("Group size")) or len(ranks)
@@ -117,10 +108,8 @@ class ProcessGroups:
 
     def find_group_of_size(self, size: int = 0) -> ProcessGroup:
         """Return the group of a call that does not name its group, if all groups of ``size`` ranks have the same ranks.
-
         Size 0 matches groups of any size. If the ranks differ, return a group with the axis 'unknown'. Several axes can
-        have the same ranks, so the label of the returned group is its ranks.
-        """
+        have the same ranks, so the label of the returned group is its ranks."""
         candidates = self._ranks_by_size.get(size, [])
         if len(candidates) != 1:
             return ProcessGroup(UNKNOWN, size or self.world_size)
@@ -131,11 +120,8 @@ class ProcessGroups:
         return self._groups[key]
 
     def find_expert_group(self) -> ProcessGroup:
-        """Return the group on the axis 'ep', for libraries that record no group.
-
-        If several groups on this axis have different ranks, or if there is none, return a group with the axis
-        'unknown'.
-        """
+        """Return the group on the axis 'ep', for libraries that record no group. If several groups on this axis have
+        different ranks, or if there is none, return a group with the axis 'unknown'."""
         if len(self._expert_ranks) != 1:
             return ProcessGroup(UNKNOWN, self.world_size)
         (ranks,) = self._expert_ranks
@@ -143,8 +129,7 @@ class ProcessGroups:
 
     def find_label(self, group: ProcessGroup) -> str:
         """Return the axis label of ``group``. Call it only after all groups were found, because their descriptions are
-        the labels.
-        """
+        the labels."""
         if group.axis:
             return group.axis
         if not group.ranks:

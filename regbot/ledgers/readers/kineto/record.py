@@ -1,7 +1,5 @@
 """Collects the needed events of a Kineto trace: host rows, communication kernels, steps, optimizer and backward ranges.
-
-This module does not interpret the events. The number of rows and the memory for their values are limited.
-"""
+The number of rows and the memory for their values are limited."""
 
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -31,21 +29,16 @@ MAX_SHAPES_TEXT = 1000
 
 
 class KinetoKernel(NamedTuple):
-    """A communication kernel."""
-
     row: CallRow
     communication: Communication | None
     """How the kernel communicates by its name; None if the name is that of a compute kernel."""
     device: str
     correlation: int | None
-    """Id that links the kernel to its launch on the host; None if the trace has none."""
     has_metadata: bool
     """Whether the arguments of the kernel's event name a collective."""
 
 
 class ProfilerStep(NamedTuple):
-    """A ``ProfilerStep#N`` range on a thread of the host."""
-
     start_us: float
     end_us: float
     thread: Thread
@@ -53,16 +46,10 @@ class ProfilerStep(NamedTuple):
 
 @dataclass
 class TraceRecord:
-    """Everything that is kept from one trace."""
-
     metadata: list[CallRow] = field(default_factory=list)
-    """Host rows ``record_param_comms`` that name a collective."""
     annotations: list[CallRow] = field(default_factory=list)
-    """Host rows ``nccl:...``."""
     dispatcher_rows: list[CallRow] = field(default_factory=list)
-    """Host rows ``c10d::...``."""
     symmetric_rows: list[CallRow] = field(default_factory=list)
-    """Host rows ``symm_mem::...``."""
     nameless_rows: int = 0
     """Number of metadata rows without the name of a collective. torch before 2.2 writes such rows."""
     gloo_rows: int = 0
@@ -72,7 +59,6 @@ class TraceRecord:
     kernels: list[KinetoKernel] = field(default_factory=list)
     steps: list[ProfilerStep] = field(default_factory=list)
     optimizer: dict[Thread, Spans] = field(default_factory=lambda: defaultdict(Spans))
-    """Ranges ``Optimizer.step#...``, by thread."""
     times: EventTimes = field(default_factory=EventTimes)
     envelope: dict[str, Any] = field(default_factory=dict)
     """Keys of the trace beside its list of events."""
@@ -132,12 +118,10 @@ class _SharedValues:
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
-        """Values by their ``repr``."""
         self.size = 0
         """Estimated bytes of all values and their keys."""
 
     def make_row(self, event: TraceEvent) -> CallRow:
-        """Return the row of an event. Of the event's arguments, it has only those in ``ARGUMENT_KEYS``."""
         args = {key: event.args[key] for key in ARGUMENT_KEYS if key in event.args}
         return CallRow(
             name=self._share(event.name),
@@ -149,7 +133,6 @@ class _SharedValues:
         )
 
     def _share(self, value: Any) -> Any:
-        """Return the stored value that equals ``value``. Store ``value`` if there is none."""
         key = repr(value)
         if key not in self._values:
             self._values[key] = value

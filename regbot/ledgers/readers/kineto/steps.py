@@ -1,9 +1,7 @@
 """Assigns Kineto events to host calls, steps and phases by the time at which the host issued them.
 
-A kernel runs long after its launch, often during the next step. So the time at which a kernel runs is never used here.
-The correlation id links a kernel to the host call that launched it. The kernel belongs to the ``ProfilerStep#N`` during
-which the host launched it.
-"""
+A kernel runs long after its launch, often during the next step, so the time at which it runs is never used here. It
+belongs to the ``ProfilerStep#N`` during which the host launched it."""
 
 from bisect import bisect_right
 from collections import Counter
@@ -21,8 +19,6 @@ from regbot.records.ledger import Phase
 
 
 class HostTime(NamedTuple):
-    """A point in time on one thread of the host."""
-
     time_us: float
     thread: Thread
 
@@ -43,21 +39,16 @@ class KernelLaunches:
             self._host_times[int(launched_ids[index])] = HostTime(times.launched_us[index], thread)
 
     def find_host_time(self, correlation: int | None) -> HostTime | None:
-        """Return when the host launched the kernel with this correlation id, or None if the trace does not tell."""
         return None if correlation is None else self._host_times.get(correlation)
 
 
 class _RowSpan(NamedTuple):
-    """Start and end of a host row, and the index of the row among all rows."""
-
     start_us: float
     end_us: float
     row_index: int
 
 
 class HostRows:
-    """Finds host rows by thread and time."""
-
     def __init__(self, rows: Iterable[CallRow]) -> None:
         self._spans: dict[Thread, list[_RowSpan]] = {}
         for index, row in enumerate(rows):
@@ -71,23 +62,19 @@ class HostRows:
         return span.row_index if span is not None and host_time.time_us <= span.end_us else None
 
     def has_row_inside(self, row: CallRow) -> bool:
-        """Whether one of these rows starts during ``row``, on the same thread."""
         span = self._find_last_started(HostTime(row.end_us, row.thread))
         return span is not None and span.start_us >= row.start_us
 
     def _find_last_started(self, host_time: HostTime) -> _RowSpan | None:
-        """Return the last row of the thread that starts at or before ``host_time``, or None if there is none."""
         spans = self._spans.get(host_time.thread, [])
         started_count = bisect_right(spans, host_time.time_us, key=lambda span: span.start_us)
         return spans[started_count - 1] if started_count else None
 
 
 def keep_outermost(rows: Sequence[CallRow]) -> list[CallRow]:
-    """Return ``rows`` without the rows that lie inside another row of the same name on the same thread.
-
-    Such rows are repetitions. A dispatch mode (a FLOP counter, or regbot's own) runs every operator through the
-    dispatcher a second time, and each of the two passes writes a row.
-    """
+    """Return ``rows`` without the rows that lie inside another row of the same name on the same thread. Such rows are
+    repetitions. A dispatch mode (a FLOP counter, or regbot's own) runs every operator through the dispatcher a second
+    time, and each of the two passes writes a row."""
     outermost_rows = []
     latest_end_us: dict[tuple[Thread, str], float] = {}
     # An outer row starts no later than the rows inside it, so it comes first in this order.
@@ -99,8 +86,6 @@ def keep_outermost(rows: Sequence[CallRow]) -> list[CallRow]:
 
 
 class Phases:
-    """Finds the phase at a host time: backward, optimizer or unknown."""
-
     def __init__(self, trace: TraceRecord) -> None:
         self._optimizer = {thread: _SpanIndex(spans) for thread, spans in trace.optimizer.items()}
         self._backward = {thread: _SpanIndex(spans) for thread, spans in trace.times.backward.items()}
@@ -108,11 +93,9 @@ class Phases:
         # Without steps, the main thread cannot be told from the threads of the autograd engine.
         self._engine_threads = set(self._backward) - step_threads if step_threads else set()
         """Threads of the autograd engine: those that run backward functions and no profiler step. All time on these
-        threads is backward, including the time between two functions.
-        """
+        threads is backward, including the time between two functions."""
 
     def phase_at(self, host_time: HostTime) -> Phase:
-        """Return the phase of a call that the host issued at this time."""
         thread, time_us = host_time.thread, host_time.time_us
         if thread in self._engine_threads:
             return "backward"
@@ -124,8 +107,6 @@ class Phases:
 
 
 class _SpanIndex:
-    """Tells whether a time lies in one of many intervals."""
-
     def __init__(self, spans: Spans) -> None:
         merged = union(spans.starts, spans.ends)
         self._starts, self._ends = merged.starts.tolist(), merged.ends.tolist()
@@ -136,29 +117,22 @@ class _SpanIndex:
 
 
 class StepWindow(NamedTuple):
-    """The part of a trace that is counted."""
-
     is_per_step: bool
-    """Whether single steps are counted, and not the whole trace."""
     step_count: int
     """Number of counted steps, or of all steps in the trace if the whole trace is counted."""
     steps: list[list[int]]
     """Indices of the collectives in each counted step. If the whole trace is counted, there is only one item, with the
-    indices of all collectives.
-    """
+    indices of all collectives."""
     warnings: list[str]
 
 
 def choose_window(
     steps: Sequence[ProfilerStep], host_times: Sequence[HostTime | None], keys: Sequence[Hashable]
 ) -> StepWindow:
-    """Return the steps to count.
-
-    ``host_times`` and ``keys`` have one item per collective: when the host issued it (None if the trace does not tell),
-    and its properties (kind, axis, phase and others). Two steps are equal if each key occurs equally often in both. If
-    all steps are equal, all are counted. If all steps except the first and the last are equal, the first and the last
-    are left out. Otherwise the whole trace is counted.
-    """
+    """Return the steps to count. ``host_times`` and ``keys`` have one item per collective: when the host issued it
+    (None if the trace does not tell), and its properties (kind, axis, phase and others). Two steps are equal if each
+    key occurs equally often in both. If all steps are equal, all are counted. If all steps except the first and the
+    last are equal, the first and the last are left out. Otherwise the whole trace is counted."""
     ordered_steps = sorted(steps)
 
     def use_whole_trace(reason: str) -> StepWindow:

@@ -1,16 +1,10 @@
 """Reader of Nsight Systems sqlite exports: NCCL calls from NVTX ranges, checked against the kernels that ran.
 
-The reader was written from the published schema (``nsys export --type sqlite``, 2021 to 2025). It was not tested on an
-export of a real job. NCCL marks each API call with a range in the NVTX domain "NCCL". The range names the collective,
-while the name of the kernel does not. Sizes and communicators are in the payloads of the ranges, if the export contains
-the payloads as JSON. torch and NCCL build an all-to-all from sends and receives between ncclGroupStart and
-ncclGroupEnd. The reader combines these sends and receives into one all-to-all again.
-
-Libraries that do not call NCCL (DeepEP, hybrid-ep, symmetric memory) are counted by their kernels. If there are no NVTX
-ranges, an NCCL kernel is counted if its name allows only one collective.
-
-An export can cover many processes. The ledger contains only the process on the first device.
-"""
+The reader was written from the published schema (``nsys export --type sqlite``, 2021 to 2025), not tested on an export
+of a real job. NCCL marks each API call with a range in the NVTX domain "NCCL", which names the collective, as the
+kernel does not. Sizes and communicators are in the payloads of the ranges, if the export contains them as JSON. Sends
+and receives between ncclGroupStart and ncclGroupEnd are combined into one all-to-all again. Libraries that do not call
+NCCL are counted by their kernels, and without NVTX ranges also NCCL kernels whose name allows only one collective."""
 
 import sqlite3
 from collections import Counter, defaultdict
@@ -59,25 +53,20 @@ def _spans_by_device() -> dict[int, Spans]:
 
 @dataclass
 class _ProcessKernels:
-    """Sums over the kernels of one process."""
-
     first_device: int = 0
     nccl: Counter[frozenset[Kind]] = field(default_factory=Counter)
     """Number of NCCL kernels, by the kinds of collectives that a kernel with this name can run."""
     nccl_in_graphs: int = 0
     """Number of NCCL kernels that a CUDA graph launched."""
     calls: list[NvtxCall] = field(default_factory=list)
-    """Calls of libraries other than NCCL. Each payload or control kernel counts as one call."""
     unclassified: Unclassified = field(default_factory=Unclassified)
     communication: dict[frozenset[Kind], dict[int, Spans]] = field(
         default_factory=lambda: defaultdict(_spans_by_device)
     )
     """Times of communication kernels in nanoseconds, by possible kinds and device."""
     compute: dict[int, Spans] = field(default_factory=_spans_by_device)
-    """Times of compute kernels, by device."""
 
     def add(self, kernel: NsysKernel) -> None:
-        """Add one kernel. Barriers (category 'sync') are dropped."""
         communication = kernel.communication
         if communication is None:
             self.compute[kernel.device].add(kernel.start, kernel.end)
@@ -95,7 +84,6 @@ class _ProcessKernels:
             self.communication[kinds][kernel.device].add(kernel.start, kernel.end)
 
     def count_nccl_kernels(self) -> None:
-        """Add NCCL kernels to ``calls`` if their name allows only one collective, else to ``unclassified``."""
         for kinds, count in self.nccl.items():
             kind = _find_only_kind(kinds)
             if kind is not None:
@@ -108,7 +96,6 @@ class _ProcessKernels:
 
 
 def _build_ledger(source: Source, export: Export) -> Ledger:
-    """Return the ledger of the process on the first device. Raises ReadError if it recorded no communication."""
     ranges = export.ranges()
     kernels_by_process: dict[int, _ProcessKernels] = {}
     for kernel in export.kernels():
@@ -149,11 +136,9 @@ def _build_ledger(source: Source, export: Export) -> Ledger:
 
 
 def _find_only_kind(kinds: frozenset[Kind]) -> Kind | None:
-    """Return the only collective that a kernel can run, or None if there are several.
-
-    Two uncommon uses of a kernel are ignored: barriers, which are all-reduces without data, and collectives on lists of
-    uneven tensors, which NCCL runs as broadcasts or reductions.
-    """
+    """Return the only collective that a kernel can run, or None if there are several. Two uncommon uses of a kernel are
+    ignored: barriers, which are all-reduces without data, and collectives on lists of uneven tensors, which NCCL runs
+    as broadcasts or reductions."""
     candidates = kinds - {"barrier"}
     if candidates == {"all_gather", "broadcast"}:
         return "broadcast"
@@ -163,11 +148,8 @@ def _find_only_kind(kinds: frozenset[Kind]) -> Kind | None:
 
 
 def _add_times(source: Source, entries: list[Entry], kernels: _ProcessKernels) -> list[Entry]:
-    """Return the entries, with exposed and hidden seconds where kernels can be assigned.
-
-    A kernel name allows several kinds of collectives. So kernels are assigned to an entry only if no other entry has
-    one of these kinds.
-    """
+    """Return the entries, with exposed and hidden seconds where kernels can be assigned. A kernel name allows several
+    kinds of collectives. So kernels are assigned to an entry only if no other entry has one of these kinds."""
     compute = {device: union(spans.starts, spans.ends) for device, spans in kernels.compute.items()}
     indices_by_kind: dict[Kind, list[int]] = defaultdict(list)
     for index, entry in enumerate(entries):

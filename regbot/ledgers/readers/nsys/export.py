@@ -1,10 +1,9 @@
 """Safe reading of the tables in an Nsight Systems sqlite export. Nothing in the file can run code.
 
-The schema varies by version, so columns are looked up by name, and a missing column reads as None. Views, virtual
-tables, generated columns and triggers are not used. The length of text is limited, and a query that takes too long is
-aborted. The rows of a table cannot be more than the file has room for; the pages of a broken file can refer to each
-other in circles. The file is opened as immutable: SQLite applies no journal and takes no lock.
-"""
+The schema varies by version, so columns are looked up by name. Views, virtual tables, generated columns and triggers
+are not used, the length of text is limited, a query that takes too long is aborted, and a table cannot have more rows
+than the file has room for: the pages of a broken file can refer to each other in circles. The file is opened as
+immutable: SQLite applies no journal and takes no lock."""
 
 import re
 import sqlite3
@@ -21,8 +20,7 @@ MAX_ROWS = 20_000_000
 """Largest number of rows that are read from one table. It is enough for a few hundred steps of one rank."""
 MAX_MILLION_INSTRUCTIONS = 2_000
 """Limit for SQLite's virtual machine, in millions of instructions. When the limit is reached, reading the file is
-aborted.
-"""
+aborted."""
 MAX_TEXT = 2**20
 """Largest number of bytes of one text or row."""
 MIN_ROW_BYTES = 4
@@ -39,7 +37,6 @@ _PUSH_POP, _START_END, _DOMAIN = 59, 60, 75
 
 
 def get_process(packed_id: int) -> int:
-    """Return the process in a globalTid or globalPid. Nsight Systems packs process and thread into one number."""
     return packed_id >> _THREAD_BITS
 
 
@@ -58,8 +55,6 @@ def open_database(source: Source) -> sqlite3.Connection:
 
 
 class NsysKernel(NamedTuple):
-    """One kernel."""
-
     start: int
     """Nanoseconds, as ``end``."""
     end: int
@@ -70,7 +65,6 @@ class NsysKernel(NamedTuple):
     """How the kernel communicates; None for a compute kernel."""
     name: str
     in_graph: bool
-    """Whether a CUDA graph launched the kernel."""
 
 
 class Export:
@@ -112,11 +106,9 @@ class Export:
         return {string_id: str(value) for string_id, value in self._select("StringIds", "id", "value")}
 
     def find_string(self, string_id: object) -> str:
-        """Return the string with this id in the table StringIds, or '' if there is none."""
         return self._strings.get(string_id, "") if isinstance(string_id, int) else ""
 
     def kernels(self) -> Iterator[NsysKernel]:
-        """Yield all kernels. Raises ReadError if a kernel has no times."""
         columns = ("start", "end", "deviceId", "globalPid", "demangledName", "shortName", "graphNodeId")
         for start, end, device, global_pid, demangled_name, short_name, graph_node in self._select(_KERNELS, *columns):
             span = _parse_span(start, end)
@@ -133,11 +125,8 @@ class Export:
             )
 
     def ranges(self) -> list[NvtxRange]:
-        """Return the NVTX ranges of NCCL calls.
-
-        These are the ranges named after NCCL functions. If the export has a domain "NCCL" or "RCCL", only ranges in
-        this domain are returned.
-        """
+        """Return the NVTX ranges of NCCL calls. These are the ranges named after NCCL functions. If the export has a
+        domain "NCCL" or "RCCL", only ranges in this domain are returned."""
         columns = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId", "jsonText", "jsonTextId")
         ranges: list[NvtxRange] = []
         nccl_domains: set[object] = set()
@@ -156,7 +145,6 @@ class Export:
 
 
 def _parse_span(start: object, end: object) -> tuple[int, int] | None:
-    """Return ``start`` and ``end`` in nanoseconds, or None if they are not valid times."""
     if isinstance(start, int) and isinstance(end, int) and 0 <= start <= end < 2**62:
         return start, end
     return None

@@ -1,10 +1,8 @@
 """NCCL calls from the NVTX ranges that NCCL pushes: collectives, sizes, and all-to-alls built from sends.
 
-NCCL 2.2x names each range after the function (``ncclAllGather``) and attaches a payload (``nvtx_payload_schemas.h``).
-The payload has the communicator and the message size. The range that creates a communicator has the number of ranks
-instead of a message size. A message size is the size of one rank's piece. For all-gather, reduce-scatter and
-all-to-all, the reader multiplies it by the number of ranks.
-"""
+NCCL 2.2x names each range after the function (``ncclAllGather``) and attaches a payload (``nvtx_payload_schemas.h``)
+with the communicator and the message size, which is the size of one rank's piece. The range that creates a communicator
+has the number of ranks instead."""
 
 import re
 from collections import defaultdict
@@ -34,7 +32,6 @@ class NvtxRange(NamedTuple):
     payload: str
     """JSON text, or '' if the range has no payload."""
     domain: object
-    """Number of the NVTX domain."""
 
 
 class NvtxCall(NamedTuple):
@@ -45,8 +42,6 @@ class NvtxCall(NamedTuple):
 
 
 class NvtxCalls(NamedTuple):
-    """NCCL calls of one process."""
-
     calls: list[NvtxCall]
     exchanges: int
     """Number of groups of sends and receives that are counted as one all-to-all each."""
@@ -55,21 +50,16 @@ class NvtxCalls(NamedTuple):
 
 
 class _Function(NamedTuple):
-    """One call of an NCCL function."""
-
     operation: str
     """Name of the function in lower case, without 'nccl': for example 'allgather', 'send' or 'groupstart'."""
     kind: Kind | None
     message_bytes: int | None
-    """Size of one rank's piece; None if it is unknown."""
     communicator: str
-    """Id of the communicator; '' if it is unknown."""
     created_ranks: int
     """Number of ranks of the communicator that the function created; 0 if it created none."""
 
 
 def read_calls(ranges: Iterable[NvtxRange]) -> NvtxCalls:
-    """Return the NCCL calls that the ranges of one process record."""
     ranges_by_thread: dict[int, list[NvtxRange]] = defaultdict(list)
     functions: dict[tuple[str, str], _Function] = {}  # by name and payload, which many ranges can share
     communicator_sizes: dict[str, int] = {}
@@ -98,8 +88,7 @@ def _convert_group(
     group: list[_Function], is_exchange: bool, communicator_sizes: Mapping[str, int]
 ) -> Iterator[NvtxCall]:
     """Yield the collectives and transfers of one group. The sends and receives of an exchange are one all-to-all, whose
-    bytes are the sum of the sends.
-    """
+    bytes are the sum of the sends."""
     if is_exchange:
         sends = [function for function in group if function.operation == "send"]
         sizes = [function.message_bytes for function in sends if function.message_bytes is not None]
@@ -170,7 +159,6 @@ def _parse_payload(text: str) -> Mapping[str, Any]:
 
 
 def _find_value(payload: Mapping[str, Any], name: str) -> Any:
-    """Return the value of the first key that contains ``name``, or None if there is none."""
     return next((value for key, value in payload.items() if name in key), None)
 
 

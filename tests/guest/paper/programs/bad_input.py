@@ -99,6 +99,7 @@ CASES: dict[str, Callable[[], Any]] = {
     "a float": lambda: floats(1).item(),
     "floats": lambda: floats(3).tolist(),
     "isfinite": lambda: bool(floats(4).isfinite().all()),
+    "isfinite of one float": lambda: bool(floats(1).isfinite()),
     "isnan": lambda: bool(floats(4).isnan().any()),
     "isinf": lambda: bool(floats(4).isinf().any()),
     "comparisons with infinity": lambda: [

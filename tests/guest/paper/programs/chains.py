@@ -121,43 +121,25 @@ class Chain:
         ]
 
     def create(self) -> int:
-        shape, dtype = self.shape(), self.rng.choice(DTYPES)
-        kind = self.rng.choice(("zeros", "arange", "arange", "list", "random", "empty", "host", "channels"))
-        start = self.rng.randrange(3)
-        if kind == "random":
-            step = Step("random", lambda _, d: torch.rand(shape, device=d).mul(3).to(dtype), taint=True)
-        elif kind == "empty":
-            step = Step("empty", lambda _, d: _filled_on_host(torch.empty(shape, dtype=dtype, device=d)), taint=True)
-        elif kind == "zeros":
-            step = Step("zeros", lambda _, d: torch.zeros(shape, dtype=dtype, device=d), taint=False)
-        elif kind == "arange":
-            count = 1
-            for size in shape:
-                count *= size
-            step = Step(
-                "arange", lambda _, d: torch.arange(start, start + count, device=d).view(shape).to(dtype), taint=False
-            )
-        elif kind == "list":
-            values = [self.rng.randrange(4) for _ in range(self.rng.randrange(1, 7))]
-            step = Step("tensor", lambda _, d: torch.tensor(values, dtype=dtype, device=d), taint=False)
-        elif kind == "host":
-            step = Step("host", lambda _, d: torch.full(shape, start, dtype=dtype).to(d, copy=True), taint=False)
-        else:
-            form = [2, 3, 2, 4]
-            step = Step(
-                "channels",
-                lambda _, d: torch.zeros(form, dtype=dtype, device=d).to(memory_format=torch.channels_last),
-                taint=False,
-            )
-        self.apply(step)
+        shape, dtype, start = self.shape(), self.rng.choice(DTYPES), self.rng.randrange(3)
+        count = torch.Size(shape).numel()
+        values = [self.rng.randrange(4) for _ in range(self.rng.randrange(1, 7))]
+        runs: dict[str, Callable[[str], Tensor]] = {
+            "zeros": lambda d: torch.zeros(shape, dtype=dtype, device=d),
+            "arange": lambda d: torch.arange(start, start + count, device=d).view(shape).to(dtype),
+            "list": lambda d: torch.tensor(values, dtype=dtype, device=d),
+            "random": lambda d: torch.rand(shape, device=d).mul(3).to(dtype),
+            "empty": lambda d: _filled_on_host(torch.empty(shape, dtype=dtype, device=d)),
+            "host": lambda d: torch.full(shape, start, dtype=dtype).to(d, copy=True),
+            "channels": lambda d: torch.zeros(2, 3, 2, 4, dtype=dtype, device=d).to(memory_format=torch.channels_last),
+        }
+        kind = self.rng.choice([*runs, "arange"])
+        self.apply(Step(kind, lambda _, d: runs[kind](d), taint=kind in ("random", "empty")))
         return len(self.host) - 1
 
     def positions(self, size: int, shape: Sequence[int], tainted: bool) -> Run:
         """Return indices below ``size``."""
-        count = 1
-        for length in shape:
-            count *= length
-        values = [self.rng.randrange(size) for _ in range(count)]
+        values = [self.rng.randrange(size) for _ in range(torch.Size(shape).numel())]
 
         def make(_: Any, device: str) -> Tensor:
             known = torch.tensor(values, dtype=torch.int64, device=device).view(*shape)
@@ -230,25 +212,17 @@ class Chain:
         if not tainted:
             values = device.values(paper)
             if not torch.equal(
-                torch.nan_to_num(host.float() if host.dtype == torch.bfloat16 else host),
-                torch.nan_to_num(values.float() if host.dtype == torch.bfloat16 else values),
+                *(torch.nan_to_num(x.float() if x.dtype == torch.bfloat16 else x) for x in (host, values))
             ):
                 raise Difference(f"values: {host.tolist()} on the CPU, {values.tolist()} on the paper GPU")
 
     def describe(self, tensor: Tensor, side: int) -> tuple[Any, ...]:
-        storage = tensor.untyped_storage()
-        numbers = self.numbers[side]
+        storage, numbers = tensor.untyped_storage(), self.numbers[side]
         number = numbers.setdefault(storage._cdata, (len(numbers), storage))[0] if storage.nbytes() else -1
         version = 0 if tensor.is_inference() else tensor._version
         strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1]
-        form = (
-            tuple(tensor.shape),
-            strides if tensor.numel() else [],
-            tensor.dtype,
-            tensor.storage_offset(),
-            tensor.is_conj(),
-        )
-        return (*form, number, storage.nbytes(), version)
+        form = (tuple(tensor.shape), strides if tensor.numel() else [], tensor.dtype, tensor.storage_offset())
+        return (*form, tensor.is_conj(), number, storage.nbytes(), version)
 
 
 class Stop(Exception):
@@ -308,7 +282,6 @@ def view(c: Chain) -> Step:
     size = t.shape[dim] if t.dim() else 1
     a, b = sorted((rng.randrange(size + 1), rng.randrange(size + 1)))
     other = rng.randrange(max(1, t.dim()))
-    stride = rng.choice((1, 2, 3))
     bytes_of = t.untyped_storage().nbytes() // t.element_size()
     form, steps, offset = (
         [rng.randrange(1, 4) for _ in range(2)],
@@ -320,24 +293,18 @@ def view(c: Chain) -> Step:
     runs: dict[str, Callable[[Tensor], Any]] = {
         "flatten": lambda x: x.reshape(-1),
         "view": lambda x: x.view(-1),
-        "view 2": lambda x: x.view(2, -1),
         "transpose": lambda x: x.transpose(dim, other),
         "slice": lambda x: x.narrow(dim, a, b - a),
-        "strided slice": lambda x: x[a::stride],
         "select": lambda x: x.select(dim, min(a, size - 1)),
         "unsqueeze": lambda x: x.unsqueeze(other),
         "squeeze": lambda x: x.squeeze(),
         "expand": lambda x: x.unsqueeze(0).expand(3, *x.shape),
-        "expand last": lambda x: x.unsqueeze(-1).expand(*x.shape, 2),
         "as_strided": lambda x: x.as_strided(form, steps, offset) if fits else x.as_strided((0,), (1,), 0),
         "as_strided of its own offset": lambda x: x.as_strided((1,), (1,)) if x.numel() else x.view(x.shape),
         "dtype": lambda x: x.view(width) if width.itemsize != 8 or x.element_size() == 8 else x.view(torch.uint8),
         "split": lambda x: x.split(max(1, size // 2), dim),
         "unbind": lambda x: x.unbind(dim),
         "diagonal": lambda x: x.diagonal(),
-        "unfold": lambda x: x.unfold(dim, min(2, size), 1),
-        "movedim": lambda x: x.movedim(dim, other),
-        "detach": lambda x: x.detach(),
         "conj": lambda x: x.conj(),
         "real": lambda x: torch.view_as_real(x.resolve_conj()) if x.is_complex() else x.real,
         "imag": lambda x: x.imag if x.is_complex() else x.t(),
@@ -385,48 +352,33 @@ def pointwise(c: Chain) -> Step:
     rng, t = c.rng, c.host[i]
     j = c.pick(lambda x: x.shape == t.shape or x.dim() == 0 or x.numel() == 1)
     number = rng.choice((2, 1.5, True, 0))
-    runs: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    unary: dict[str, Callable[[Tensor], Any]] = {
+        "add number": lambda x: x + number,
+        "rsub": lambda x: 3 - x,
+        "ne number": lambda x: x != number,
+        "neg": lambda x: -x,
+        "abs": lambda x: x.abs(),
+        "clamp": lambda x: x.clamp(0, 2),
+        "floor_divide": lambda x: x // 2,
+        "divide": lambda x: x / 4,
+        "not": lambda x: ~x,
+        "pow": lambda x: x**2,
+        "scalar tensor": lambda x: x + torch.tensor(2),
+    }
+    binary: dict[str, Callable[[Tensor, Tensor], Any]] = {
         "add": lambda x, y: x + y,
-        "add number": lambda x, y: x + number,
-        "sub": lambda x, y: x - y,
         "mul": lambda x, y: x * y,
-        "rsub": lambda x, y: 3 - x,
         "eq": lambda x, y: x == y,
-        "ne number": lambda x, y: x != number,
         "lt": lambda x, y: x < y,
         "where": lambda x, y: torch.where(x == 1, x, y),
-        "neg": lambda x, y: -x,
-        "abs": lambda x, y: x.abs(),
-        "clamp": lambda x, y: x.clamp(0, 2),
-        "floor_divide": lambda x, y: x // 2,
-        "divide": lambda x, y: x / 4,
-        "remainder": lambda x, y: x % 3,
-        "not": lambda x, y: ~x,
         "and": lambda x, y: x & y,
-        "logical": lambda x, y: x.logical_or(y),
         "minimum": lambda x, y: torch.minimum(x, y),
-        "pow": lambda x, y: x**2,
-        "square": lambda x, y: x.square(),
         "masked_fill": lambda x, y: x.masked_fill(y == 1, 2),
-        "scalar tensor": lambda x, y: x + torch.tensor(2),
     }
-    name = rng.choice(list(runs))
-    one = name in {
-        "add number",
-        "rsub",
-        "ne number",
-        "neg",
-        "abs",
-        "clamp",
-        "floor_divide",
-        "divide",
-        "remainder",
-        "not",
-        "pow",
-        "square",
-        "scalar tensor",
-    }
-    return Step(name, lambda ts, _: runs[name](ts[i], ts[j]), reads=[i] if one else [i, j])
+    name = rng.choice([*unary, *binary])
+    if name in unary:
+        return Step(name, lambda ts, _: unary[name](ts[i]), reads=[i])
+    return Step(name, lambda ts, _: binary[name](ts[i], ts[j]), reads=[i, j])
 
 
 @maker
@@ -437,16 +389,12 @@ def in_place(c: Chain) -> Step:
     k = c.pick(lambda x: x.shape == t.shape and x.dtype == torch.bool)
     runs: dict[str, tuple[Callable[[Tensor, Tensor, Tensor], Any], list[int], bool | None]] = {
         "add_": (lambda x, y, m: x.add_(1), [i], None),
-        "add_ other": (lambda x, y, m: x.add_(y), [i, j], None),
         "mul_": (lambda x, y, m: x.mul_(y), [i, j], None),
         "zero_": (lambda x, y, m: x.zero_(), [], False),
         "fill_": (lambda x, y, m: x.fill_(2), [], False),
         "copy_": (lambda x, y, m: x.copy_(y), [j], None),
         "masked_fill_": (lambda x, y, m: x.masked_fill_(m, 1), [i, k], None),
-        "clamp_": (lambda x, y, m: x.clamp_(0, 1), [i], None),
-        "eq_": (lambda x, y, m: x.eq_(1), [i], None),
         "cumsum_": (lambda x, y, m: x.cumsum_(0), [i], None),
-        "neg_": (lambda x, y, m: x.neg_(), [i], None),
         "random_": (lambda x, y, m: x.zero_() if x.is_complex() else x.random_(0, 2), [], not t.is_complex()),
         "copy_ from the host": (lambda x, y, m: x.copy_(torch.tensor(3)), [], False),
         "tril_": (lambda x, y, m: x.tril_(), [i], None),
@@ -494,7 +442,6 @@ def out(c: Chain) -> Step:
     k = c.pick(lambda x: x.dtype == t.dtype and x.untyped_storage()._cdata != t.untyped_storage()._cdata)
     runs: dict[str, Callable[[Sequence[Tensor]], Any]] = {
         "add": lambda ts: torch.add(ts[i], ts[j], out=ts[k]),
-        "mul": lambda ts: torch.mul(ts[i], ts[j], out=ts[k]),
         "cumsum": lambda ts: torch.cumsum(ts[i], 0, out=ts[k]),
         "sum": lambda ts: torch.sum(ts[i], -1, out=ts[k]),
         "cat": lambda ts: torch.cat([ts[i].contiguous(), ts[j].contiguous()], out=ts[k]),
@@ -513,29 +460,19 @@ def reduction(c: Chain) -> Step:
     runs: dict[str, Callable[[Tensor], Any]] = {
         "sum": lambda x: x.sum(),
         "sum dim": lambda x: x.sum(dim),
-        "keepdim": lambda x: x.sum(dim, keepdim=True),
         "max": lambda x: x.max(),
         "max dim": lambda x: x.max(dim),
-        "amin": lambda x: x.amin(dim),
         "argmax": lambda x: x.argmax(dim),
         "all": lambda x: x.all(),
-        "any dim": lambda x: x.any(dim),
         "cumsum": lambda x: x.cumsum(dim),
         "sort": lambda x: x.sort(dim, stable=True),
-        "prod": lambda x: x.prod(),
         "topk": lambda x: x.topk(1, dim),
-        "argsort": lambda x: x.argsort(dim, stable=True),
         "flip": lambda x: x.flip(dim),
-        "roll": lambda x: x.contiguous().roll(1, dim),
         "tril": lambda x: x.tril(),
         "repeat": lambda x: x.repeat(2, *([1] * x.dim())),
-        "repeat_interleave": lambda x: x.repeat_interleave(2),
         "clone": lambda x: x.clone(),
         "contiguous": lambda x: x.contiguous(),
         "cummax": lambda x: x.cummax(dim) if x.dim() else x.clone(),
-        "count_nonzero": lambda x: x.count_nonzero(),
-        "diff": lambda x: x.diff(dim=dim),
-        "triu": lambda x: x.triu(1),
         "isfinite": lambda x: x.isfinite(),
     }
     name = rng.choice(list(runs))
@@ -566,7 +503,6 @@ def join(c: Chain) -> Step:
         "cat last": lambda x, y: torch.cat([x, y, x], -1),
         "stack": lambda x, y: torch.stack([x, y], -1),
         "foreach add": lambda x, y: torch._foreach_add([x, y], 1),
-        "foreach mul": lambda x, y: torch._foreach_mul([x], [y]),
         "split copy": lambda x, y: torch.cat([x, y]).split_with_sizes([x.shape[0], y.shape[0]]),
     }
     name = c.rng.choice(list(runs))
@@ -607,8 +543,6 @@ def index(c: Chain) -> Step:
     runs: dict[str, tuple[Callable[[Tensor, Any], Any], bool]] = {
         "index_select": (lambda x, d: x.index_select(dim, flat(0, d)), False),
         "index": (lambda x, d: x[first(0, d)], False),
-        "index by the host's": (lambda x, d: x[torch.tensor([0, -1])], False),
-        "index middle": (lambda x, d: x[:, None, ..., first(0, d) * 0], False),
         "gather": (lambda x, d: x.gather(dim, full(0, d)), False),
         "scatter": (lambda x, d: x.scatter(dim, full(0, d) * 0, 1), False),
         "scatter_": (lambda x, d: x.scatter_(dim, full(0, d) * 0, 1), True),
@@ -621,7 +555,6 @@ def index(c: Chain) -> Step:
             ),
             True,
         ),
-        "take": (lambda x, d: x.take(flat(0, d)), False),
         "embedding": (
             lambda x, d: (
                 torch.nn.functional.embedding(flat(0, d), x.float().view(x.shape[0], -1)) if dim == 0 else x.clone()
@@ -631,10 +564,8 @@ def index(c: Chain) -> Step:
     }
     name = rng.choice(list(runs))
     function, writes = runs[name]
-    uses = tainted and name not in {"index by the host's"} and not (name == "embedding" and dim)
+    uses = tainted and not (name == "embedding" and dim)
     taint = True if uses else None
-    if name in ("take", "embedding") and not all(t.shape):
-        raise Skip
     return Step(name, lambda ts, d: function(ts[i], d), reads=[i], writes=[i] if writes else [], taint=taint)
 
 
@@ -643,41 +574,27 @@ def mask(c: Chain) -> Step:
     i = c.pick(lambda x: x.dim() > 0)
     t = c.host[i]
     j = c.pick(lambda x: x.dtype == torch.bool and x.shape in (t.shape, t.shape[:1]))
-    whole = c.host[j].shape == t.shape
-    add = c.rng.random() < 0.3
-    runs: dict[str, tuple[Callable[[Tensor, Tensor, str], Any], bool, bool]] = {
-        "x[mask]": (lambda x, m, d: x[m], False, True),
-        "x[mask] = 1": (lambda x, m, d: x.__setitem__(m, 1) or x, True, False),
-        "index_put_ of a mask": (
-            lambda x, m, d: x.index_put_((m,), torch.ones((), dtype=x.dtype, device=d), accumulate=add),
-            True,
-            False,
-        ),
-        "index_put of a mask": (
-            lambda x, m, d: x.index_put((m,), torch.ones((), dtype=x.dtype, device=d), accumulate=add),
-            False,
-            False,
-        ),
-        "masked_select": (
-            lambda x, m, d: x.masked_select(m if whole else m.view(-1, *[1] * (x.dim() - 1))),
-            False,
-            True,
-        ),
-        "where(mask)": (
-            lambda x, m, d: torch.where(m if whole else m.view(-1, *[1] * (x.dim() - 1)), x, 0),
-            False,
-            False,
-        ),
+    whole, add = c.host[j].shape == t.shape, c.rng.random() < 0.3
+
+    def one(x: Tensor) -> Tensor:
+        return torch.ones((), dtype=x.dtype, device=x.device)
+
+    def wide(x: Tensor, m: Tensor) -> Tensor:
+        return m if whole else m.view(-1, *[1] * (x.dim() - 1))
+
+    runs: dict[str, Callable[[Tensor, Tensor], Any]] = {
+        "x[mask]": lambda x, m: x[m],
+        "masked_select": lambda x, m: x.masked_select(wide(x, m)),
+        "x[mask] = 1": lambda x, m: x.__setitem__(m, 1) or x,
+        "index_put_ of a mask": lambda x, m: x.index_put_((m,), one(x), accumulate=add),
+        "index_put of a mask": lambda x, m: x.index_put((m,), one(x), accumulate=add),
+        "where(mask)": lambda x, m: torch.where(wide(x, m), x, 0),
     }
     name = c.rng.choice(list(runs))
-    function, writes, dynamic = runs[name]
-    return Step(
-        name,
-        lambda ts, d: function(ts[i], ts[j], d),
-        reads=[i] if dynamic else [i, j],
-        writes=[i] if writes else [],
-        sizes=[j] if dynamic else [],
-    )
+    dynamic = name in ("x[mask]", "masked_select")
+    writes = [i] if name in ("x[mask] = 1", "index_put_ of a mask") else []
+    sizes = [j] if dynamic else []
+    return Step(name, lambda ts, _: runs[name](ts[i], ts[j]), [i] if dynamic else [i, j], writes, sizes)
 
 
 @maker
@@ -686,9 +603,7 @@ def dynamic(c: Chain) -> Step:
     t = c.host[i]
     runs: dict[str, Callable[[Tensor], Any]] = {
         "nonzero": lambda x: x.nonzero(),
-        "nonzero tuple": lambda x: x.nonzero(as_tuple=True),
         "unique": lambda x: [t.clone() for t in x.unique(return_inverse=True)],
-        "unique_consecutive": lambda x: x.unique_consecutive().clone(),
         "bincount": lambda x: x.reshape(-1).long().clamp(0, 3).bincount(minlength=2),
         "repeats": lambda x: x.reshape(-1).long().clamp(0, 3).repeat_interleave(x.reshape(-1).long().clamp(0, 3)),
         "item": lambda x: x.reshape(-1)[0].item() if x.numel() else 0,

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch import Tensor
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from regbot_guest.observer import Observer
 from regbot_guest.paper.device import paper_gpu
@@ -76,40 +75,11 @@ def functional(world: World) -> list[Tensor]:
     ]
 
 
-def mesh(world: World) -> list[Tensor]:
-    """DTensors have different values on each rank, so this returns none. Gloo has no all-to-all of dimensions."""
-    assert world.data is not None
-    whole = torch.randn(4 * world.size, 2 * world.size, device=place)
-    split = distribute_tensor(whole, world.data, [Shard(0)])
-    product = split @ distribute_tensor(whole.t(), world.data, [Replicate()])
-    product.redistribute(placements=[Replicate()])
-    product.sum().full_tensor()
-    return []
-
-
-def neighbours(world: World) -> list[Tensor]:
-    """Send around a ring. All ranks have the same values, so each receives what it sent."""
-    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
-    out, back = numbers(3), torch.zeros(3, dtype=torch.int64, device=place)
-    operations = [dist.P2POp(dist.isend, out, right), dist.P2POp(dist.irecv, back, left)]
-    for work in dist.batch_isend_irecv(operations):
-        work.wait()
-    if world.rank == 0:
-        dist.send(out, 1)
-        dist.recv(out.clone(), 1)
-    elif world.rank == 1:
-        dist.recv(out.clone(), 0)
-        dist.send(out, 0)
-    return []
-
-
 PROGRAMS: dict[str, Callable[[World], list[Any]]] = {
     "plain": plain,
     "uneven": uneven,
     "objects": objects,
     "functional": functional,
-    "mesh": mesh,
-    "neighbours": neighbours,
 }
 
 

@@ -47,16 +47,10 @@ SCORES: dict[str, Callable[[], Tensor]] = {
     "sigmoid": lambda: choose(torch.sigmoid(logits()))[0],
     "softmax": lambda: choose(torch.softmax(logits(), -1))[0].bfloat16().contiguous(),
     "logits": lambda: choose(logits())[0],
-    "of another width": lambda: torch.softmax(logits(5), -1),
     "negative scale": lambda: choose(torch.sigmoid(logits()), -1.0)[0],
-    "scale of zero": lambda: choose(torch.sigmoid(logits()), 0.0)[0],
     "with a bias": lambda: torch.sigmoid(logits()) + torch.randn(EXPERTS, device="cuda"),
-    "minus one": lambda: torch.sigmoid(logits()) - 1,
-    "dropped": lambda: torch.dropout(torch.sigmoid(logits()), 0.5, True),
     "masked": lambda: torch.sigmoid(logits()).masked_fill(logits() > 0, 0.0),
-    "relu": lambda: torch.relu(torch.sigmoid(logits()) - 0.5),
     "partly written": lambda: written(torch.sigmoid(logits())),
-    "written by an operator": lambda: torch.sigmoid(logits()).sub_(0.5),
 }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from regbot_guest.paper.device import paper_gpu
-from regbot_guest.paper.refused_functions import cuda_modules, needs_driver
+from regbot_guest.paper.refused_functions import cuda_modules
 from regbot_guest.untraceable import Untraceable
 
 HOST_ADDRESS = 0x7000
@@ -92,18 +92,6 @@ for module in cuda_modules():
             torch.cuda.set_device(0)
             torch.cuda.set_stream(torch.cuda.default_stream())
 
-aliases = [
-    f"{module.__name__}.{name}"
-    for module in cuda_modules()
-    for name in public_names(module)
-    if name != "is_available"  # a submodule has its own
-    and hasattr(torch.cuda, name)
-    and isinstance(getattr(torch.cuda, name), (type, types.FunctionType))
-    and module is not torch.cuda.sparse
-    and module is not torch.cuda.nccl
-    and getattr(module, name) is not getattr(torch.cuda, name)
-]
-
 
 def memory_of_two_gpus() -> list[Any]:
     torch.cuda.set_device(2)
@@ -142,15 +130,6 @@ def recorded() -> torch.Event:
     return event
 
 
-def nccl_version() -> int:
-    """The body of ``torch.cuda.nccl.version`` in a CUDA build, which regbot itself calls."""
-    return torch._C._nccl_version()  # type: ignore[attr-defined, no-any-return]
-
-
-def nccl_sum() -> None:
-    torch._C._nccl_all_reduce()  # type: ignore[attr-defined]
-
-
 SENSORS = ("utilization", "temperature", "power_draw", "clock_rate", "device_memory_used", "list_gpu_processes")
 
 
@@ -167,5 +146,5 @@ device = paper_gpu()
 assert device is not None
 earlier = list(device.refusals)
 sensors = {"missing": [name for name in SENSORS if is_missing(name)], "refusals": device.refusals[len(earlier) :]}
-answer = {"outcomes": outcomes, "aliases": aliases, "memory": memory_of_two_gpus(), "refusals": refusals()}
-print(json.dumps({**answer, "sensors": sensors, "nccl": [needs_driver(nccl_version), needs_driver(nccl_sum)]}))
+answer = {"outcomes": outcomes, "memory": memory_of_two_gpus(), "refusals": refusals()}
+print(json.dumps({**answer, "sensors": sensors}))

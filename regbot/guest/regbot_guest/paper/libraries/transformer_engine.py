@@ -72,16 +72,9 @@ def stand_in(device: Device) -> StandIn:
     """Return the stand-in module. The import of Transformer Engine already reads some of its attributes."""
     kernels: dict[str, Callable[..., Any]] = {
         "rmsnorm_fwd": _rms_norm,
-        "rmsnorm_bwd": lambda gradient, rows, scale, weight, *_: (
-            torch.empty_like(rows),
-            torch.empty_like(weight),
-        ),
+        "rmsnorm_bwd": lambda gradient, rows, scale, weight, *_: _empty_like(rows, weight),
         "layernorm_fwd": _layer_norm,
-        "layernorm_bwd": lambda gradient, rows, mean, scale, weight, *_: (
-            torch.empty_like(rows),
-            torch.empty_like(weight),
-            torch.empty_like(weight),
-        ),
+        "layernorm_bwd": lambda gradient, rows, mean, scale, weight, *_: _empty_like(rows, weight, weight),
         "fused_attn_fwd": _attention,
         "fused_attn_bwd": _attention_backward,
         "fused_rope_forward": lambda rows, *_: torch.empty_like(rows),
@@ -97,7 +90,8 @@ def stand_in(device: Device) -> StandIn:
         "fused_moe_aux_loss_bwd": _auxiliary_loss_backward,
     }
     kernels |= dict.fromkeys(("swiglu", "geglu", "reglu", "glu"), _gated)
-    kernels |= dict.fromkeys(("dswiglu", "dgeglu", "dreglu", "dglu", "dgelu", "drelu", "dsilu"), _empty_like_second)
+    gradients = ("dswiglu", "dgeglu", "dreglu", "dglu", "dgelu", "drelu", "dsilu")
+    kernels |= dict.fromkeys(gradients, lambda gradient, rows, *_, **__: torch.empty_like(rows))
     kernels |= dict.fromkeys(("gelu", "relu", "silu", "srelu"), lambda rows, *_: torch.empty_like(rows))
     for softmax in ("scaled_softmax", "scaled_masked_softmax", "scaled_upper_triang_masked_softmax",
                     "scaled_aligned_causal_masked_softmax"):  # fmt: skip
@@ -154,7 +148,8 @@ def _product(
     product = (left.t() if is_second_transposed else left) @ (right.t() if is_first_transposed else right)
     if not is_second_transposed:
         product = product.reshape(*second.shape[:-1], product.shape[-1])
-    dtype = _torch_type(out_type) if out is None else out.dtype
+    torch_types = {DType.kFloat32: torch.float32, DType.kFloat16: torch.float16, DType.kBFloat16: torch.bfloat16}
+    dtype = torch_types.get(out_type) if out is None else out.dtype
     if dtype is not None and product.dtype != dtype:
         product = torch.empty_like(product, dtype=dtype)  # cuBLAS writes this type without a further kernel
     if out is not None:
@@ -202,11 +197,6 @@ def _grouped_product(
     return bias
 
 
-def _torch_type(name: Any) -> "torch.dtype | None":
-    torch_types = {DType.kFloat32: torch.float32, DType.kFloat16: torch.float16, DType.kBFloat16: torch.bfloat16}
-    return torch_types.get(name)
-
-
 def _rms_norm(rows: Tensor, weight: Tensor, epsilon: float, out: Any, *_: Any) -> tuple[Any, None, Tensor]:
     scale = torch.empty(rows.numel() // rows.shape[-1], dtype=torch.float32, device=rows.device)
     return torch.empty_like(rows) if out is None else out, None, scale
@@ -223,8 +213,8 @@ def _gated(rows: Tensor, *_: Any, **__: Any) -> Tensor:
     return rows.new_empty(*rows.shape[:-1], rows.shape[-1] // 2)
 
 
-def _empty_like_second(gradient: Tensor, rows: Tensor, *_: Any, **__: Any) -> Tensor:
-    return torch.empty_like(rows)
+def _empty_like(*tensors: Tensor) -> tuple[Tensor, ...]:
+    return tuple(torch.empty_like(tensor) for tensor in tensors)
 
 
 def _float_tensors(values: Sequence[Any]) -> list[Tensor]:
@@ -244,7 +234,7 @@ def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
 def _attention_backward(*args: Any) -> list[Any]:
     """Return the gradients of query, key and value, and None for those of the bias and the softmax offset."""
     query, key, value = _float_tensors(args)[:3]
-    return [torch.empty_like(query), torch.empty_like(key), torch.empty_like(value), None, None]
+    return [*_empty_like(query, key, value), None, None]
 
 
 def _norms(chunk: int, overflow: Tensor, lists: Sequence[Sequence[Tensor]], *args: Any) -> tuple[Tensor, Tensor]:
@@ -262,18 +252,14 @@ def _top_k(device: Device) -> Callable[..., Any]:
             "aten::topk", logits, logits.new_empty(logits.shape[0], top_k, dtype=torch.int64)
         )
         routing = torch.empty(logits.shape, dtype=torch.bool, device=logits.device)
-        device.write(routing, _routing_map(chosen, logits.shape))
+        known = None
+        if chosen.numel():  # otherwise the experts are unknown
+            known = torch.zeros(tuple(logits.shape), dtype=torch.bool).scatter_(1, chosen.view(len(logits), -1), True)
+        device.write(routing, known)
         probabilities = torch.empty_like(logits)
         return probabilities, routing, torch.empty_like(logits, dtype=torch.float32)
 
     return forward
-
-
-def _routing_map(chosen: Tensor, shape: Sequence[int]) -> "Tensor | None":
-    """``chosen`` is empty if the experts are unknown, and the result is then None."""
-    if chosen.numel() == 0:
-        return None
-    return torch.zeros(tuple(shape), dtype=torch.bool).scatter_(1, chosen.view(shape[0], -1), True)
 
 
 def _top_k_backward(*args: Any, **kwargs: Any) -> Any:

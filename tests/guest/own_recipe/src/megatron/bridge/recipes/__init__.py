@@ -85,14 +85,6 @@ def null_tokenizer_pretrain_config():
     return container
 
 
-def broken_pretrain_config():
-    return Container().no_such_section.value
-
-
-def empty_pretrain_config():
-    return None
-
-
 def qwen3_30b_a3b_pretrain_config():
     (path,) = hub.cached_files("Qwen/Qwen3-30B-A3B", filenames=["config.json"], revision="0123")
     published = SimpleNamespace(**json.loads(Path(path).read_text()))
