@@ -95,7 +95,6 @@ class Confinement:
         # The record folder, the command to start, and the maximum bytes of the record.
         self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
         self.sets_file_times = launch.get("stamp", True)  # whether to set the times of the record's files
-        self.exit_code: int | None = None
         # The file systems in memory, the control groups, and the growth of folders on disk. None without a sandbox.
         self.file_systems = self.groups = self.growth = None
         if self.settings is None:

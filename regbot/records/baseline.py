@@ -81,11 +81,7 @@ class EnvironmentKey(Record):
     container: Text | None = Field(None, description="digest of the image")
     packages: Digest | None = Field(None, description="hash over all installed distributions and versions")
     variables: Digest | None = Field(None, description="hash over the environment variables that matter")
-    model: Digest | None = Field(
-        None,
-        description="hash of regbot's own model code in the timed steps; None for a trace, for models that are not "
-        "regbot's, and for sessions of versions that did not store it",
-    )
+    model: Digest | None = Field(None, description="hash of regbot's model code in the timed steps; None without it")
 
     @property
     def unknown(self) -> list[str]:

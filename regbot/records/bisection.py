@@ -64,9 +64,7 @@ class BisectionHeader(Record):
     entries: list[Text] = Field([], description="workloads that are traced, or the one that is timed")
     plan: TimedPlan | None = Field(None, description="plan of the timed workload; None in other searches")
     command: Message = Field("", description="the measuring command; '' in other searches")
-    terms: Text = Field(
-        "", description="digest of all settings that affect a measurement; a log is resumed only with the same digest"
-    )
+    terms: Text = Field("", description="digest of the measurements' settings; a log is resumed only with the same")
     summary: Literal["median", "mean", "cost"] = Field("median", description="summary of a run that is compared")
     smallest_pct: Pct = Field(2.0, description="smaller slowdowns are ignored")
     noise_pct: Pct | None = Field(None, description="recorded sd of one run; None: estimated during the search")
@@ -128,10 +126,7 @@ class Change(Record):
     before: Text = Field("", description="exact search: the value before the change")
     after: Text = Field("", description="exact search: the value after the change")
     estimate: Estimate | None = Field(None, description="confirmation: the culprit compared with its parent")
-    confirmed: Literal["yes", "undecided", "exact"] = Field(
-        description="whether pairs of the culprit and its parent confirm the slowdown. exact: the search is exact and "
-        "needs no confirmation"
-    )
+    confirmed: Literal["yes", "undecided", "exact"] = Field(description="by pairs; exact: not needed")
 
 
 class Bisection(Record):
@@ -139,9 +134,7 @@ class Bisection(Record):
 
     schema_id: Literal["regbot/bisect@1"] = Field("regbot/bisect@1", alias="schema")
     outcome: BisectionOutcome = Field(alias="found")
-    culprit: Commit | None = Field(
-        description="commit that caused the first change; None if there is none, or if there are several candidates"
-    )
+    culprit: Commit | None = Field(description="commit of the first change; None without one, or with several")
     version: Text = Field("", description="version that is the culprit; '' in a search over commits")
     candidates: list[Candidate] = Field(description="candidates of the first change")
     posterior: Share | None = Field(description="probability of these candidates together; None if exact")

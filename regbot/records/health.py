@@ -58,7 +58,6 @@ class GpuSnapshot(Record):
     sm_mhz: Megahertz | None
     reasons: list[ClockReason]
     temperature_c: int | None
-    power_w: Annotated[float, Field(ge=0, le=1e6)] | None
     used_bytes: Bytes | None = Field(description="of all processes, without the driver's own")
     processes: Annotated[list[GpuProcess], Field(max_length=MAX_PROCESSES)]
 
@@ -90,12 +89,9 @@ class GpuUsage(Record):
     samples: Count | None = Field(None, description="of clock, reasons, temperature and power")
     reasons: dict[ClockReason, Share] = Field(description="share of the samples that show the reason")
     temperature_max_c: int | None
-    power_w: SampleRange | None
-    power_limit_w: Annotated[float, Field(ge=0, le=1e6)] | None
     uncorrected_ecc: Count | None = Field(description="new memory errors during the run")
     xids: Annotated[list[Count], Field(max_length=MAX_XIDS)] = Field(description="errors that the driver reported")
     others: Annotated[list[GpuProcess], Field(max_length=MAX_PROCESSES)] = Field(description="processes of others")
-    unplaced: Count = Field(0, description="processes of another PID namespace, which may be this run's")
     lost: bool = Field(False, description="whether the GPU stopped answering")
 
 

@@ -50,9 +50,7 @@ class HistorySeries(Record):
     anchor_sessions: NonNegativeInt = Field(description="sessions of the anchor's commit, repeated ones included")
     anchor_s: Seconds | None = Field(description="mean level of the anchor's sessions; None if there are none")
     points: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(description="oldest first")
-    stretches: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(
-        description="the sessions between two changes of level, combined into one point; oldest first"
-    )
+    stretches: Annotated[list[HistoryPoint], Field(min_length=1)] = Field(description="between changes of level")
     changes: list[HistoryChange]
 
 

@@ -40,9 +40,7 @@ class Entry(Record):
     """All collectives of one step that agree in every field up to ``via``."""
 
     kind: Kind
-    axis: Text = Field(
-        description="name of the mesh axis; 'a|b' if two axes have the same ranks; the ranks if they are no axis"
-    )
+    axis: Text = Field(description="name of the mesh axis; 'a|b' for two with the same ranks; else the ranks")
     group_size: Annotated[int, Field(ge=2)]
     dtype: Text
     phase: Phase
@@ -82,9 +80,7 @@ class Liveness(Record):
     planted: Count
     seen: Count = Field(description="number of planted collectives that the counter saw")
     sequence_advance: Count | None = Field(None, description="of all sequence numbers in the counted step")
-    sequence_counted: Count | None = Field(
-        None, description="number of collectives of the same groups that the counter saw in this step"
-    )
+    sequence_counted: Count | None = Field(None, description="collectives of these groups that the counter saw")
 
     @property
     def proven(self) -> bool:
@@ -123,7 +119,5 @@ class Ledger(Record):
     unclassified: Annotated[list[UnclassifiedCommunication], Field(max_length=1000)] = Field([])
     patches: list[Text] = Field([], description="differences from a run on GPUs, such as parts that were replaced")
     guesses: list[Message] = Field([], description="guessed values that depend on data")
-    guess_kinds: dict[Message, GuessKind] = Field(
-        {}, description="kind of each guess; a guess without a kind may have decided a size"
-    )
+    guess_kinds: dict[Message, GuessKind] = Field({}, description="kind of a guess; without one it may decide a size")
     warnings: list[Message] = Field([])

@@ -59,9 +59,7 @@ class NodeProbe(Record):
     software: Text = Field(description="version of torch, which supplies the kernels")
     device_name: Text
     ranks: Annotated[int, Field(ge=1, le=10_000_000)] = Field(description="number of ranks on this host")
-    hosts: Annotated[list[Text], Field(min_length=1, max_length=MAX_HOSTS)] = Field(
-        description="all hosts of the same probe, in the order of their ranks"
-    )
+    hosts: Annotated[list[Text], Field(min_length=1, max_length=MAX_HOSTS)] = Field(description="by rank")
     sizes: Sizes
     gemm: RepeatedTiming
     local_all_to_all: RepeatedTiming | None = Field(description="None for a host of one rank")

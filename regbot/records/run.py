@@ -72,9 +72,7 @@ class Environment(Record):
     torch: Text | None
     platform: Text
     packages: Digest = Field(description="hash over all installed distributions and versions")
-    toolkit: Text | None = Field(
-        None, description="toolkit that torch was built with, e.g. 'cuda 13.0'; 'none' for a CPU build"
-    )
+    toolkit: Text | None = Field(None, description="that torch was built with: 'cuda 13.0'; 'none' for a CPU build")
     nccl: Text | None = Field(None, description="NCCL or RCCL version; 'none' where torch has none")
     jax: Text | None = Field(None, description="version of jax, for a framework on jax; None for torch")
     jaxlib: Text | None = Field(None, description="version of jaxlib, which has the compiler of jax")
@@ -153,9 +151,7 @@ class RawProfile(Profile):
     trace: FileName | None = Field(None, description="file in the record folder: Kineto trace of the steps")
     planted_trace: FileName | None = Field(None, description="file with a trace of the planted collectives")
     planted: Count = Field(0, description="number of planted collectives")
-    sequence_advances: Annotated[list[Count], Field(max_length=100)] | None = Field(
-        None, description="advance of the sequence numbers of all groups, by step; None if there are none"
-    )
+    sequence_advances: Annotated[list[Count], Field(max_length=100)] | None = Field(None, description="of each step")
     axes: dict[str, Axis] = Field({})
     config: dict[str, Scalar] = Field({}, description="the resolved configuration")
     software: dict[str, Text] = Field({})
@@ -168,11 +164,7 @@ class RankSteps(Record):
     step_s: list[Seconds]
     cpu_s: list[Seconds] = Field(description="CPU seconds of the process, all its threads")
     wait_s: list[Seconds] = Field(description="seconds in collectives: of the host on a CPU, of the stream on a GPU")
-    overlapped_s: list[Seconds] | None = Field(
-        None,
-        description="seconds of collectives on streams other than the compute stream, such as those of FSDP; None for "
-        "a run without GPUs",
-    )
+    overlapped_s: list[Seconds] | None = Field(None, description="of collectives on other streams; None without GPUs")
     memory_bytes: list[Bytes] = Field(description="after each step: resident on a CPU, allocated on a GPU")
     peak_bytes: Bytes = Field(description="peak: resident memory on a CPU, allocated memory on a GPU; 0 if unknown")
 
@@ -294,9 +286,7 @@ class Run(Record):
     refusal: RefusalKind | None = Field(None, description="kind of refusal, for refused traces")
     exit_code: int | None = None
     wall_s: Annotated[float, Field(ge=0)]
-    started_unix_s: Annotated[float, Field(ge=0, le=1e11)] | None = Field(
-        None, description="start of the launch by the trusted side's clock, as Unix time; for timed runs"
-    )
+    started_unix_s: Annotated[float, Field(ge=0, le=1e11)] | None = Field(None, description="by the trusted side")
     ledger: Ledger | None = None
     profile: Profile | None = Field(None, description="that the ledger comes from, for compiled or captured steps")
     loss: list[float | None] = Field([], description="mean loss of all ranks per step, null where not finite")

@@ -28,10 +28,7 @@ class TimedPlan(Record):
     flops_per_step: NonNegativeInt = Field(description="model FLOPs of one rank, from the shape")
     even_if_identical: bool = Field(False, description="time the workload even if no relevant change was made")
     references: list[Reference] = Field([], description="stored sessions of this node class, one for each environment")
-    no_reference: Message = Field(
-        "",
-        description="why the stored sessions are not comparable; '' if they are comparable, and if nothing is stored",
-    )
+    no_reference: Message = Field("", description="why the stored sessions are not comparable; '' without a reason")
     more_pairs: NonNegativeInt = Field(0, description="requested beside an earlier session; 0: the looks decide")
     injected_pct: Annotated[float, Field(ge=0, le=1000)] = Field(0.0, description="slowdown of head, to calibrate")
     fresh_caches: bool = Field(False, description="begin every look with empty compiler caches, separate for each arm")
@@ -76,11 +73,7 @@ class SessionHeader(Record):
     stored: list[StoredTrace] = Field([], description="for each workload the ledger of base's commit, else the newest")
     seed: NonNegativeInt = Field(0, description="decides the order of runs in every block")
     budget_min: PositiveFloat | None = Field(None, description="maximum minutes of timed runs")
-    changed_files: list[Text] | None = Field(
-        None,
-        description="files that differ between the commits in more than comments; null if there are too many of them, "
-        "or if they are not known",
-    )
+    changed_files: list[Text] | None = Field(None, description="not only in comments; null if unknown, or too many")
     inert_files: list[Text] = Field([], description="those of ``changed_files`` that cannot affect a run")
     unconcerned: list[UnconcernedWorkload] = Field([], description="without a changed file in their paths")
     throughput: ThroughputThresholds = Field(ThroughputThresholds(), description="thresholds that the check used")

@@ -10,15 +10,8 @@ from regbot.records.base import Record
 class ShardingThresholds(Record):
     """Thresholds of the sharding verdict."""
 
-    bytes_rise_pct: NonNegativeFloat = Field(
-        5.0,
-        description="below this rise in percent, more payload bytes of one kind of collective are REVIEW and not FAIL",
-    )
-    wire_rise_pct: NonNegativeFloat = Field(
-        5.0,
-        description="if the modelled wire time of the step rises by this much in percent, a finding that adds to it is "
-        "FAIL",
-    )
+    bytes_rise_pct: NonNegativeFloat = Field(5.0, description="more payload bytes of a kind FAIL from this rise on")
+    wire_rise_pct: NonNegativeFloat = Field(5.0, description="a finding that adds to it FAILs from this rise on")
 
 
 class WireBandwidths(Record):
@@ -44,9 +37,7 @@ class ThroughputThresholds(Record):
         "pairs: looks at 4, 8 and 12 pairs only; stored: head is compared only with "
         "stored sessions, which may also fail a change",
     )
-    screen_bound_pct: Annotated[float, Field(gt=0, le=100)] = Field(
-        5.0, description='gate = "stored" passes a change if slowdowns above this value are excluded'
-    )
+    screen_bound_pct: Annotated[float, Field(gt=0, le=100)] = Field(5.0, description='what gate = "stored" excludes')
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:

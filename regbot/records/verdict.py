@@ -67,11 +67,7 @@ class Sharding(Record):
     variant: Text = Field("", description="variant of the traced shape; '' where the ledger names none")
     identical_program: bool = Field(False, description="no findings, and both device programs are identical")
     wire: WireTime | None = None
-    config_changes: dict[str, tuple[Scalar, Scalar]] = Field(
-        {},
-        description="keys of the resolved configuration that differ, with the values in base and head; null if an arm "
-        "lacks the key",
-    )
+    config_changes: dict[str, tuple[Scalar, Scalar]] = Field({}, description="key -> values in base and head")
 
 
 class LedgerDiff(Sharding):
@@ -187,11 +183,7 @@ class Throughput(Record):
     slow_launches: list[SlowLaunch] = Field([])
     pass_withheld: bool = Field(False, description="no pass, because head has more slow launches than base")
     assumed_luck_pct: NonNegativeFloat = Field(0.0, description="luck that widens the interval before a calibration")
-    decision_without_luck: Decision | None = Field(
-        None,
-        description="what these undecided pairs would decide without the assumed luck; None if they would stay "
-        "undecided, or if no luck is assumed",
-    )
+    decision_without_luck: Decision | None = Field(None, description="what undecided pairs would decide without it")
     sessions: NonNegativeInt = Field(0, description="number of stored sessions in the comparison")
     calibrated: CalibrationSummary | None = Field(None, description="calibration of the gate on this node class")
     class_noise: PairNoise | None = Field(None, description="noise of stored pairs that look 0 used")

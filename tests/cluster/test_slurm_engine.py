@@ -308,19 +308,6 @@ def test_a_controller_that_is_restarted_in_a_run_costs_nothing(make_cluster: Mak
     assert mortal.jobs() == []
 
 
-def test_a_controller_that_is_away_between_two_runs_is_waited_for(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    mortal = make_cluster()
-    with engine(mortal, tmp_path) as slurm, slurm.seat(ONE) as seat:
-        seat.run(launch(tmp_path, "print('one')"))
-        mortal.kill_controller()
-        back = threading.Timer(4.0, mortal.start_controller)
-        back.start()
-        ended = seat.run(launch(tmp_path, "print('two')"))
-        back.join()
-    assert ended.log_tail == "two"
-    assert mortal.jobs() == []
-
-
 def test_a_cancelled_job_is_lost(cluster: Cluster, tmp_path: Path) -> None:
     with engine(cluster, tmp_path) as slurm, slurm.seat(ONE) as seat:
         said = lost(seat, tmp_path, lambda: cluster.run("scancel", seat.allocation.job))
@@ -393,19 +380,6 @@ def test_a_shared_file_system_that_lags_is_waited_for(
         sync.kill()
         sync.wait()
     assert distant.jobs() == []
-
-
-def test_a_full_scratch_disk_of_a_node_is_in_the_log(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    scratch.mkdir()
-    words = ("bwrap", "--dev-bind", "/", "/", "--size", "65536", "--tmpfs", str(scratch), "--")
-    full = make_cluster(prefix={"n1": words, "n2": words})
-    code = "import os, pathlib\npathlib.Path(os.environ['SCRATCH'], 'dump').write_bytes(bytes(10**6))"
-    with engine(full, tmp_path) as slurm, slurm.seat(ONE) as seat:
-        ended = seat.run(launch(tmp_path, code, env=clean_environment({"SCRATCH": str(scratch)})))
-        assert ended.exit_code == 1
-        assert "No space left on device" in ended.log_tail
-        assert seat.run(launch(tmp_path, "print('on')")).exit_code == 0
 
 
 # ---- nothing is left

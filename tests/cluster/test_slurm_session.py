@@ -1,26 +1,15 @@
 """Whole checks of a command on a private cluster whose nodes, controller and operators do what they do to sessions."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from regbot.records.run import Run
-from support.check_cases import REGBOT
 from support.costs import Bisecting, line
 from support.slurm_case import SlurmCase, assert_whole, hosts, interrupt, minutes_told, nothing_left, place, wait
 from support.slurm_cluster import Cluster, MakeCluster
 
-TRACED = """
-version = 1
-[workloads.moe]
-adapter = "module"
-entry = "train:build_layer"
-shapes = ["mixtral-8x7b"]
-"""
 AMID = 5
 """The launch that is last of the first block: two warm ones are before it, and three of the block."""
 
@@ -108,24 +97,6 @@ def test_a_base_that_lost_its_node_is_not_held_against_it_when_the_head_breaks(
     nothing_left(cluster)
 
 
-def test_a_session_that_is_preempted_waits_and_goes_on(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    mortal = make_cluster()
-    case = SlurmCase(tmp_path, mortal)
-    case.hold(AMID)
-    check = case.check()
-    case.begun(AMID)
-    urgent = mortal.submit("sleep 5", "-N2", "--exclusive", "--partition=urgent")
-    mortal.wait_state(urgent, "RUNNING")
-    case.let_go(AMID)
-    runs = assert_whole(case, case.end(check))
-    (lost,) = [run for run in runs if run.outcome == "lost"]
-    assert "preempted" in lost.reason or "cancelled" in lost.reason
-    assert runs[-1].allocation is not None
-    assert runs[-1].allocation.queued_s > 1, "the second reservation waited for the urgent job"
-    assert len({run.allocation.job for run in runs if run.allocation}) == 2
-    nothing_left(mortal)
-
-
 def test_a_session_whose_nodes_are_lost_again_and_again_ends_as_invalid_and_can_be_resumed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -175,23 +146,6 @@ def test_a_controller_that_is_away_in_mid_session_costs_no_run(
     assert {run.outcome for run in runs} == {"ok"}
     assert len(runs) == 10
     nothing_left(mortal)
-
-
-def test_a_slurmd_that_is_restarted_in_mid_session_costs_no_run(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    mortal = make_cluster(settings={"SlurmdTimeout": "60"})
-    case = SlurmCase(tmp_path, mortal)
-    case.hold(AMID)
-    check = case.check()
-    case.begun(AMID)
-    host = case.host()
-    mortal.kill_node(host, jobs=False)
-    case.let_go(AMID)
-    time.sleep(2)
-    mortal.start_node(host)
-    runs = assert_whole(case, case.end(check))
-    nothing_left(mortal)
-    assert {run.outcome for run in runs} == {"ok"}
-    assert len(runs) == 10
 
 
 # ---- regbot itself is ended
@@ -249,20 +203,6 @@ def test_an_interrupt_while_the_job_waits_leaves_no_job(cluster: Cluster, tmp_pa
     nothing_left(cluster)
 
 
-def test_an_interrupt_while_the_traces_wait_leaves_no_job(cluster: Cluster, tmp_path: Path) -> None:
-    held = cluster.submit("sleep 300", "-N2", "--exclusive")
-    cluster.wait_state(held, "RUNNING")
-    case = SlurmCase(tmp_path, cluster)
-    (tmp_path / "regbot.toml").write_text(TRACED)
-    check = case.check("--no-timing")
-    wait(lambda: len(cluster.jobs()) == 2, "nothing is queued")
-    interrupt(check)
-    assert case.end(check).code == 130
-    assert [job["id"] for job in cluster.jobs()] == [held]
-    cluster.cancel_all()
-    nothing_left(cluster)
-
-
 # ---- no nodes at all
 
 
@@ -289,26 +229,6 @@ def test_a_job_that_never_begins_makes_the_check_invalid_and_it_can_be_resumed(
     assert 0.05 <= minutes_told(reason) < 0.5
     assert "raise slurm.queue_min" in reason
     assert [job["id"] for job in cluster.jobs()] == [held]
-    cluster.cancel_all()
-    assert_whole(case, case.whole("--resume"))
-    nothing_left(cluster)
-
-
-def test_nodes_that_do_not_come_back_after_a_loss_make_the_check_invalid_and_it_can_be_resumed(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    case = SlurmCase(tmp_path, cluster, {"queue_min": 0.05})
-    case.hold(AMID)
-    check = case.check()
-    case.begun(AMID)
-    (job,) = case.held()
-    other = cluster.submit("sleep 300", "-N2", "--exclusive")
-    cluster.run("scancel", job["id"])
-    case.let_go(AMID)
-    answer = case.end(check)
-    assert (answer.code, answer.verdict["verdict"]) == (4, "INVALID"), f"{answer.told}\n{case.said()}"
-    assert any("raise slurm.queue_min" in reason for reason in answer.only["validity"]["reasons"])
-    assert [job["id"] for job in cluster.jobs()] == [other]
     cluster.cancel_all()
     assert_whole(case, case.whole("--resume"))
     nothing_left(cluster)
@@ -345,71 +265,3 @@ def test_a_bisection_has_one_reservation_and_names_the_culprit(
     assert json.loads(out)["culprit"] == commits[4]
     assert len({each["stratum"] for each in json.loads(out)["observations"] if each["usable"]}) == 1
     nothing_left(cluster)
-
-
-# ---- clocks
-
-
-FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
-RANKS = """
-version = 1
-[workloads.moe]
-adapter = "smoke"
-shapes = ["mixtral-8x7b"]
-meshes = ["ep"]
-python = "PYTHON"
-[session]
-steps = 5
-warmup = 1
-[slurm]
-nodes = 2
-"""
-
-
-@pytest.mark.skipif(FAKETIME is None, reason="there is no libfaketime here: apt-get install faketime")
-@pytest.mark.parametrize("host", ["n2", pytest.param("n1", marks=pytest.mark.long)])
-def test_ranks_on_nodes_whose_clocks_differ_by_minutes_are_believed(
-    make_cluster: MakeCluster, tmp_path: Path, host: str
-) -> None:
-    faked = {"LD_PRELOAD": str(FAKETIME), "FAKETIME": "+420s"}
-    words = " ".join(f"{name}={value}" for name, value in faked.items())
-    asked = tmp_path / "asked"
-    asked.mkdir()
-    now = "from time import time; print(time())"
-    for name, before in (("python", ""), ("late", words)):  # the workload's interpreter, and that of the strange node
-        program = tmp_path / name
-        program.write_text(
-            f"#!/bin/sh\n{before} {sys.executable} -S -c '{now}' > {asked}/{name}\n"
-            f'exec env {before} {sys.executable} "$@"\n'
-        )
-        program.chmod(0o755)
-    prolog = tmp_path / "prolog"  # for regbot's own processes there
-    exports = "\n".join(f"echo export {name}={value}" for name, value in faked.items())
-    prolog.write_text(f'#!/bin/sh\n[ "$SLURMD_NODENAME" = {host} ] || exit 0\n{exports}\n')
-    prolog.chmod(0o755)
-    bound = ("bwrap", "--dev-bind", "/", "/", "--bind", str(tmp_path / "late"), str(tmp_path / "python"), "--")
-    strange = make_cluster(prefix={host: bound}, settings={"TaskProlog": str(prolog)})
-    folder = tmp_path / "code"
-    folder.mkdir()
-    (folder / "regbot.toml").write_text(RANKS.replace("PYTHON", str(tmp_path / "python")))
-    answer = subprocess.run(
-        [REGBOT, "run", "moe:mixtral-8x7b/ep", "--variant", "cpu", "--engine", "slurm", "--json"],
-        cwd=folder,
-        env={**strange.environment(), "REGBOT_CACHE": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert answer.stdout, answer.stderr
-    run = Run.model_validate_json(answer.stdout)
-    ahead = float((asked / "late").read_text()) - float((asked / "python").read_text())
-    assert 300 < ahead < 540, "the clocks did not differ"
-    assert (answer.returncode, run.outcome) == (0, "ok"), f"{run.reason}\n{run.log_tail}"
-    assert hosts(run) == ["n1", "n2"]
-    assert run.timing is not None
-    assert sorted(run.timing.ranks) == ["0", "1"]
-    assert max(run.timing.step_s) < 60
-    assert run.health is not None
-    assert 0 < run.health.during.seconds < 120
-    nothing_left(strange)

@@ -27,8 +27,6 @@ def gpu(
         sm_max_mhz=1980,
         reasons=dict(reasons or {}),
         temperature_max_c=61,
-        power_w=SampleRange(low=400, median=600, high=690),
-        power_limit_w=700,
         uncorrected_ecc=0,
         xids=[],
         others=[],
@@ -38,9 +36,7 @@ def gpu(
 
 def idle(index: int = 0, **changes: object) -> GpuSnapshot:
     """The same before a run."""
-    made = GpuSnapshot(
-        index=index, sm_mhz=345, reasons=["idle"], temperature_c=34, power_w=70, used_bytes=2**20, processes=[]
-    )
+    made = GpuSnapshot(index=index, sm_mhz=345, reasons=["idle"], temperature_c=34, used_bytes=2**20, processes=[])
     return made.model_copy(update=changes)
 
 

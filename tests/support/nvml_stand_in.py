@@ -19,8 +19,6 @@ PUBLISHED = {
     "nvmlDeviceGetCurrentClocksEventReasons": ["handle"],
     "nvmlDeviceGetCurrentClocksThrottleReasons": ["handle"],
     "nvmlDeviceGetTemperature": ["handle", "sensor"],
-    "nvmlDeviceGetPowerUsage": ["handle"],
-    "nvmlDeviceGetEnforcedPowerLimit": ["handle"],
     "nvmlDeviceGetMemoryInfo": ["handle", "version"],
     "nvmlDeviceGetTotalEccErrors": ["handle", "errorType", "counterType"],
     "nvmlDeviceGetComputeRunningProcesses": ["handle"],
@@ -117,12 +115,6 @@ class StandIn:
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
         assert sensor == 0
         return int(self._answer(handle, "nvmlDeviceGetTemperature", self.cards[handle].temperature))
-
-    def nvmlDeviceGetPowerUsage(self, handle: int) -> int:
-        return int(self._answer(handle, "nvmlDeviceGetPowerUsage", 650_250))
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle: int) -> int:
-        return int(self._answer(handle, "nvmlDeviceGetEnforcedPowerLimit", 700_000))
 
     def nvmlDeviceGetMemoryInfo(self, handle: int, version: int | None = None) -> Any:
         function = "nvmlDeviceGetMemoryInfo_v2" if version else "nvmlDeviceGetMemoryInfo"

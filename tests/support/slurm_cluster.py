@@ -10,7 +10,7 @@ is made with ``prefix``, words in front of its slurmd, so that all of its jobs r
 
     a folder that lags or is full    ("bwrap", "--dev-bind", "/", "/", "--bind", other, shared, "--")
     an environment of its own        a script as setting TaskProlog, which prints "export NAME=value" where
-                                     SLURMD_NODENAME is the node's; with LD_PRELOAD of libfaketime, a clock of its own
+                                     SLURMD_NODENAME is the node's
 """
 
 import contextlib
@@ -205,18 +205,6 @@ class Cluster:
             START_S,
             lambda: f"{name} did not come back: {self.states()[name]}",
         )
-
-    def drain(self, name: str, reason: str = "a test wants it so") -> None:
-        """Let a node take no new jobs."""
-        self._tell("scontrol", "update", f"NodeName={name}", "State=DRAIN", f"Reason={reason}")
-
-    def down(self, name: str, reason: str = "a test wants it so") -> None:
-        """Take a node away at once; its jobs end as NODE_FAIL."""
-        self._tell("scontrol", "update", f"NodeName={name}", "State=DOWN", f"Reason={reason}")
-
-    def resume(self, name: str) -> None:
-        """Give a drained node or one that is down back to the jobs."""
-        self._tell("scontrol", "update", f"NodeName={name}", "State=RESUME")
 
     # ---- the controller
 

@@ -59,7 +59,7 @@ class Monitor:
     gpus        Entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs.
     first       The number of these GPUs that the run uses, from the first one on; None for all.
     expected    Whether this node has GPUs. If it has, unknown GPU health causes a warning. Otherwise none is queried.
-    steps       Marks the steps whose clocks, power and temperature describe the run; None for the whole run.
+    steps       Marks the steps whose clocks and temperature describe the run; None for the whole run.
     nvml        Returns the module ``pynvml``.
     interval_s  Time between two samples.
     """
@@ -195,7 +195,7 @@ class GpuWatch:
         return snapshots
 
     def sample(self) -> None:
-        """Take a sample of every GPU. The clock, power and temperature of a GPU count only if steps were running when
+        """Take a sample of every GPU. The clock and temperature of a GPU count only if steps were running when
         its sample began and when it ended.
         """
         with_processes = self._sample_count % PROCESSES_EVERY == PROCESSES_EVERY - 1
@@ -228,9 +228,7 @@ class GpuWatch:
         is_own = self._is_own(process.pid, os.getpid())
         if is_own:
             self._can_attribute = True
-        elif is_own is None:
-            samples.unplaced.add(process.pid)
-        elif len(samples.others) < MAX_PROCESSES:
+        elif is_own is False and len(samples.others) < MAX_PROCESSES:
             samples.others[process.pid] = process
 
     def _note_xids(self) -> None:
@@ -253,26 +251,21 @@ class _GpuSamples:
     """Number of samples that were taken while steps were running."""
     reasons: Counter[ClockReason] = field(default_factory=Counter)
     mhz: list[float] = field(default_factory=list)
-    power_w: list[float] = field(default_factory=list)
     temperatures_c: list[int] = field(default_factory=list)
     xids: set[int] = field(default_factory=set)
     others: dict[int, GpuProcess] = field(default_factory=dict)
     """Processes that are not part of the run, by process id."""
-    unplaced: set[int] = field(default_factory=set)
-    """Ids of processes of which it is unknown whether they are part of the run."""
 
     def add(self, snapshot: GpuSnapshot) -> None:
         self.samples += 1
         self.reasons.update(snapshot.reasons)
         if snapshot.sm_mhz is not None:
             self.mhz.append(snapshot.sm_mhz)
-        if snapshot.power_w is not None:
-            self.power_w.append(snapshot.power_w)
         if snapshot.temperature_c is not None:
             self.temperatures_c.append(snapshot.temperature_c)
 
     def summary(self, ecc_after: int | None, can_attribute: bool, is_lost: bool) -> GpuUsage:
-        """Summarize the samples. If process ids could not be attributed, the processes of others count as unplaced."""
+        """Summarize the samples. Processes of others count only if process ids can be attributed."""
         is_ecc_known = ecc_after is not None and self.ecc_before is not None
         return GpuUsage(
             index=self.gpu.index,
@@ -283,11 +276,8 @@ class _GpuSamples:
             samples=self.samples,
             reasons={reason: count / self.samples for reason, count in self.reasons.items()},
             temperature_max_c=max(self.temperatures_c, default=None),
-            power_w=sample_range(self.power_w),
-            power_limit_w=self.gpu.power_limit_w,
             uncorrected_ecc=max(0, (ecc_after or 0) - (self.ecc_before or 0)) if is_ecc_known else None,
             xids=sorted(self.xids)[:MAX_XIDS],
             others=list(self.others.values()) if can_attribute else [],
-            unplaced=len(self.unplaced) + (0 if can_attribute else len(self.others)),
             lost=is_lost,
         )

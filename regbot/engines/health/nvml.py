@@ -72,7 +72,6 @@ class GpuDevice:
     name: str
     uuid: str
     sm_max_mhz: int | None
-    power_limit_w: float | None
 
 
 class NvmlSession:
@@ -103,13 +102,11 @@ class NvmlSession:
     def snapshot(self, gpu: GpuDevice, with_processes: bool = True) -> GpuSnapshot:
         """Without ``with_processes``, processes and memory are not queried."""
         query, nvml = self._query, self._nvml
-        power_mw = query(gpu, nvml.nvmlDeviceGetPowerUsage, gpu.handle)
         return GpuSnapshot(
             index=gpu.index,
             sm_mhz=query(gpu, nvml.nvmlDeviceGetClockInfo, gpu.handle, CLOCK_SM),
             reasons=self._reasons(gpu),
             temperature_c=query(gpu, nvml.nvmlDeviceGetTemperature, gpu.handle, TEMPERATURE_GPU),
-            power_w=None if power_mw is None else power_mw / 1000,
             used_bytes=self._used_bytes(gpu) if with_processes else None,
             processes=self._processes(gpu) if with_processes else [],
         )
@@ -136,14 +133,12 @@ class NvmlSession:
         handle = query(None, nvml.nvmlDeviceGetHandleByIndex, index)
         if handle is None:
             return None
-        limit_mw = query(None, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)  # of the power that the GPU may draw
         return GpuDevice(
             index=index,
             handle=handle,
             name=_clean_text(query(None, nvml.nvmlDeviceGetName, handle)),
             uuid=_clean_text(query(None, nvml.nvmlDeviceGetUUID, handle)),
             sm_max_mhz=query(None, nvml.nvmlDeviceGetMaxClockInfo, handle, CLOCK_SM),
-            power_limit_w=None if limit_mw is None else limit_mw / 1000,
         )
 
     def _register_errors(self) -> Any | None:

@@ -53,19 +53,13 @@ FLAG_FILE_SUFFIXES = (".yaml", ".yml")
 AXIS_KEYS: dict[str, dict[str, str]] = {
     "smoke": {},
     "module": {},
-    "torchtitan": {
-        "tp": "parallelism.tensor_parallel_degree",
-        "cp": "parallelism.context_parallel_degree",
-    },
+    "torchtitan": {"tp": "parallelism.tensor_parallel_degree", "cp": "parallelism.context_parallel_degree"},
     "megatron": {
         "tp": "tensor_model_parallel_size",
         "cp": "context_parallel_size",
         "etp": "expert_tensor_parallel_size",
     },
-    "maxtext": {
-        "tp": "ici_tensor_parallelism",
-        "cp": "ici_context_parallelism",
-    },
+    "maxtext": {"tp": "ici_tensor_parallelism", "cp": "ici_context_parallelism"},
 }
 """Axes of a workload's own mesh by adapter, with the framework's key for their size. Ranks and EP are part of every
 request."""
@@ -80,6 +74,11 @@ WorkloadMesh = Annotated[
 
 class ConfigError(UserError):
     """The configuration cannot be used. The message names the file, the key and how to fix it."""
+
+
+def _require_inside_repository(path: str) -> None:
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        raise ValueError(f"{path!r} leaves the repository; write a path relative to its root")
 
 
 class Workload(Record):
@@ -103,9 +102,7 @@ class Workload(Record):
     command: list[str] = Field([], description="command adapter: program and arguments of one run")
     log: str = Field("", description="command adapter: step log in the checkout; '' reads the command's output")
     log_format: str = Field("", description="command adapter: format of the step log; '' detects it")
-    tokens_per_step: PositiveFloat | None = Field(
-        None, description="command adapter: tokens of one step on one rank, for logs that report only tokens per second"
-    )
+    tokens_per_step: PositiveFloat | None = Field(None, description="of one rank, where logs report tokens/s")
     environment: dict[str, str] = Field({}, description="variables added to the clean environment of every run")
     label: Name | None = Field(None, description="prefix of its entries, for two workloads that share a shape")
     source_roots: Annotated[list[str], Field(min_length=1)] = ["."]  # folders that contain the packages
@@ -136,19 +133,11 @@ class Workload(Record):
                 raise ValueError(f"{value!r} is not an entry point; write it as 'package.module:function'")
         return value
 
-    @field_validator("program")
+    @field_validator("program", "source_roots")
     @classmethod
-    def _check_program(cls, value: str) -> str:
-        if Path(value).is_absolute() or ".." in Path(value).parts:
-            raise ValueError(f"{value!r} leaves the repository; write a path relative to its root")
-        return value
-
-    @field_validator("source_roots")
-    @classmethod
-    def _check_inside_repository(cls, value: list[str]) -> list[str]:
-        for root in value:
-            if Path(root).is_absolute() or ".." in Path(root).parts:
-                raise ValueError(f"{root!r} leaves the repository; write a folder relative to its root")
+    def _check_inside_repository(cls, value: str | list[str]) -> str | list[str]:
+        for path in [value] if isinstance(value, str) else value:
+            _require_inside_repository(path)
         return value
 
     @field_validator("paths")
@@ -228,7 +217,7 @@ class Workload(Record):
             raise ValueError(f"adapter {self.adapter!r} takes no entry; an entry point is for adapter = 'module'")
         if self.program and self.adapter != "megatron":
             raise ValueError(f"adapter {self.adapter!r} takes no program; 'megatron' does")
-        # The file name of the script: which of the two programs it is decides what a recipe may be.
+        # The file name of the script decides what a recipe may be.
         script = PurePosixPath(self.training_script).name
         if self.runs_bridge and (script == MEGATRON_PROGRAM or not self.recipe.isidentifier()):
             raise ValueError(
@@ -283,9 +272,7 @@ class SlurmSettings(Record):
     constraint: str = ""
     exclude: list[str] = Field([], description="nodes that are never used")
     extra: list[str] = Field([], description="more sbatch options, one word per list entry")
-    nodes: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
-        None, description="nodes of one seat if its ranks need no GPUs; default: 1"
-    )
+    nodes: Annotated[int, Field(ge=1, le=10_000)] | None = Field(None, description="without GPUs; default: 1")
     ranks_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="default: one rank per GPU")
     gpus_per_node: Annotated[int, Field(ge=0, le=1024)] | None = Field(None, description="default: all GPUs of a node")
     exclusive: bool = Field(True, description="no other job on the nodes, because it would disturb the timings")
@@ -342,10 +329,9 @@ class Baselines(Record):
     @field_validator("folder")
     @classmethod
     def _check_inside_repository(cls, value: str) -> str:
-        if not value or Path(value).is_absolute() or ".." in Path(value).parts:
-            raise ValueError(f"{value!r} leaves the repository; write a folder relative to its root")
+        _require_inside_repository(value)
         if not Path(value).parts:
-            raise ValueError(f"{value!r} is the repository itself; write a folder in it")
+            raise ValueError(f"{value!r} is the repository itself; write a path in it")
         return Path(value).as_posix()  # git does not accept the forms ./perf and perf/
 
 

@@ -118,7 +118,7 @@ def test_the_baselines_folder_is_normalized(folder: str) -> None:
 
 @pytest.mark.parametrize("folder", ["", ".", "/perf", "../perf", "a/../.."])
 def test_the_baselines_folder_must_lie_in_the_repository(folder: str) -> None:
-    with pytest.raises(ConfigError, match=r"baselines\.folder: .*write a folder"):
+    with pytest.raises(ConfigError, match=r"baselines\.folder: .*write a path"):
         parse_config(f'[baselines]\nfolder = "{folder}"\n', "regbot.toml")
 
 
