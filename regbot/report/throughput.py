@@ -86,11 +86,6 @@ def has_times(section: Throughput) -> bool:
     return section.base_step_s is not None or section.head_step_s is not None
 
 
-def timed_entries(entries: Sequence[WorkloadSection]) -> list[tuple[WorkloadSection, Throughput]]:
-    """Return every workload with a throughput section."""
-    return [(entry, entry.throughput) for entry in entries if entry.throughput is not None]
-
-
 def is_gate_contradicted(section: Throughput) -> bool:
     """Return whether calibration proves that the gate errs too often on this node class, so that it decides nothing."""
     return section.calibrated is not None and bool(section.calibrated.contradicted)

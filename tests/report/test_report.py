@@ -487,3 +487,26 @@ def test_a_full_session_on_64_ranks_fits_the_page_and_the_comment() -> None:
     assert sum(run.tier == "timed" for run in case[1].runs) == 52
     assert len(html(*case)) < 3_000_000
     assert len(comment(*case)) < GITHUB_LIMIT
+
+
+def test_parts_that_do_not_fit_together_are_cut() -> None:
+    """Each part is within its limit, and all of them together are not."""
+    verdict, session = _enormous()
+    first = verdict.workloads[0]
+    assert first.throughput is not None
+    entries = []
+    for number in range(80):
+        text = f"{number}{'|' * 400}"
+        throughput = {"decision": None, "status": "INVALID", "reasons": [text]}
+        untimed = {"base_step_s": None, "head_step_s": None} if number % 4 == 1 else {}
+        update = {
+            "name": text,
+            "throughput": first.throughput.model_copy(update={**throughput, **untimed}),
+            "unconcerned": number % 4 == 0,
+            "validity": Validity(status="PASS", reasons=[text]),
+        }
+        entries.append(first.model_copy(update=update))
+    warnings = [f"{number}{'|' * 400}" for number in range(20)]
+    text = comment(verdict.model_copy(update={"workloads": entries, "warnings": warnings}), session)
+    assert len(text) < GITHUB_LIMIT
+    assert re.search(r"and \d+ more parts, see the report", text)
