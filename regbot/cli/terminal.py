@@ -94,11 +94,11 @@ def trace_page(run: Run) -> str:
 
 
 def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
-    """Return a page about one ledger, with counts and bytes of each collective.
+    """Return a page about one ledger, with counts and bytes of each collective. ``title`` begins the first line.
+    ``notes`` are lines below the table.
 
     A ledger of a compiled program also has static counts: how many lines of the program's text have the collective. A
-    profile also gives each collective two times. During the exposed time, no kernel computes. During the hidden time,
-    a kernel computes. ``title`` begins the first line. ``notes`` are lines below the table."""
+    profile also gives the seconds in which no kernel computes (exposed) and in which one does (hidden)."""
     steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
     world = f" of {ledger.world_size}" if ledger.world_size else ""
     # ``ledger.gpu`` is the GPU that the trace imitated; None without a paper GPU.
@@ -124,9 +124,7 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
     lines += notes
     # A patch is a difference from a run on GPUs, such as a part that was replaced.
     lines += [f"{DIFFERENCE}: {format_difference(patch)}" for patch in ledger.patches]
-    lines += [f"not classified: {operator.name} ({operator.count})" for operator in ledger.unclassified]
-    lines += [f"guessed: {guess}" for guess in ledger.guesses]
-    lines += [f"warning: {warning}" for warning in ledger.warnings]
+    lines += _list_notes(ledger)
     lines_below_table = "\n".join(line for line in lines if line)
     return f"{title_line}\n{format_table(table)}\n\n{_format_totals(ledger)}\n{lines_below_table}"
 
@@ -174,14 +172,21 @@ def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
             sizes = (binary_bytes(row.base.bytes), binary_bytes(row.head.bytes))
             table.append((*_row_cells(row), str(row.base.count), str(row.head.count), *sizes))
         lines += ["", format_table(table)]
-    lines += _ledger_notes(base, head)
+    lines += _compare_notes(base, head)
     return "\n".join(lines)
 
 
-def _ledger_notes(base: Ledger, head: Ledger) -> list[str]:
-    """Return changed versions of packages, and the guesses, warnings and unclassified operators of both ledgers.
+def _list_notes(ledger: Ledger) -> list[str]:
+    return [
+        *(f"not classified: {operator.name} ({operator.count})" for operator in ledger.unclassified),
+        *(f"guessed: {guess}" for guess in ledger.guesses),
+        *(f"warning: {warning}" for warning in ledger.warnings),
+    ]
 
-    A note that both ledgers have appears once. A note of one ledger begins with the name of the arm."""
+
+def _compare_notes(base: Ledger, head: Ledger) -> list[str]:
+    """Return changed versions of packages, and the notes of both ledgers. A note that both have appears once. A note of
+    one ledger begins with the name of the arm."""
     # What follows the versions of a package that compiles the program.
     effect = "; another version can compile the same code to other collectives"
     versions = [
@@ -190,11 +195,7 @@ def _ledger_notes(base: Ledger, head: Ledger) -> list[str]:
     ]
     arms_by_note: dict[str, list[str]] = {}
     for arm, ledger in (("base", base), ("head", head)):
-        for note in (
-            *(f"guessed: {guess}" for guess in ledger.guesses),
-            *(f"warning: {warning}" for warning in ledger.warnings),
-            *(f"not classified: {operator.name} ({operator.count})" for operator in ledger.unclassified),
-        ):
+        for note in _list_notes(ledger):
             arms_by_note.setdefault(note, []).append(arm)
     notes = [note if len(arms) == 2 else f"{arms[0]}: {note}" for note, arms in arms_by_note.items()]
     lines = [*versions, *notes]

@@ -64,9 +64,11 @@ def comment_parts(verdict: Verdict, session: Session, *, is_self_reported: bool 
         _title("Warnings", _render([Items(view.warnings)], "warnings")),
         f"<sub>{sentence(view.note)}</sub>",
     ]
-    body = "\n\n".join(filter(None, parts))
-    room = LIMIT - len(MARKER) - len(heading) - len(body)
-    return CommentParts(heading, body, _render_folds([fold for fold in view.folds if fold.in_comment], room))
+    room = LIMIT - len(MARKER) - len(heading)
+    fitting_parts, cut = fit((f"{part}\n" for part in parts if part), room)
+    body = "\n".join([*fitting_parts, *([more(cut, "parts")] if cut else [])]).strip()
+    folds = [fold for fold in view.folds if fold.in_comment]
+    return CommentParts(heading, body, _render_folds(folds, room - len(body)))
 
 
 def _title(title: str, text: str) -> str:

@@ -18,7 +18,6 @@ OTHER_OPERATORS = (
 """Sentence for a PASS that rests on the collectives alone."""
 MAX_NAMES = 6
 MAX_REASONS = 4
-MAX_PATTERNS = 4
 REASON_CHARACTERS = 300
 MIN_P_VALUE = 0.0001
 """Smaller p values are shown as below this value, because the tail of the t distribution is not known better."""
@@ -162,7 +161,7 @@ def describe_stored_collectives(collectives: StoredCollectives) -> Words:
     if collectives.reason:
         relation, detail = "cannot be compared with", collectives.reason
     elif collectives.patterns:
-        relation, detail = "differ from", ", ".join(collectives.patterns[:MAX_PATTERNS])
+        relation, detail = "differ from", ", ".join(collectives.patterns[:MAX_REASONS])
     end = (": ", UntrustedText(clip(detail, REASON_CHARACTERS))) if detail else ()
     return (f"head's collectives {relation} the stored ones of ", Name(short_commit(collectives.commit)), age, *end)
 

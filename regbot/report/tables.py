@@ -28,7 +28,6 @@ from regbot.report.throughput import (
     format_change,
     has_times,
     select_mean_only_test,
-    timed_entries,
 )
 from regbot.report.workload_section import CollectiveCounts, CollectiveLine, WorkloadSection, kind_words
 
@@ -191,7 +190,7 @@ def _join_names(names: Sequence[str], sign: str = "") -> Words:
 
 def tabulate_step_times(check: Check) -> list[Block]:
     """Return the table of step times and the explanations below it; [] if no workload has a throughput section."""
-    timed = timed_entries(check.entries)
+    timed = [(entry, entry.throughput) for entry in check.entries if entry.throughput is not None]
     thresholds = check.session.header.throughput
     with_times = [(entry, throughput) for entry, throughput in timed if has_times(throughput)]
     blocks: list[Block] = []

@@ -86,11 +86,6 @@ def has_times(section: Throughput) -> bool:
     return section.base_step_s is not None or section.head_step_s is not None
 
 
-def timed_entries(entries: Sequence[WorkloadSection]) -> list[tuple[WorkloadSection, Throughput]]:
-    """Return every workload with a throughput section."""
-    return [(entry, entry.throughput) for entry in entries if entry.throughput is not None]
-
-
 def is_gate_contradicted(section: Throughput) -> bool:
     """Return whether calibration proves that the gate errs too often on this node class, so that it decides nothing."""
     return section.calibrated is not None and bool(section.calibrated.contradicted)
@@ -221,19 +216,13 @@ def describe_power(section: Throughput) -> str:
 
 
 def explain_section(section: Throughput) -> Words:
-    """Return the line below the numbers of a section; () if nothing needs an explanation.
-
-    For a change, it names the wall: the part of the step that explains the change. For a PASS, also of a faster head,
-    it says why so few pairs or sessions were enough. Otherwise it says what a decision requires, or why there is no
-    answer.
-    """
+    """Return the line below the numbers of a section: the wall for a change, why so few pairs or sessions were enough
+    for a PASS, else what a decision requires, or why there is no answer; () if nothing needs an explanation."""
     answer = classify_throughput(section)
     if section.wall and answer in (ThroughputAnswer.SLOWER, ThroughputAnswer.FASTER):
         wall = UntrustedText(clip(section.wall, REASON_CHARACTERS))
         why = _explain_pass(section) if answer is ThroughputAnswer.FASTER else ()
-        is_slow_mean = answer is ThroughputAnswer.SLOWER and select_mean_only_test(section)
-        few_slow_steps = "the median step is not proven to be slower, so the added time is in a few slow steps. "
-        return (*((few_slow_steps,) if is_slow_mean else ()), wall, *(("; ", *why) if why else ()))
+        return (wall, *(("; ", *why) if why else ()))
     if answer in (ThroughputAnswer.NO_CHANGE, ThroughputAnswer.WITHIN_BOUND):
         return _explain_pass(section)
     if answer is ThroughputAnswer.IDENTICAL or not section.reasons:

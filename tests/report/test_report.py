@@ -72,11 +72,15 @@ def rendered(markdown: str) -> Elements:
     return Elements(cmarkgfm.github_flavored_markdown_to_html(markdown, options=Options.CMARK_OPT_UNSAFE))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_every_state_reads_as_its_golden_comment(name: str) -> None:
-    text = comment(*CASES[name]())
-    text = text if name in WHOLE else text.partition("<details>")[0]
+def test_every_state_reads_as_its_golden_comment_with_even_tables_and_closed_folds(name: str) -> None:
+    whole = comment(*CASES[name]())
+    page = rendered(whole)
+    assert page.tags.count("details") == page.tags.count("summary") >= 1
+    assert page.tags.count("h3") == 1
+    assert {"a", "img", "h1", "script"}.isdisjoint(page.tags)
+    assert all(width in (2, 3, 4, 5, 6, 7, 9) for width in page.rows)
+    text = whole if name in WHOLE else whole.partition("<details>")[0]
     path = GOLDEN / f"{name}.md"
     if os.environ.get("REGBOT_WRITE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
@@ -85,15 +89,6 @@ def test_every_state_reads_as_its_golden_comment(name: str) -> None:
 
 def test_there_is_no_golden_comment_of_a_state_that_is_gone() -> None:
     assert {path.stem for path in GOLDEN.glob("*.md")} == set(CASES)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_github_renders_every_comment_with_even_tables_and_closed_folds(name: str) -> None:
-    page = rendered(comment(*CASES[name]()))
-    assert page.tags.count("details") == page.tags.count("summary") >= 1
-    assert page.tags.count("h3") == 1
-    assert {"a", "img", "h1", "script"}.isdisjoint(page.tags)
-    assert all(width in (2, 3, 4, 5, 6, 7, 9) for width in page.rows)
 
 
 def labelled(number: int) -> list[Shape]:
@@ -492,3 +487,26 @@ def test_a_full_session_on_64_ranks_fits_the_page_and_the_comment() -> None:
     assert sum(run.tier == "timed" for run in case[1].runs) == 52
     assert len(html(*case)) < 3_000_000
     assert len(comment(*case)) < GITHUB_LIMIT
+
+
+def test_parts_that_do_not_fit_together_are_cut() -> None:
+    """Each part is within its limit, and all of them together are not."""
+    verdict, session = _enormous()
+    first = verdict.workloads[0]
+    assert first.throughput is not None
+    entries = []
+    for number in range(80):
+        text = f"{number}{'|' * 400}"
+        throughput = {"decision": None, "status": "INVALID", "reasons": [text]}
+        untimed = {"base_step_s": None, "head_step_s": None} if number % 4 == 1 else {}
+        update = {
+            "name": text,
+            "throughput": first.throughput.model_copy(update={**throughput, **untimed}),
+            "unconcerned": number % 4 == 0,
+            "validity": Validity(status="PASS", reasons=[text]),
+        }
+        entries.append(first.model_copy(update=update))
+    warnings = [f"{number}{'|' * 400}" for number in range(20)]
+    text = comment(verdict.model_copy(update={"workloads": entries, "warnings": warnings}), session)
+    assert len(text) < GITHUB_LIMIT
+    assert re.search(r"and \d+ more parts, see the report", text)
