@@ -512,7 +512,7 @@ def test_what_is_no_compiled_program_is_refused_with_what_to_give_instead(
     ("old", "new", "message"),
     [
         ("body=%body", "body=%gone", "gone, which is not in the file"),
-        ("calls=%async_computation,", "calls=%main,", "main calls itself"),
+        ("calls=%async_computation,", "calls=%main,", "it calls main, which is not in the file before it"),
         ("%body (", "%condition (", "two computations are called condition"),
         ("mesh['fsdp'=4] {'fsdp'}", "mesh['fsdp'=4] {'other'}", "the axis 'other'"),
         ("mesh['fsdp'=4] {'fsdp'}", "rings(3)", "replica_groups in an unknown syntax"),
