@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from regbot.ledgers.readers.groups import format_ranks
-from regbot.ledgers.readers.hlo.collectives import HloCollective, UnknownInstruction, find_module, find_phase
+from regbot.ledgers.readers.hlo.collectives import HloCollective, find_module, find_phase
 from regbot.ledgers.readers.hlo.fingerprint import ProgramFingerprint
 from regbot.ledgers.readers.hlo.groups import Devices, ReplicaGroup, ReplicaGroups
 from regbot.ledgers.readers.hlo.program import Computation, Program
@@ -112,9 +112,9 @@ class _CountedCollectives:
         for name, computation in program.computations.items():
             executions = executions_by_name.get(name)  # a called computation can still run 0 times
             for communication in computation.communications:
-                if isinstance(communication, UnknownInstruction):
+                if isinstance(communication, str):
                     if executions:
-                        self.unclassified.add(communication.name, executions)
+                        self.unclassified.add(communication, executions)
                 elif len(communication.group.ranks) < 2:
                     self.single_device += 1
                 elif executions is None:

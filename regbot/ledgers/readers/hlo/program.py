@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from regbot.ledgers.readers.hlo.collectives import (
     HloCollective,
-    UnknownInstruction,
     may_communicate,
     parse_communication,
 )
@@ -70,7 +69,7 @@ _NO_TRAFFIC = Traffic()
 class Computation:
     """Communication and calls of one computation. Calls of computations that do not communicate are left out."""
 
-    communications: list[HloCollective | UnknownInstruction] = field(default_factory=list)
+    communications: list[HloCollective | str] = field(default_factory=list)
     calls: list[ComputationCall] = field(default_factory=list)
     traffic: Traffic = _NO_TRAFFIC
     unknown_loops: list[str] = field(default_factory=list)
@@ -192,7 +191,7 @@ class Program:
                 group_id = id(communication.group)
                 checksum += hash((communication.kind, communication.bytes, communication.dtype, group_id))
             else:
-                checksum += hash(communication.name)
+                checksum += hash(communication)
         for call in computation.calls:
             called = self.computations[call.callee].traffic
             total_bytes += called.bytes * call.times
