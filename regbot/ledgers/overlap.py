@@ -39,6 +39,10 @@ class Intervals(NamedTuple):
     def length(self) -> float:
         return float((self.ends - self.starts).sum())
 
+    def contains(self, moment: float) -> bool:
+        position = int(np.searchsorted(self.starts, moment, side="right")) - 1
+        return position >= 0 and moment <= float(self.ends[position])
+
 
 class Overlap(NamedTuple):
     """Length of communication without concurrent compute (exposed) and with it (hidden), in the unit of the

@@ -20,7 +20,6 @@ from regbot.ledgers.readers.hlo.text import parse_attributes, parse_tensors
 from regbot.records.ledger import Entry, Ledger
 
 TEXTS = Path(__file__).parents[1] / "hlo"
-SHARED = Path(__file__).resolve().parents[3] / "shared" / "fixtures" / "hlo"
 EIGHT = Devices(1, 8)
 
 
@@ -54,24 +53,6 @@ def only(entries: Iterable[Entry], **fields: object) -> Entry:
 
 
 @pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("cpu8_batch_dim_steals_grad", {"all_gather": (2, 2, 524288), "all_reduce": (1, 1, 524288)}),
-        ("cpu8_expert_dim_grad", {"all_to_all": (3, 3, 49152)}),
-        ("cpu8_scan4_a2a", {"all_to_all": (8, 2, 131072)}),
-    ],
-)
-def test_the_shared_samples_read_to_what_their_readme_says(name: str, expected: object) -> None:
-    path = SHARED / f"{name}.hlo.txt"
-    if not path.exists():
-        pytest.skip("the folder of shared samples is not beside this checkout")
-    ledger = read(path)
-    assert totals(ledger) == expected
-    assert (ledger.source, ledger.scope, ledger.steps, ledger.world_size) == ("hlo:cpu", "step", 1, 8)
-    assert {entry.axis for entry in ledger.entries} == {"[0-7]"}
-
-
-@pytest.mark.parametrize(
     ("name", "source", "expected"),
     [
         ("cpu_jax0.12", "hlo:cpu", "all_gather 30/10, all_reduce 4/4, all_to_all 30/12, permute 1/1"),
@@ -91,14 +72,6 @@ def test_what_xla_wrote_is_counted_on_every_backend(name: str, source: str, expe
     )
     assert ledger.source == source
     assert not any("trip count" in guess for guess in ledger.guesses), "every trip count is known"
-
-
-def test_a_scan_of_three_layers_counts_its_collectives_three_times() -> None:
-    ledger = read(TEXTS / "cpu_scan.hlo.txt")
-    exchange = only(ledger.entries, kind="all_to_all")
-    assert (exchange.count, exchange.static_count, exchange.bytes) == (3, 1, 3 * 4 * 2 * 16 * 4)
-    assert (exchange.axis, exchange.group_size, exchange.dtype, exchange.via) == ("expert", 4, "f32", "xla")
-    assert (exchange.phase, exchange.where) == ("forward", "decoder/layers/moe/dispatch/dot_general")
 
 
 def test_every_kind_is_counted_with_the_bytes_of_a_ledger() -> None:
@@ -135,12 +108,6 @@ def test_starts_are_counted_and_dones_and_updates_are_not() -> None:
     }
 
 
-def test_made_up_axis_names_give_way_to_the_devices() -> None:
-    ledger = read(TEXTS / "gpu_async.hlo.txt")
-    assert {entry.axis for entry in ledger.entries} == {"[0-7]", "[0-3]", "[0,1]"}
-    assert ledger.axes["[0-3]"].ranks == [0, 1, 2, 3]
-
-
 def test_a_group_that_has_a_name_somewhere_has_it_everywhere() -> None:
     ledger = read(TEXTS / "real" / "cpu_jax0.12.hlo.txt.gz")
     assert {axis: group.ranks for axis, group in ledger.axes.items()} == {
@@ -148,11 +115,6 @@ def test_a_group_that_has_a_name_somewhere_has_it_everywhere() -> None:
         "expert": [0, 1, 2, 3],
         "[0-7]": list(range(8)),
     }
-
-
-def test_the_two_spellings_of_async_operations_give_one_ledger() -> None:
-    dumped, printed = (read(TEXTS / "real" / f"gpu_fsdp{how}_jax0.10.hlo.txt.gz") for how in ("_dump", ""))
-    assert dumped.entries == printed.entries
 
 
 def test_an_all_reduce_scatter_computation_is_a_reduce_scatter() -> None:
@@ -177,16 +139,17 @@ def test_start_step_and_limit_of_a_loop_all_count(tmp_path: Path, old: str, new:
     assert only(ledger.entries, kind="permute").count == count
 
 
-def test_a_loop_without_a_visible_start_is_assumed_to_count_from_zero(tmp_path: Path) -> None:
-    ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("tuple(%zero, %fusion.3", "tuple(%hidden, %fusion.3"))
-    assert only(ledger.entries, kind="permute").count == 3
-    assert any("with start 0 and step 1 where they are unknown" in guess for guess in ledger.guesses)
-
-
-def test_a_loop_of_unknown_trips_counts_once_and_is_named(tmp_path: Path) -> None:
-    ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("direction=LT", "direction=EQ"))
-    assert only(ledger.entries, kind="permute").count == 1
-    assert any("1 loop (jit(step)/jvp(mlp)/while) without a known trip count" in guess for guess in ledger.guesses)
+@pytest.mark.parametrize(
+    ("old", "new", "count", "guess"),
+    [
+        ("direction=LT", "direction=EQ", 1, "1 loop (jit(step)/jvp(mlp)/while) without a known trip count"),
+        ("tuple(%zero, %fusion.3", "tuple(%hidden, %fusion.3", 3, "with start 0 and step 1 where they are unknown"),
+    ],
+)
+def test_a_trip_count_that_is_assumed_is_a_guess(tmp_path: Path, old: str, new: str, count: int, guess: str) -> None:
+    ledger = read_text(tmp_path, text_of("tpu_unrolled").replace(old, new))
+    assert only(ledger.entries, kind="permute").count == count
+    assert any(guess in text for text in ledger.guesses)
 
 
 MISLEADING = [
@@ -258,17 +221,6 @@ PLUS = """%plus (q: u32[]) -> u32[] {
   ROOT %s = u32[] add(%q, %k)
 }
 """
-
-
-@pytest.mark.parametrize("width", [1, 16])
-def test_nested_fusions_are_evaluated_once(tmp_path: Path, width: int) -> None:
-    names = ["limit", *(f"f{i}" for i in range(12))]
-    lines = [
-        f"  %{name} = u32[] fusion({', '.join([f'%{before}'] * width)}), kind=kLoop, calls=%plus"
-        for before, name in pairwise(names)
-    ]
-    ledger = read_text(tmp_path, limited_by(lines, names[-1]))
-    assert (only(ledger.entries, kind="permute").count, ledger.guesses) == (6, [])
 
 
 def test_arithmetic_that_is_too_much_is_given_up_and_the_loop_is_a_guess(tmp_path: Path) -> None:
@@ -512,7 +464,7 @@ def test_what_is_no_compiled_program_is_refused_with_what_to_give_instead(
     ("old", "new", "message"),
     [
         ("body=%body", "body=%gone", "gone, which is not in the file"),
-        ("calls=%async_computation,", "calls=%main,", "main calls itself"),
+        ("calls=%async_computation,", "calls=%main,", "it calls main, which is not in the file before it"),
         ("%body (", "%condition (", "two computations are called condition"),
         ("mesh['fsdp'=4] {'fsdp'}", "mesh['fsdp'=4] {'other'}", "the axis 'other'"),
         ("mesh['fsdp'=4] {'fsdp'}", "rings(3)", "replica_groups in an unknown syntax"),

@@ -85,12 +85,6 @@ def test_seconds_are_split_into_what_compute_hid_and_what_it_did_not(tmp_path: P
     assert entry.hidden_s == pytest.approx(50e-6)
 
 
-def test_kernels_that_could_be_of_two_entries_give_neither_seconds(tmp_path: Path) -> None:
-    calls = ["ncclAlltoAll", "ncclSend"]
-    ledger = read(export(tmp_path / "a.sqlite", calls, [(SEND_RECV, 0, 100)]))
-    assert {(entry.kind, entry.exposed_s) for entry in ledger.entries} == {("all_to_all", None), ("send_recv", None)}
-
-
 def test_without_ranges_only_names_that_allow_one_collective_are_counted(tmp_path: Path) -> None:
     ledger = read(export(tmp_path / "a.sqlite", [], [(ALL_REDUCE, 0, 10), (SEND_RECV, 20, 30)]))
     assert ledger.source == "nsys:kernels"

@@ -97,19 +97,6 @@ def test_a_lost_gradient_is_detected_in_a_layer_without_other_collectives() -> N
     assert names.GRADIENT_LOST in patterns(base, wrong_index(base, "all_reduce"))
 
 
-def test_a_sum_of_the_optimizer_step_that_is_smaller_than_the_gradients_has_a_pattern_of_its_own() -> None:
-    """torchtitan sums the tokens of every expert there, to balance them, and the ledger cannot know what is summed."""
-    norm, tokens = (entry("all_reduce", "dp", phase="optimizer", where="", size=size) for size in (4, 2048))
-    gradients = entry("reduce_scatter", "dp", phase="backward", where="layers.0", size=2**30)
-    base, head = ledger_of([gradients, norm]), ledger_of([gradients, norm, tokens])
-    gained = only(base, head)
-    assert (gained.pattern, gained.status) == (names.OPTIMIZER_SUM_ADDED, "REVIEW")
-    assert "the optimizer step now sums on dp" in gained.text
-    lost = only(head, base)
-    assert (lost.pattern, lost.status) == (names.OPTIMIZER_SUM_REMOVED, "FAIL")
-    assert "if these are gradients, replicas drift apart" in lost.text
-
-
 @pytest.mark.parametrize(
     ("size", "pattern"),
     [

@@ -89,13 +89,10 @@ class Writer:
         self.kernel(kernel or NCCL[name], start, length, host + 2, thread, number, **given)
 
 
-def text(events: Iterable[Event], info: dict[str, Any] | None = INFO, layout: str = "kineto") -> str:
-    """The trace. ``layout``: ``kineto``, or ``sorted``, as a tool writes it that sorts keys and knows no lines."""
+def text(events: Iterable[Event], info: dict[str, Any] | None = INFO) -> str:
     envelope: dict[str, Any] = {"schemaVersion": 1, "deviceProperties": []}
     if info is not None:
         envelope["distributedInfo"] = info
-    if layout == "sorted":
-        return json.dumps(envelope | {"traceEvents": list(events)}, sort_keys=True, separators=(",", ":"))
     head = json.dumps(envelope)[:-1]
     return head + ',\n  "traceEvents": [\n' + ",\n".join(map(_lines, events)) + '\n  ],\n  "traceName": "t.json"\n}\n'
 

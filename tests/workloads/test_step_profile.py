@@ -205,7 +205,7 @@ def _fill(path: Path, _: Path) -> None:
         (_hard_link, "is a link or no regular file"),
         (_enlarge, "more than the 262,144 of local.max_record_mb"),
         (_fill, "contains more than 1,310,720 bytes"),
-        (lambda path, _: path.write_bytes(b"\x1f\x8bnothing"), "is broken gzip"),
+        (lambda path, _: path.write_bytes(b"\x1f\x8bnothing at all"), "is broken gzip"),
         (lambda path, _: path.write_text("[1, 2"), "profile.json.gz: "),
     ],
     ids=["link", "hard link", "large", "bomb", "broken", "no trace"],

@@ -4,7 +4,6 @@ All readers use the same values for missing data: 'unknown' for axis and element
 size if no size is known. ``guesses`` reports what is missing. Memory grows only with the number of distinct calls."""
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -23,9 +22,6 @@ MAX_UNCLASSIFIED = 1000
 """Largest number of names of unknown communication that are kept."""
 MAX_SECONDS = 1e7
 """Largest plausible time of all kernels of an entry, about four months."""
-MAX_SEQUENCE_RUNS = 64
-"""Largest number of runs of consecutive sequence numbers that are kept. A gap between two runs is filled within a few
-calls, or never."""
 
 _RANK = re.compile(r"rank[ _.=-]?([0-9]{1,7})(?![0-9])", re.I)
 _LAST_NUMBER = re.compile(r"(?<![0-9])([0-9]{1,7})$")
@@ -119,48 +115,25 @@ class Unclassified:
 
 
 class SequenceNumbers:
-    """A set of sequence numbers. To limit memory, it is stored as runs of consecutive numbers. Numbers arrive nearly in
-    order. If there are more than ``MAX_SEQUENCE_RUNS`` runs, the two lowest runs are merged. From then on, the numbers
-    between these two runs count as missing."""
+    """A set of sequence numbers."""
 
     def __init__(self) -> None:
-        self._starts: list[int] = []
-        """First number of each run, in ascending order. ``_ends`` has the last numbers in the same order."""
-        self._ends: list[int] = []
-        self._merged_missing = 0
+        self._numbers: set[int] = set()
 
     def add(self, number: int) -> bool:
-        starts, ends = self._starts, self._ends
-        position = bisect_right(starts, number)  # the run before this position is the last that starts at or below
-        if position and number <= ends[position - 1]:
-            return False
-        joins_lower = position > 0 and number == ends[position - 1] + 1
-        joins_upper = position < len(starts) and number == starts[position] - 1
-        if joins_lower and joins_upper:
-            ends[position - 1] = ends[position]
-            del starts[position], ends[position]
-        elif joins_lower:
-            ends[position - 1] = number
-        elif joins_upper:
-            starts[position] = number
-        else:
-            starts.insert(position, number)
-            ends.insert(position, number)
-        if len(starts) > MAX_SEQUENCE_RUNS:
-            self._merged_missing += starts[1] - ends[0] - 1
-            ends[0] = ends[1]
-            del starts[1], ends[1]
-        return True
+        """Add ``number`` and return whether it is new to the set."""
+        is_new = number not in self._numbers
+        self._numbers.add(number)
+        return is_new
 
     @property
     def first(self) -> int:
-        return self._starts[0] if self._starts else 0
+        return min(self._numbers, default=0)
 
     @property
     def missing(self) -> int:
         """Number of missing sequence numbers between the lowest and the highest number in the set."""
-        gaps = zip(self._starts[1:], self._ends[:-1], strict=True)
-        return self._merged_missing + sum(start - end - 1 for start, end in gaps)
+        return max(self._numbers) - self.first + 1 - len(self._numbers) if self._numbers else 0
 
 
 def parse_count(value: object) -> int | None:

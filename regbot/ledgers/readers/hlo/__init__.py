@@ -9,13 +9,13 @@ TPU (v6e)."""
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from regbot.ledgers.readers.groups import format_ranks
-from regbot.ledgers.readers.hlo.collectives import HloCollective, UnknownInstruction, find_module, find_phase
+from regbot.ledgers.readers.hlo.collectives import HloCollective, find_module, find_phase
 from regbot.ledgers.readers.hlo.fingerprint import ProgramFingerprint
 from regbot.ledgers.readers.hlo.groups import Devices, ReplicaGroup, ReplicaGroups
-from regbot.ledgers.readers.hlo.program import ExecutionCounts, Program
+from regbot.ledgers.readers.hlo.program import Computation, Program
 from regbot.ledgers.readers.hlo.text import BrokenProgram, Header, read_module
 from regbot.ledgers.readers.source import Source
 from regbot.ledgers.readers.tally import CallTally, EntryKey, Unclassified
@@ -56,24 +56,22 @@ def read(source: Source) -> Ledger:
         try:
             program.add(body)
         except BrokenProgram as error:
-            raise source.error(f"{clip(body.name, 100)}: {error}; no count was made, please report it") from error
+            raise source.error(f"{clip(body.name, 100)}: {error}; dump or copy it again, or report it") from error
         if not header.is_scheduled and _BEFORE_PARTITIONING.search(body.text):
             raise source.error(f"is HLO from {_BEFORE_PASSES}")
         fingerprint.add(body.name, body.is_entry, body.text)
         if body.is_entry:  # the program starts with this computation
             entry_name, platform = body.name, platform or _find_gpu_platform(body.text)
-    try:
-        counts = program.count_executions(entry_name)
-    except BrokenProgram as error:
-        raise source.error(f"is broken: {error}; dump or copy it again") from error
-    counted = _CountedCollectives(program, counts)
+    executions = program.count_executions(entry_name)
+    called = [computation for name, computation in program.computations.items() if name in executions]
+    counted = _CountedCollectives(program, executions)
     if not header.is_scheduled and not counted.collectives:
         raise source.error(f"has no collectives, and may be from {_BEFORE_PASSES}")
     # Equal groups are the same object. Its ``id`` is the key, because hashing a tuple of thousands of devices is slow.
     groups = {id(collective.group): collective.group for collective, _ in counted.collectives}
     labels = _label_groups(groups)
     tally = CallTally(source)
-    for collective, executions in counted.collectives:
+    for collective, times in counted.collectives:
         key = EntryKey(
             collective.kind,
             labels[id(collective.group)],
@@ -84,7 +82,7 @@ def read(source: Source) -> Ledger:
             via="xla",
             where=find_module(collective.op_name),
         )
-        tally.add(key, executions * collective.bytes, executions)
+        tally.add(key, times * collective.bytes, times)
     return Ledger(
         source=platform or "hlo:cpu",
         scope="step",
@@ -94,7 +92,7 @@ def read(source: Source) -> Ledger:
         entries=tally.entries(default_size=0, is_program=True),
         program=fingerprint.hexdigest(),
         unclassified=counted.unclassified.records(),
-        guesses=[*_list_guesses(counts, counted)],
+        guesses=[*_list_guesses(called, counted)],
         warnings=[*_list_warnings(header, devices, counted)],
     )
 
@@ -104,19 +102,19 @@ def _find_gpu_platform(text: str) -> str:
 
 
 class _CountedCollectives:
-    def __init__(self, program: Program, counts: ExecutionCounts) -> None:
+    def __init__(self, program: Program, executions_by_name: Mapping[str, int]) -> None:
         self.collectives: list[tuple[HloCollective, int]] = []
         self.unclassified = Unclassified()
         self.single_device = 0
         """Number of collectives in groups of one device. They are not counted."""
         self.unreachable = 0
         """Number of collectives in computations that the program never calls. They are not counted."""
-        for computation in program.computations.values():
-            executions = counts.executions.get(computation.name)  # a called computation can still run 0 times
+        for name, computation in program.computations.items():
+            executions = executions_by_name.get(name)  # a called computation can still run 0 times
             for communication in computation.communications:
-                if isinstance(communication, UnknownInstruction):
+                if isinstance(communication, str):
                     if executions:
-                        self.unclassified.add(communication.name, executions)
+                        self.unclassified.add(communication, executions)
                 elif len(communication.group.ranks) < 2:
                     self.single_device += 1
                 elif executions is None:
@@ -156,20 +154,20 @@ def _list_warnings(header: Header, devices: Devices, counted: _CountedCollective
             yield f"the program has no collectives on {devices.total} devices"
 
 
-def _list_guesses(counts: ExecutionCounts, counted: _CountedCollectives) -> Iterator[str]:
-    if counts.unknown_loops:
+def _list_guesses(called: Sequence[Computation], counted: _CountedCollectives) -> Iterator[str]:
+    if unknown_loops := [name for computation in called for name in computation.unknown_loops]:
         yield (
-            f"{_list_names(counts.unknown_loops)} without a known trip count: "
-            f"{'their' if len(counts.unknown_loops) > 1 else 'its'} collectives are counted once"
+            f"{_list_names(unknown_loops)} without a known trip count: "
+            f"{'their' if len(unknown_loops) > 1 else 'its'} collectives are counted once"
         )
-    if counts.assumed_loops:
+    if assumed_loops := [name for computation in called for name in computation.assumed_loops]:
         yield (
-            f"{_list_names(counts.assumed_loops)} without a recorded trip count: taken from the constant in the loop "
+            f"{_list_names(assumed_loops)} without a recorded trip count: taken from the constant in the loop "
             "condition, with start 0 and step 1 where they are unknown"
         )
-    if counts.unequal_conditionals:
+    if unequal_conditionals := [name for computation in called for name in computation.unequal_conditionals]:
         yield (
-            f"{_list_names(counts.unequal_conditionals, 'conditional')} with branches that communicate differently: "
+            f"{_list_names(unequal_conditionals, 'conditional')} with branches that communicate differently: "
             "the branch that moves most is counted"
         )
     if ragged := sum(executions for collective, executions in counted.collectives if collective.is_ragged):

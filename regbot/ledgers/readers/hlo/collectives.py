@@ -65,11 +65,6 @@ class HloCollective:
     """Whether the sizes are known only at run time, so that ``bytes`` is an upper bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownInstruction:
-    name: str
-
-
 TensorLookup = Callable[[str], list[Tensor]]
 """Function from an instruction's name to its tensors. It returns [] if the computation has no instruction with that
 name."""
@@ -81,9 +76,9 @@ def may_communicate(opcode: str) -> bool:
 
 def parse_communication(
     instruction: Instruction, groups: ReplicaGroups, find_tensors: TensorLookup, is_scatter: bool
-) -> HloCollective | UnknownInstruction | None:
+) -> HloCollective | str | None:
     """Return the collective of ``instruction``, or None if it does not communicate or only waits for an earlier one.
-    Return UnknownInstruction if the instruction seems to communicate but is not in the table. ``groups`` parses the
+    Return its name if the instruction seems to communicate but is not in the table. ``groups`` parses the
     groups of the instruction, and ``find_tensors`` gives the tensors of an operand by its name. ``is_scatter`` says
     whether the instruction is in a computation that TPU compilers name ``all-reduce-scatter``. An all-reduce there
     counts as a reduce-scatter. Raises BrokenProgram."""
@@ -97,12 +92,12 @@ def parse_communication(
         return None
     kind = find_kind(opcode)
     if kind is None:
-        return UnknownInstruction(opcode)
+        return opcode
     if kind in ("permute", "send_recv"):
         pairs_match = _SEND_PAIRS.search(attributes.get("frontend_attributes", ""))
         pairs = attributes.get("source_target_pairs") or (pairs_match[1] if pairs_match else None)
         if pairs is None:
-            return UnknownInstruction(f"{opcode} without source_target_pairs")
+            return f"{opcode} without source_target_pairs"
         group = groups.find_permute_group(pairs, has_channel="channel_id" in attributes)
     else:
         is_reduction_or_gather = kind in ("all_gather", "all_reduce", "reduce_scatter")
@@ -150,9 +145,9 @@ def _find_operand_tensors(instruction: Instruction, find_tensors: TensorLookup) 
 
 def _parse_custom_call(
     instruction: Instruction, groups: ReplicaGroups, find_tensors: TensorLookup
-) -> HloCollective | UnknownInstruction | None:
+) -> HloCollective | str | None:
     """Return the collective of a custom call. Only a ragged all-to-all is counted. A call that looks like another
-    collective, or like a ragged all-to-all without groups, is UnknownInstruction. All other calls return None."""
+    collective, or like a ragged all-to-all without groups, gives its name. All other calls return None."""
     attributes = instruction.attributes
     target, config = attributes.get("custom_call_target", "").strip('"'), attributes.get("backend_config", "")
     if _RAGGED.search(target):
@@ -162,9 +157,9 @@ def _parse_custom_call(
             group = groups.find_group(group_text, reduces_or_gathers=False)
             return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, is_ragged=True)
     if _LIKELY_CALL_TARGET.search(target):
-        return UnknownInstruction(f"custom-call {target}")
+        return f"custom-call {target}"
     if _REMOTE_COPIES.search(config):
-        return UnknownInstruction(f"custom-call {target} with remote copies")
+        return f"custom-call {target} with remote copies"
     return None
 
 

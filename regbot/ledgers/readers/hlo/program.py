@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from regbot.ledgers.readers.hlo.collectives import (
     HloCollective,
-    UnknownInstruction,
     may_communicate,
     parse_communication,
 )
@@ -54,41 +53,34 @@ class ComputationCall(NamedTuple):
     times: int
 
 
-class WhileLoop(NamedTuple):
-    name: str
-    body: str
-    condition: str
-    known_trips: int | None
-    starts: Mapping[int, int]
-    """Known integers of the loop's initial tuple, by their position in the tuple."""
+class Traffic(NamedTuple):
+    """Total communication of one execution of a computation, with everything that it calls."""
+
+    bytes: int = 0
+    executions: int = 0
+    checksum: int = 0
+    """Hash of the set of collectives. Two branches with equal checksums communicate alike."""
 
 
-class Conditional(NamedTuple):
-    name: str
-    branches: list[str]
+_NO_TRAFFIC = Traffic()
 
 
 @dataclass(slots=True)
 class Computation:
     """Communication and calls of one computation. Calls of computations that do not communicate are left out."""
 
-    name: str
-    communications: list[HloCollective | UnknownInstruction] = field(default_factory=list)
+    communications: list[HloCollective | str] = field(default_factory=list)
     calls: list[ComputationCall] = field(default_factory=list)
-    loops: list[WhileLoop] = field(default_factory=list)
-    conditionals: list[Conditional] = field(default_factory=list)
-
-    @property
-    def is_relevant(self) -> bool:
-        return bool(self.communications or self.calls or self.loops or self.conditionals)
-
-    def callees(self) -> Iterator[str]:
-        yield from (call.callee for call in self.calls)
-        yield from (name for loop in self.loops for name in (loop.body, loop.condition))
-        yield from (branch for conditional in self.conditionals for branch in conditional.branches)
+    traffic: Traffic = _NO_TRAFFIC
+    unknown_loops: list[str] = field(default_factory=list)
+    """Names of loops without a trip count. They are counted as one trip."""
+    assumed_loops: list[str] = field(default_factory=list)
+    """Names of loops whose trip count assumes the start or the step."""
+    unequal_conditionals: list[str] = field(default_factory=list)
+    """Names of conditionals whose branches communicate differently."""
 
 
-_SILENT = Computation("")
+_SILENT = Computation()
 """Represents every computation that does not communicate. A large program has tens of thousands of computations, and
 nearly all do not communicate."""
 
@@ -104,7 +96,7 @@ class Program:
         if body.name in self.computations:
             raise BrokenProgram(f"two computations are called {clip(body.name, 80)}")
         self._evaluator.allow_steps(len(body.text))
-        computation = Computation(body.name)
+        computation = Computation()
         index = _InstructionIndex(body)
         is_scatter = body.name.startswith("all-reduce-scatter")  # TPU compilers name such computations so
         for instruction in self._select_instructions(body):
@@ -115,17 +107,15 @@ class Program:
             if instruction.opcode == "while":
                 self._add_loop(computation, instruction, index)
             elif instruction.opcode == "conditional":
-                branches = _list_callees(instruction, _BRANCH_ATTRIBUTES)
-                if not branches:
-                    raise BrokenProgram(f"the conditional {clip(instruction.name, 80)} has no branches")
-                if not self._are_silent(branches):
-                    computation.conditionals.append(Conditional(instruction.op_name or instruction.name, branches))
+                self._add_conditional(computation, instruction)
             elif not instruction.opcode.endswith(("-done", "-update")):  # the -start operation has made the call
-                callees = _list_callees(instruction, _CALL_ATTRIBUTES)
-                computation.calls += [ComputationCall(callee, 1) for callee in callees if not self._is_silent(callee)]
-        self.computations[body.name] = computation if computation.is_relevant else _SILENT
+                for callee in _list_callees(instruction, _CALL_ATTRIBUTES):
+                    self._add_call(computation, callee, 1)
+        computation.traffic = self._sum_traffic(computation)
+        is_relevant = computation.communications or computation.calls
+        self.computations[body.name] = computation if is_relevant else _SILENT
         is_short_integer_function = _INTEGER_RESULT.search(body.header) and len(body.text) < MAX_INTEGER_TEXT
-        if computation.is_relevant or is_short_integer_function:
+        if is_relevant or is_short_integer_function:
             offsets = sorted(match.start() for pattern in _SCALAR_LINE for match in pattern.finditer(body.text))
             self._evaluator.add(body.name, _parse_lines(body, offsets))
 
@@ -137,35 +127,49 @@ class Program:
             yield from body.instructions()
             return
         offsets = [match.start() for match in _CANDIDATE.finditer(body.text)]
-        callees = set(_REFERENCE.findall(body.text))
-        if not self._are_silent(callees):
-            offsets += [match.start() for match in _REFERENCE.finditer(body.text) if not self._is_silent(match[1])]
+        silent = {name for name in set(_REFERENCE.findall(body.text)) if self.computations.get(name) is _SILENT}
+        offsets += [match.start() for match in _REFERENCE.finditer(body.text) if match[1] not in silent]
         yield from _parse_lines(body, sorted(offsets))
 
-    def _is_silent(self, callee: str) -> bool:
-        return self.computations.get(callee) is _SILENT
+    def _find_callee(self, callee: str) -> Computation:
+        if callee not in self.computations:
+            raise BrokenProgram(f"it calls {clip(callee, 80)}, which is not in the file before it")
+        return self.computations[callee]
 
-    def _are_silent(self, callees: Iterable[str]) -> bool:
-        return all(self._is_silent(callee) for callee in callees)
+    def _add_call(self, computation: Computation, callee: str, times: int) -> None:
+        if self._find_callee(callee) is not _SILENT:
+            computation.calls.append(ComputationCall(callee, times))
+
+    def _add_conditional(self, computation: Computation, instruction: Instruction) -> None:
+        """Call the branch that moves most once, and the others 0 times."""
+        traffic = {name: self._find_callee(name).traffic for name in _list_callees(instruction, _BRANCH_ATTRIBUTES)}
+        if not traffic:
+            raise BrokenProgram(f"the conditional {clip(instruction.name, 80)} has no branches")
+        if len(set(traffic.values())) > 1:
+            computation.unequal_conditionals.append(instruction.op_name or instruction.name)
+        largest_branch = max(traffic, key=lambda name: (traffic[name].bytes, traffic[name].executions))
+        for name in traffic:
+            self._add_call(computation, name, int(name == largest_branch))
 
     def _add_loop(self, computation: Computation, instruction: Instruction, index: "_InstructionIndex") -> None:
         callees = _list_callees(instruction, ("body", "condition"))
         if len(callees) != 2:
             raise BrokenProgram(f"the loop {clip(instruction.name, 80)} has no body or no condition")
-        if self._are_silent(callees):
-            return
         body, condition = callees
+        if self._find_callee(body) is self._find_callee(condition) is _SILENT:
+            return
         recorded_trips = _KNOWN_TRIPS.search(instruction.attributes.get("backend_config", ""))
-        operands = instruction.operands
-        computation.loops.append(
-            WhileLoop(
-                instruction.op_name or instruction.name,
-                body,
-                condition,
-                known_trips=int(recorded_trips[1]) if recorded_trips else None,
-                starts=self._read_starts(operands[0], index) if recorded_trips is None and operands else {},
-            )
-        )
+        name, trips = instruction.op_name or instruction.name, int(recorded_trips[1]) if recorded_trips else None
+        if trips is None:
+            starts = self._read_starts(instruction.operands[0], index) if instruction.operands else {}
+            trips, is_assumed = self._evaluator.count_trips(condition, body, starts)
+            if trips is None:
+                computation.unknown_loops.append(name)
+                trips = 1
+            elif is_assumed:
+                computation.assumed_loops.append(name)
+        self._add_call(computation, body, trips)
+        self._add_call(computation, condition, trips + 1)
 
     def _read_starts(self, initial_tuple: str, index: "_InstructionIndex") -> Mapping[int, int]:
         if initial_tuple not in index.starts:
@@ -178,116 +182,34 @@ class Program:
             }
         return index.starts[initial_tuple]
 
-    def count_executions(self, entry: str) -> "ExecutionCounts":
-        """Return the execution counts of all computations that ENTRY calls directly or indirectly. Raises
-        BrokenProgram. ``entry`` is the name of the ENTRY computation. The traffic of each computation is summed from
-        the callees up, because it decides which branch of a conditional counts. Executions are then multiplied from
-        ENTRY down."""
-        order = _order_callees_first(self.computations, entry)
-        traffic: dict[str, _Traffic] = {}
-        calls_by_caller: dict[str, list[ComputationCall]] = {}
-        counts = ExecutionCounts(executions={}, unknown_loops=[], assumed_loops=[], unequal_conditionals=[])
-        for name in order:
-            computation = self.computations[name]
-            calls = [*computation.calls, *self._list_loop_calls(computation, counts)]
-            for conditional in computation.conditionals:
-                largest_branch = max(
-                    conditional.branches, key=lambda branch: (traffic[branch].bytes, traffic[branch].executions)
-                )
-                calls.append(ComputationCall(largest_branch, times=1))
-                if len({traffic[branch] for branch in conditional.branches}) > 1:
-                    counts.unequal_conditionals.append(conditional.name)
-            calls_by_caller[name] = calls
-            traffic[name] = _sum_traffic(computation.communications, calls, traffic)
-        executions = dict.fromkeys(order, 0)
-        executions[entry] = 1
-        for name in reversed(order):
-            for call in calls_by_caller[name]:
-                total = executions[call.callee] + executions[name] * call.times
+    def _sum_traffic(self, computation: Computation) -> Traffic:
+        total_bytes = executions = checksum = 0
+        for communication in computation.communications:
+            executions += 1
+            if isinstance(communication, HloCollective):
+                total_bytes += communication.bytes
+                group_id = id(communication.group)
+                checksum += hash((communication.kind, communication.bytes, communication.dtype, group_id))
+            else:
+                checksum += hash(communication)
+        for call in computation.calls:
+            called = self.computations[call.callee].traffic
+            total_bytes += called.bytes * call.times
+            executions += called.executions * call.times
+            checksum += called.checksum * call.times
+        if total_bytes > MAX_BYTES or executions > MAX_EXECUTIONS:
+            raise BrokenProgram("its collectives have more than 2^53 bytes or executions per step")
+        return Traffic(total_bytes, executions, checksum % 2**64)
+
+    def count_executions(self, entry: str) -> dict[str, int]:
+        """Return the number of executions of each computation by name. Those that ``entry`` never calls are missing."""
+        executions = {entry: 1}
+        for name, computation in reversed(self.computations.items()):  # callers before the computations that they call
+            for call in computation.calls if name in executions else ():
+                total = executions.get(call.callee, 0) + executions[name] * call.times
                 # The cap keeps the numbers small. It is above the limit, so a collective with this count is refused.
                 executions[call.callee] = min(total, MAX_EXECUTIONS + 1)
-        return counts._replace(executions=executions)
-
-    def _list_loop_calls(self, computation: Computation, counts: "ExecutionCounts") -> Iterator[ComputationCall]:
-        """Yield the calls of the bodies and conditions of all loops. Add the names of loops whose trip count is unknown
-        or assumed to ``counts``. A loop with an unknown trip count makes one trip."""
-        for loop in computation.loops:
-            trips = loop.known_trips
-            if trips is None:
-                trips, is_assumed = self._evaluator.count_trips(loop.condition, loop.body, loop.starts)
-                if trips is None:
-                    counts.unknown_loops.append(loop.name)
-                    trips = 1
-                elif is_assumed:
-                    counts.assumed_loops.append(loop.name)
-            yield ComputationCall(loop.body, trips)
-            yield ComputationCall(loop.condition, trips + 1)
-
-
-class ExecutionCounts(NamedTuple):
-    """Number of executions of each computation, and the loops and conditionals for which it rests on assumptions."""
-
-    executions: Mapping[str, int]
-    """By the name of the computation. Computations that are never called are missing."""
-    unknown_loops: list[str]
-    assumed_loops: list[str]
-    unequal_conditionals: list[str]
-
-
-class _Traffic(NamedTuple):
-    """Total communication of one execution of a computation, with everything that it calls."""
-
-    bytes: int
-    executions: int
-    checksum: int
-    """Hash of the set of collectives. Two branches with equal checksums communicate alike."""
-
-
-def _sum_traffic(
-    communications: Iterable[HloCollective | UnknownInstruction],
-    calls: Iterable[ComputationCall],
-    traffic: Mapping[str, _Traffic],
-) -> _Traffic:
-    total_bytes = executions = checksum = 0
-    for communication in communications:
-        executions += 1
-        if isinstance(communication, HloCollective):
-            total_bytes += communication.bytes
-            checksum += hash((communication.kind, communication.bytes, communication.dtype, id(communication.group)))
-        else:
-            checksum += hash(communication.name)
-    for call in calls:
-        called = traffic[call.callee]
-        total_bytes += called.bytes * call.times
-        executions += called.executions * call.times
-        checksum += called.checksum * call.times
-    if total_bytes > MAX_BYTES or executions > MAX_EXECUTIONS:
-        raise BrokenProgram("its collectives have more than 2^53 bytes or executions per step")
-    return _Traffic(total_bytes, executions, checksum % 2**64)
-
-
-def _order_callees_first(computations: Mapping[str, Computation], entry: str) -> list[str]:
-    """Return ``entry`` and all computations that it calls, directly or indirectly, each after those that it calls.
-    Raises BrokenProgram if a called computation is missing or calls itself. The search keeps its own stack, because
-    calls can be nested deeper than Python's recursion limit."""
-    order: list[str] = []
-    is_finished: dict[str, bool] = {entry: False}  # False while the computation is on the stack
-    stack: list[tuple[str, Iterator[str]]] = [(entry, computations[entry].callees())]
-    while stack:
-        name, callees = stack[-1]
-        callee = next(callees, None)
-        if callee is None:
-            is_finished[name] = True
-            order.append(name)
-            stack.pop()
-        elif callee not in computations:
-            raise BrokenProgram(f"{clip(name, 80)} calls {clip(callee, 80)}, which is not in the file")
-        elif callee not in is_finished:
-            is_finished[callee] = False
-            stack.append((callee, computations[callee].callees()))
-        elif not is_finished[callee]:
-            raise BrokenProgram(f"{clip(callee, 80)} calls itself")
-    return order
+        return executions
 
 
 def _parse_lines(body: ComputationText, offsets: Iterable[int]) -> Iterator[Instruction]:

@@ -25,9 +25,9 @@ from regbot.ledgers.readers.kineto.record import KinetoKernel, TraceRecord, read
 from regbot.ledgers.readers.kineto.steps import (
     HostRows,
     HostTime,
-    KernelLaunches,
     Phases,
     choose_window,
+    find_launch_times,
     keep_outermost,
 )
 from regbot.ledgers.readers.source import Source
@@ -95,8 +95,7 @@ def read(source: Source, accepts_unlinked: bool = True) -> Ledger:
     groups = ProcessGroups(source, trace.envelope)
     log = _CallLog()
     _add_host_calls(trace, groups, log)
-    launches = KernelLaunches(trace, (kernel.correlation for kernel in trace.kernels))
-    _assign_kernels(trace, groups, launches, log, accepts_unlinked)
+    _assign_kernels(trace, groups, log, accepts_unlinked)
     _check_one_rank(source, trace, log)
     if not log.calls and not log.unclassified:
         raise source.error(
@@ -152,14 +151,12 @@ def _add_dispatcher_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallL
         log.origin = "dispatcher"
 
 
-def _assign_kernels(
-    trace: TraceRecord, groups: ProcessGroups, launches: KernelLaunches, log: _CallLog, accepts_unlinked: bool
-) -> None:
+def _assign_kernels(trace: TraceRecord, groups: ProcessGroups, log: _CallLog, accepts_unlinked: bool) -> None:
     """Assign each kernel to the host call that launched it. Each kernel of a dispatch library becomes a call of its
     own. The host call is found by the kernel's external id, or else by the time at which the host launched the kernel.
     An exchange of token counts is never assigned by time, because it is counted by itself. ``accepts_unlinked`` is as
     in ``read``."""
-    host_calls = list(log.calls)
+    host_calls, launch_times = list(log.calls), find_launch_times(trace)
     host_rows = HostRows(logged.call.row for logged in host_calls)
     by_external_id = {logged.call.row.external_id: logged for logged in host_calls}
     kernel_calls: dict[int | None, _LoggedCall] = {}  # calls counted from kernel metadata, by external id
@@ -171,7 +168,7 @@ def _assign_kernels(
         category = communication.category if communication is not None else None
         if category == "sync":  # a barrier inside a dispatch library is no collective
             continue
-        host_time = launches.find_host_time(kernel.correlation)
+        host_time = launch_times.get(kernel.correlation) if kernel.correlation is not None else None
         logged: _LoggedCall | None = None
         if kernel.has_metadata and external_id:  # 0 is no id
             logged = by_external_id.get(external_id)

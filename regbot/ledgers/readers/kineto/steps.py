@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from regbot.ledgers.overlap import Spans, union
+from regbot.ledgers.overlap import union
 from regbot.ledgers.readers.kineto.calls import CallRow
 from regbot.ledgers.readers.kineto.events import Thread
 from regbot.ledgers.readers.kineto.record import ProfilerStep, TraceRecord
@@ -23,51 +23,40 @@ class HostTime(NamedTuple):
     thread: Thread
 
 
-class KernelLaunches:
-    """Host times of kernel launches, for the kernels with the given correlation ids."""
-
-    def __init__(self, trace: TraceRecord, correlations: Iterable[int | None]) -> None:
-        wanted_ids = np.array(
-            sorted({correlation for correlation in correlations if correlation is not None}), dtype=np.int64
-        )
-        times = trace.times  # ``times.launches`` has the correlation ids of all kernel launches
-        launched_ids = np.frombuffer(times.launches, dtype=np.int64) if times.launches else np.empty(0, dtype=np.int64)
-        threads = list(times.threads)  # a thread's position is its number
-        self._host_times: dict[int, HostTime] = {}
-        for index in np.flatnonzero(np.isin(launched_ids, wanted_ids)).tolist():
-            thread = threads[times.launch_threads[index]]
-            self._host_times[int(launched_ids[index])] = HostTime(times.launched_us[index], thread)
-
-    def find_host_time(self, correlation: int | None) -> HostTime | None:
-        return None if correlation is None else self._host_times.get(correlation)
-
-
-class _RowSpan(NamedTuple):
-    start_us: float
-    end_us: float
-    row_index: int
+def find_launch_times(trace: TraceRecord) -> dict[int, HostTime]:
+    """Return when the host launched each communication kernel, by the kernel's correlation id."""
+    wanted_ids = {kernel.correlation for kernel in trace.kernels if kernel.correlation is not None}
+    times = trace.times  # ``times.launches`` has the correlation ids of all kernel launches
+    launched_ids = np.array(times.launches, dtype=np.int64)
+    threads = list(times.threads)  # a thread's position is its number
+    is_wanted = np.isin(launched_ids, np.array(sorted(wanted_ids), dtype=np.int64))
+    return {
+        times.launches[index]: HostTime(times.launched_us[index], threads[times.launch_threads[index]])
+        for index in np.flatnonzero(is_wanted).tolist()
+    }
 
 
 class HostRows:
     def __init__(self, rows: Iterable[CallRow]) -> None:
-        self._spans: dict[Thread, list[_RowSpan]] = {}
+        self._spans: dict[Thread, list[tuple[float, float, int]]] = {}
+        """Start, end and index of the rows of each thread."""
         for index, row in enumerate(rows):
-            self._spans.setdefault(row.thread, []).append(_RowSpan(row.start_us, row.end_us, index))
+            self._spans.setdefault(row.thread, []).append((row.start_us, row.end_us, index))
         for spans in self._spans.values():
             spans.sort()
 
     def find_row_at(self, host_time: HostTime) -> int | None:
         """Return the index of the row that was running at ``host_time``, or None if no row was running."""
         span = self._find_last_started(host_time)
-        return span.row_index if span is not None and host_time.time_us <= span.end_us else None
+        return span[2] if span is not None and host_time.time_us <= span[1] else None
 
     def has_row_inside(self, row: CallRow) -> bool:
         span = self._find_last_started(HostTime(row.end_us, row.thread))
-        return span is not None and span.start_us >= row.start_us
+        return span is not None and span[0] >= row.start_us
 
-    def _find_last_started(self, host_time: HostTime) -> _RowSpan | None:
+    def _find_last_started(self, host_time: HostTime) -> tuple[float, float, int] | None:
         spans = self._spans.get(host_time.thread, [])
-        started_count = bisect_right(spans, host_time.time_us, key=lambda span: span.start_us)
+        started_count = bisect_right(spans, host_time.time_us, key=lambda span: span[0])
         return spans[started_count - 1] if started_count else None
 
 
@@ -87,8 +76,8 @@ def keep_outermost(rows: Sequence[CallRow]) -> list[CallRow]:
 
 class Phases:
     def __init__(self, trace: TraceRecord) -> None:
-        self._optimizer = {thread: _SpanIndex(spans) for thread, spans in trace.optimizer.items()}
-        self._backward = {thread: _SpanIndex(spans) for thread, spans in trace.times.backward.items()}
+        self._optimizer = {thread: union(spans.starts, spans.ends) for thread, spans in trace.optimizer.items()}
+        self._backward = {thread: union(spans.starts, spans.ends) for thread, spans in trace.times.backward.items()}
         step_threads = {step.thread for step in trace.steps}
         # Without steps, the main thread cannot be told from the threads of the autograd engine.
         self._engine_threads = set(self._backward) - step_threads if step_threads else set()
@@ -104,16 +93,6 @@ class Phases:
         if thread in self._optimizer and self._optimizer[thread].contains(time_us):
             return "optimizer"
         return "unknown"
-
-
-class _SpanIndex:
-    def __init__(self, spans: Spans) -> None:
-        merged = union(spans.starts, spans.ends)
-        self._starts, self._ends = merged.starts.tolist(), merged.ends.tolist()
-
-    def contains(self, time_us: float) -> bool:
-        position = bisect_right(self._starts, time_us) - 1
-        return position >= 0 and time_us <= float(self._ends[position])
 
 
 class StepWindow(NamedTuple):
