@@ -178,7 +178,10 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
             task.at(arm.overrides)
     entries = [task.entry for task in planned]
     settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
-    evidence = list_evidence(config, planned, options.timing) if _may_skip(options, change, planned) else {}
+    # Unconcerned entries are measured all the same if the user asked for a measurement.
+    is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
+    may_skip = has_paths(planned) and not is_requested
+    evidence = list_evidence(config, planned, options.timing) if may_skip else {}
     needed = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
     needed += [(task.entry, task.variant.name) for task in (*tasks_to_trace, *tasks_to_time)]
     with store_at(change.readable, base.commit, config.baselines.folder, options.baselines, needed) as store:
@@ -221,12 +224,6 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         warnings=[*change.warnings, *([NO_SANDBOX_WARNING] if is_unconfined else []), *skipped.warnings, *warnings],
     )
     return CheckPlan(header, traced, timed)
-
-
-def _may_skip(options: CheckOptions, change: Change, tasks: Sequence[Task]) -> bool:
-    """Unconcerned entries are measured all the same if the user asked for a measurement."""
-    is_requested = options.workloads or options.even_if_identical or change.base.overrides or change.head.overrides
-    return not is_requested and has_paths(tasks)
 
 
 def _plan_timed_task(

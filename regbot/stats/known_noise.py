@@ -1,55 +1,12 @@
-"""Interval for unpaired runs whose noise is known, and two estimates that can contradict the known noise.
-
-The known noise is s, the standard deviation of a pair's log-ratio. If the two runs of a pair shared nothing, each run
-would have the standard deviation s / sqrt(2). This module assumes that value for each unpaired run. It is a lower
-bound: effects of node and day cancel in a pair but stay in a difference of single runs. Output that shows such an
-interval must say so.
-
-The known s may be wrong. Two estimates from the runs can contradict it: the scatter among the runs of one arm, and the
-standard error of a single run's mean, computed from the steps of that run.
-"""
+"""Standard error of a run, computed from its steps. It can contradict the noise of a pair that a user gives."""
 
 import math
 from collections.abc import Sequence
-
-from scipy.special import ndtri
-
-from regbot.stats.unpaired import Difference
 
 MAX_RHO = 0.9
 """Upper limit of the estimated autocorrelation of neighbouring steps, as in ``steady``. A higher value cannot be
 estimated from few steps.
 """
-
-
-def known_noise_difference(base: Sequence[float], head: Sequence[float], pair_sd: float, alpha: float) -> Difference:
-    """Return the normal interval of mean(head) - mean(base) on the log scale. Each run is assumed to have the sd
-    ``pair_sd`` / sqrt(2).
-
-    ``base`` and ``head`` have one value per run: the logarithm of its median or mean step time. Raises ValueError for
-    an arm without a run.
-    """
-    if not base or not head:
-        raise ValueError("each arm needs at least one run")
-    estimate = math.fsum(head) / len(head) - math.fsum(base) / len(base)
-    half_width = float(ndtri(1 - alpha / 2)) * pair_sd * math.sqrt((1 / len(base) + 1 / len(head)) / 2)
-    # Infinite degrees of freedom stand for a normal interval.
-    return Difference(estimate, estimate - half_width, estimate + half_width, pair_sd, df=math.inf, alpha=alpha)
-
-
-def observed_pair_sd(base: Sequence[float], head: Sequence[float]) -> float | None:
-    """Return the sd of a base run minus a head run, estimated from the scatter among the runs of each arm. None for one
-    run per arm."""
-    degrees_of_freedom = len(base) + len(head) - 2
-    if degrees_of_freedom < 1:
-        return None
-    squares = _sum_squared_deviations(base) + _sum_squared_deviations(head)
-    return math.sqrt(2 * squares / degrees_of_freedom)
-
-
-def _sum_squared_deviations(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values)
 
 
 def run_standard_error(step_s: Sequence[float]) -> float:
