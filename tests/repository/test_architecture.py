@@ -71,7 +71,7 @@ def test_the_step_that_launches_the_guest_starts_the_folder_whose_main_file_impo
 @pytest.mark.parametrize(
     ("path", "imported", "expected"),
     [
-        ("regbot/check/flow.py", "regbot/workloads/checkout/arms.py", True),  # a name that the package exports
+        ("regbot/check/plan.py", "regbot/workloads/checkout/arms.py", True),  # a name that the package exports
         ("regbot/check/flow.py", "regbot/workloads/checkout/git.py", False),  # in the same package, and not imported
         ("regbot/judge/judge.py", "regbot/judge/sharding.py", True),
         ("regbot/judge/judge.py", "regbot/ledgers/patterns.py", False),  # two imports away
