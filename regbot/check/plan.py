@@ -42,27 +42,21 @@ class CheckOptions:
     repo: Path
     """Work tree or git directory of the user's repository."""
     cache: Path
-    """Cache folder of this machine."""
     out: Path
     """Folder for the session file and the report."""
     base: str | None = None
     """Revision to compare with; None to guess the target branch."""
     head: str = "HEAD"
-    """Revision to judge."""
     base_overrides: dict[str, Scalar] = field(default_factory=dict)
-    """Configuration keys that are set for base only."""
     head_overrides: dict[str, Scalar] = field(default_factory=dict)
-    """Configuration keys that are set for head only."""
     workloads: Sequence[str] = ()
     """Names of the workloads to check; () for all."""
     expectations: Sequence[Expectation] = ()
-    """Changes that are declared as intended."""
     config: Path | LoadedConfig | None = None
     """Configuration that replaces the ``regbot.toml`` of the base commit; None to use that of the base commit."""
     node_config: Path | None = None
     """File with the machine tables ``[sandbox]``, ``[slurm]`` and ``[local]``; None to take them from ``config``."""
     engine: str = "local"
-    """Name of the engine that runs the workloads: local or slurm."""
     untrusted: bool = False
     """Whether the code must run in a sandbox. The check fails if this machine has none."""
     no_sandbox: bool = False
@@ -72,7 +66,6 @@ class CheckOptions:
     even_if_identical: bool = False
     """Whether to time a workload even if both arms are proven identical or no relevant file has changed."""
     budget_min: float | None = None
-    """Time budget of the timed runs in minutes; None for the configured budget."""
     resume: bool = False
     """Whether to continue the session in ``out``. It must belong to a check with the same options."""
     gate: Gate | None = None
@@ -174,7 +167,10 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
             task.at(arm.overrides)
     entries = [task.entry for task in planned]
     settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
-    evidence = list_evidence(config, planned, options.timing) if _may_skip(options, change, planned) else {}
+    # Unconcerned entries are measured all the same if the user asked for a measurement.
+    is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
+    may_skip = has_paths(planned) and not is_requested
+    evidence = list_evidence(config, planned, options.timing) if may_skip else {}
     needed = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
     needed += [(task.entry, task.variant.name) for task in (*tasks_to_trace, *tasks_to_time)]
     with store_at(change.readable, base.commit, config.baselines.folder, options.baselines, needed) as store:
@@ -217,12 +213,6 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         warnings=[*change.warnings, *([NO_SANDBOX_WARNING] if is_unconfined else []), *skipped.warnings, *warnings],
     )
     return CheckPlan(header, traced, timed)
-
-
-def _may_skip(options: CheckOptions, change: Change, tasks: Sequence[Task]) -> bool:
-    """Unconcerned entries are measured all the same if the user asked for a measurement."""
-    is_requested = options.workloads or options.even_if_identical or change.base.overrides or change.head.overrides
-    return not is_requested and has_paths(tasks)
 
 
 def _plan_timed_task(

@@ -80,10 +80,6 @@ def test_a_change_of_a_path_concerns_its_workload(scene: Scene) -> None:
     scene.store_trace(["train/moe.py"])
     assert scene.ask(scene.change(train__moe="x"), settings(["train/moe"])) == ([], [])
     assert scene.ask(scene.change(**{"train__moe.py": "x = 1\n"}), TRAIN) == ([], [])
-
-
-def test_a_workload_without_paths_is_always_concerned(scene: Scene) -> None:
-    scene.store_trace(["train/moe.py"])
     assert scene.ask(scene.change(**{"serving__api.py": "PORT = 81\n"}), settings([])) == ([], [])
 
 
@@ -105,14 +101,6 @@ def test_wrong_paths_are_named_and_the_workload_is_measured(scene: Scene) -> Non
     result = scene.ask(scene.change(**{"serving__api.py": "PORT = 81\n"}), TRAIN)
     assert result.unconcerned == []
     assert "loaded serving/api.py, which no pathspec matches" in result.warnings[0]
-
-
-def test_wrong_paths_are_found_by_the_trace_of_an_earlier_commit_too(scene: Scene) -> None:
-    earlier = scene.base
-    scene.base = scene.repository.commit("later", {"train/moe.py": GOOD_LAYER + "# more\n"})
-    scene.store_trace(["train/moe.py", "serving/api.py"], commit=earlier)
-    result = scene.ask(scene.change(**{"serving__limits.json": "[]\n"}), TRAIN)
-    assert (result.unconcerned, len(result.warnings)) == ([], 1)
 
 
 @pytest.mark.parametrize(

@@ -58,32 +58,26 @@ def preflight(verdict: Verdict) -> list[str]:
     return [warning.partition("preflight")[2] for warning in verdict.warnings if "preflight" in warning]
 
 
-def test_configurations_without_a_conflict_are_judged() -> None:
-    verdict = check(SOUND, SOUND)
-    assert verdict.verdict == "PASS"
-    assert preflight(verdict) == []
-
-
-@pytest.mark.parametrize("adapter", FRAMEWORKS)
-def test_a_conflict_of_head_is_invalid_in_the_words_of_the_rule(adapter: str) -> None:
-    verdict = check(SOUND, CONFLICT, adapter)
-    assert verdict.verdict == "INVALID"
-    assert reasons(verdict) == [f"preflight of head: {CONFLICT_TEXT}"]
-    assert preflight(verdict) == []
-
-
-def test_a_conflict_of_base_alone_is_a_warning_because_head_repairs_it() -> None:
-    verdict = check(CONFLICT, SOUND)
-    assert verdict.verdict != "INVALID"
-    assert verdict.workloads[0].validity.status == "PASS"
-    assert preflight(verdict) == [f" of base, repaired in head: {CONFLICT_TEXT}"]
-
-
-def test_a_conflict_of_both_arms_is_invalid_and_reported_once() -> None:
-    verdict = check(CONFLICT, CONFLICT)
-    assert verdict.verdict == "INVALID"
-    assert reasons(verdict) == [f"preflight: {CONFLICT_TEXT}"]
-    assert preflight(verdict) == []
+@pytest.mark.parametrize(
+    ("base", "head", "adapter", "invalid", "warning"),
+    [
+        (SOUND, SOUND, "megatron", "", ""),
+        *((SOUND, CONFLICT, adapter, f"preflight of head: {CONFLICT_TEXT}", "") for adapter in FRAMEWORKS),
+        *((SOUND, CONFLICT, adapter, "", "") for adapter in ("smoke", "module", "command")),
+        (CONFLICT, SOUND, "megatron", "", f" of base, repaired in head: {CONFLICT_TEXT}"),
+        (CONFLICT, CONFLICT, "megatron", f"preflight: {CONFLICT_TEXT}", ""),
+        (COSTLY, COSTLY, "megatron", "", f": {COST_TEXT}"),
+        (SOUND, COSTLY, "megatron", "", f" of head: {COST_TEXT}"),
+        (COSTLY, SOUND, "megatron", "", f" of base, repaired in head: {COST_TEXT}"),
+    ],
+)
+def test_a_conflict_of_head_is_invalid_and_every_other_hit_a_warning(
+    base: dict[str, Scalar], head: dict[str, Scalar], adapter: str, invalid: str, warning: str
+) -> None:
+    verdict = check(base, head, adapter)
+    assert verdict.workloads[0].validity.status == ("INVALID" if invalid else "PASS")
+    assert not invalid or reasons(verdict) == [invalid]
+    assert preflight(verdict) == ([warning] if warning else [])
 
 
 def test_a_dispatcher_that_head_alone_does_not_resolve_is_invalid() -> None:
@@ -92,21 +86,3 @@ def test_a_dispatcher_that_head_alone_does_not_resolve_is_invalid() -> None:
     texts = reasons(check(SOUND, SOUND, dispatchers=dispatchers))
     assert any("preflight of head: the workload requests one dispatcher" in reason for reason in texts)
     assert any("requested_dispatcher = hybridep, moe_token_dispatcher_type = alltoall" in reason for reason in texts)
-
-
-def test_a_warning_of_a_rule_is_a_warning_of_the_verdict_for_either_arm() -> None:
-    for base, head, owner in (
-        (COSTLY, COSTLY, ""),
-        (SOUND, COSTLY, " of head"),
-        (COSTLY, SOUND, " of base, repaired in head"),
-    ):
-        verdict = check(base, head)
-        assert verdict.workloads[0].validity.status == "PASS"
-        assert preflight(verdict) == [f"{owner}: {COST_TEXT}"]
-
-
-@pytest.mark.parametrize("adapter", ["smoke", "module", "command"])
-def test_other_adapters_are_not_examined(adapter: str) -> None:
-    verdict = check(SOUND, CONFLICT, adapter)
-    assert verdict.workloads[0].validity.status == "PASS"
-    assert preflight(verdict) == []

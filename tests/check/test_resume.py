@@ -234,22 +234,6 @@ def test_a_session_of_another_check_is_neither_resumed_nor_changed(replayed: Cas
 
 
 @pytest.mark.slow
-def test_two_checks_do_not_write_one_session(replayed: Case) -> None:
-    first = begin(replayed)
-    wait_for_runs(replayed, 1)
-    os.killpg(first.pid, signal.SIGSTOP)  # on a busy machine it could end before the other checks begin
-    for options in ((), ("--resume",)):
-        result = replayed.regbot("check", "--base", "main", "--out", str(replayed.home / "out"), *options)
-        assert result.returncode == 2, result.stdout
-        assert "another check is writing there; wait until it ends, or give another --out" in result.stderr
-    os.killpg(first.pid, signal.SIGCONT)
-    output, errors = first.communicate(timeout=120)
-    assert first.returncode == 0, errors
-    assert json.loads(output)["verdict"] == "PASS"
-    assert_legal(read_session(session_file(replayed)))
-
-
-@pytest.mark.slow
 def test_an_interrupted_check_says_how_to_resume_and_can_be_resumed(replayed: Case) -> None:
     process = begin(replayed)
     wait_for_runs(replayed, 5)

@@ -1,7 +1,7 @@
 """Whether Run records show that all runs of unpaired files are of one session. Logs and CSV files never show it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,20 +22,8 @@ class _Launch(NamedTuple):
     arm: str
 
 
-@dataclass(frozen=True)
-class CommonSession:
-    start_s: float
-    """Start of the first launch (Unix time)."""
-    end_s: float
-    """End of the last launch (Unix time)."""
-    hosts: tuple[str, ...]
-    """Hosts of each launch; all launches have the same hosts."""
-    turns: int
-    """Number of changes between base and head, in the order of the launches."""
-
-
-def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> CommonSession | None:
-    """Return the session in which all runs ran; None if the files do not prove such a session.
+def describe_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> str:
+    """Return the evidence that all runs are of one session; '' if the files do not prove it.
 
     The launches must have the same hosts, follow one another without a long pause, and change between base and head at
     least once for each run of the smaller arm, and at least twice. Else an effect of hours could stay in one arm.
@@ -43,15 +31,17 @@ def find_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) -> C
     found = [*(_read_launch(file, "base") for file in base), *(_read_launch(file, "head") for file in head)]
     launches = sorted(launch for launch in found if launch is not None)
     if len(launches) < len(found) or len({launch.hosts for launch in launches}) > 1:
-        return None
+        return ""
     # Simultaneous launches disturb each other, or ran on several machines with one host name.
     pauses = [later.start_s - earlier.end_s for earlier, later in pairwise(launches)]
-    if any(not 0 <= pause <= MAX_PAUSE_S for pause in pauses):
-        return None
     turns = sum(earlier.arm != later.arm for earlier, later in pairwise(launches))
-    if turns < max(2, min(len(base), len(head))):
-        return None
-    return CommonSession(launches[0].start_s, launches[-1].end_s, launches[0].hosts, turns)
+    if any(not 0 <= pause <= MAX_PAUSE_S for pause in pauses) or turns < max(2, min(len(base), len(head))):
+        return ""
+    start, end = (datetime.fromtimestamp(moment, UTC) for moment in (launches[0].start_s, launches[-1].end_s))
+    return (
+        f"the records show one session: all runs on {', '.join(launches[0].hosts)} from {start:%Y-%m-%d %H:%M} to "
+        f"{end:%Y-%m-%d %H:%M} UTC, and base and head alternated {turns} times"
+    )
 
 
 def _read_launch(file: StepFile, arm: str) -> _Launch | None:

@@ -6,12 +6,11 @@ they show that all runs are of one session: otherwise a difference between sessi
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from math import ceil
 from statistics import fmean, median
 from typing import Any
 
-from regbot.check.compare.launches import CommonSession, find_common_session
+from regbot.check.compare.launches import describe_common_session
 from regbot.check.compare.run_files import StepFile
 from regbot.check.compare.steady_cut import find_unsteady, median_warm_up
 from regbot.judge.estimates import LogEstimate, format_estimate, percent
@@ -179,11 +178,10 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
         warnings = [f"--noise {100 * given_sd:.2g}% is not used: it is the noise of pairs, so it needs --paired"]
     if unsteady_reasons := find_unsteady(base, head):
         return _unsteady_section(base, head, unsteady_reasons, estimates, by="runs"), warnings
-    session = find_common_session(base, head)
-    evidence = [_describe_session(session)] if session is not None else []
-    if session is None or min(len(base), len(head)) < MIN_RUNS:
+    evidence = describe_common_session(base, head)
+    if not evidence or min(len(base), len(head)) < MIN_RUNS:
         why = f"at least {MIN_RUNS} runs of each arm are needed"
-        if session is None:
+        if not evidence:
             why = (
                 "nothing in the files shows that base and head ran in turn in one session, so the difference may be "
                 "one of nodes or days"
@@ -191,14 +189,14 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
         reasons = [
             f"{count(len(base), 'base run')} and {count(len(head), 'head run')} decide nothing: {why}",
             *_estimate_sentences(estimates),
-            *evidence,
+            *filter(None, [evidence]),
             _pairs_advice(estimates, " and compare with --paired: it takes"),
         ]
         return _section("undecided", estimates["median"], reasons, base, head, by="runs"), warnings
     intervals = {name: welch(base_values, head_values, ALPHA) for name, (base_values, head_values) in values.items()}
     tests = {name: (decide(interval, THRESHOLDS), interval) for name, interval in intervals.items()}
     decision = combine(tests.values(), THRESHOLDS)
-    reasons = [*_decision_sentences(tests, decision), *evidence]
+    reasons = [*_decision_sentences(tests, decision), evidence]
     if decision == "undecided":
         needed = pairs_needed(max(interval.sd for interval in intervals.values()), ALPHA, THRESHOLDS)
         effort = f"about {needed} runs" if needed is not None else "more runs than is practical"
@@ -207,14 +205,6 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
             "(--paired) take fewer"
         )
     return _decided_section(decision, tests, ALPHA, reasons, base, head, ratios={}, by="runs"), warnings
-
-
-def _describe_session(session: CommonSession) -> str:
-    start, end = (datetime.fromtimestamp(moment, UTC) for moment in (session.start_s, session.end_s))
-    return (
-        f"the records show one session: all runs on {', '.join(session.hosts)} from {start:%Y-%m-%d %H:%M} to "
-        f"{end:%Y-%m-%d %H:%M} UTC, and base and head alternated {session.turns} times"
-    )
 
 
 def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:

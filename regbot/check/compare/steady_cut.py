@@ -31,14 +31,11 @@ def align_steps(base: Files, head: Files, paired: bool) -> tuple[list[StepFile],
         return base_files, head_files
     cut = max(file.cut for file in (*base, *head))
     user_gave_cuts = all(file.steady is None for file in (*base, *head))
-    if user_gave_cuts or any(_is_too_short_for(cut, file) for file in (*base, *head)):
+    # The common cut must not take counted steps from a file and leave it fewer than ``FEW_STEPS``.
+    is_too_long = any(file.cut < cut and len(file.step_s) - cut < FEW_STEPS for file in (*base, *head))
+    if user_gave_cuts or is_too_long:
         return [*base], [*head]
     return [replace(file, cut=cut) for file in base], [replace(file, cut=cut) for file in head]
-
-
-def _is_too_short_for(cut: int, file: StepFile) -> bool:
-    remaining = len(file.step_s) - cut
-    return remaining < len(file.kept_s) and remaining < FEW_STEPS
 
 
 def describe_left_out(files: Files) -> str:

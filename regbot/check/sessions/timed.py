@@ -18,7 +18,7 @@ from regbot.check.sessions.schedule import (
     progress_summary,
 )
 from regbot.check.sessions.worktrees import folder_name, with_build_changes
-from regbot.engines import Engine, Needs, NoSeatError, Seat, SeatLostError
+from regbot.engines import Engine, NoSeatError, Seat, SeatLostError
 from regbot.engines.node_check import HISTORY_FILE, NodeCheck, check_nodes
 from regbot.engines.removal import discard_folder
 from regbot.judge.identity import first_difference
@@ -130,7 +130,10 @@ class SessionRunner:
                 self._say(runs, plan, f"{plan.entry}: wait for {self._engine.name}")
                 try:
                     with self._engine.seat(needs) as seat:
-                        node_check = self._check_nodes(seat, needs, plan, task)
+                        node_check = NodeCheck()
+                        if self._node_history is not None:
+                            probes = self._scratch.child(f"{folder_name(plan.entry)}.probe").folder
+                            node_check = check_nodes(seat, needs, task.workload.python, probes, self._node_history)
                         needs = replace(needs, avoid=needs.avoid | node_check.refused_hosts)
                         problem = node_check.refusal
                         refused_probes += node_check.probes if problem else []
@@ -176,12 +179,6 @@ class SessionRunner:
             if run.outcome == "lost":
                 return False
         return True
-
-    def _check_nodes(self, seat: Seat, needs: Needs, plan: TimedPlan, task: Task) -> NodeCheck:
-        if self._node_history is None:
-            return NodeCheck()
-        scratch = self._scratch.child(f"{folder_name(plan.entry)}.probe").folder
-        return check_nodes(seat, needs, task.workload.python, scratch, self._node_history)
 
     def _record_end(self, task: Task, reason: str, refused_probes: list[NodeProbe], runs: list[Run]) -> None:
         """Add a run that says why the session ends, beside the last warm launches. The session can be resumed."""

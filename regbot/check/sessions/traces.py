@@ -60,7 +60,14 @@ class _TraceRunner:
         cpu_jobs = [(arm, task) for arm, task in jobs if task.workload_name in switched_workloads]
         self._hung.clear()  # every round tries all of its jobs
         self._trace_all(cpu_jobs, attempt=1, outcomes=outcomes)
-        repeats = [(arm, task) for arm, task in jobs if arm.name == "head" and _must_repeat_head(task, outcomes)]
+        repeats = [
+            (arm, task)
+            for arm, task in jobs
+            if arm.name == "head"
+            and outcomes["head", task.entry, 1] in REPEATED_OUTCOMES
+            and outcomes["base", task.entry, 1] == "ok"
+            and ("head", task.entry, 2) not in outcomes
+        ]
         self._total += len(repeats)
         self._hung.clear()  # every round tries all of its jobs
         self._trace_all(repeats, attempt=2, outcomes=outcomes)
@@ -167,8 +174,3 @@ def _pool(size: int) -> Iterator[ThreadPoolExecutor]:
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()
-
-
-def _must_repeat_head(task: Task, outcomes: Outcomes) -> bool:
-    head_failed = outcomes["head", task.entry, 1] in REPEATED_OUTCOMES
-    return head_failed and outcomes["base", task.entry, 1] == "ok" and ("head", task.entry, 2) not in outcomes

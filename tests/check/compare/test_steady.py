@@ -60,13 +60,6 @@ class TestSteadyState:
                 assert any("--skip N" in reason for reason in result.reasons)
                 assert says(verdict, head[0], "no steady state: the step time ")
 
-    def test_arms_that_differ_in_it_decide_nothing(self) -> None:
-        """9 of 20 head runs and no base run: less than half, and Fisher's test says that it is no chance."""
-        head = [*rising(9, "h", STEP_S * 1.1), *write_runs("k", 11, seconds=STEP_S * 1.1, step_sd=0.003)]
-        result = section(verdict_of(write_runs("b", 20, step_sd=0.003), head))
-        assert result.decision == "undecided"
-        assert any("the arms differ in how many" in reason for reason in result.reasons)
-
     def test_on_a_cpu_it_is_a_warning(self) -> None:
         """Other work on it makes steps wander, and says nothing of the code."""
         cpu = Node(name="n1", node_class="2 cores", cores=2)

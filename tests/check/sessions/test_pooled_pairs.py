@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from regbot.check.conclusion import judge_sessions
 from regbot.check.sessions.pooled_pairs import load_pooled_runs, pool_file, save_pool, session_digest
 from regbot.check.sessions.schedule import next_slot
 from regbot.judge import judge
 from regbot.records.config import Config
-from regbot.records.files import RecordError, append_line
 from regbot.records.run import Run
 from regbot.records.verdict import Throughput, Verdict
 from support.stored_cases import at, header, reference
@@ -126,27 +124,3 @@ def test_head_alone_is_saved_and_cannot_be_retried_until_it_passes(tmp_path: Pat
     )
     save_pool(file, session_header, first[:3])
     assert len(load_pooled_runs(file)) == 4, "runs that were not made to their end replace nothing"
-
-
-@pytest.mark.parametrize("outcome", ["crashed", "short"])
-def test_a_head_that_fails_alone_is_invalid_and_not_undecided(outcome: str) -> None:
-    session_header = header(reference(), gate="stored")
-    runs = play(lambda slot: timed_run(slot, 0.1, outcome), session_header)  # type: ignore[arg-type]
-    entry = judge(session_of(runs, session_header), Config()).workloads[0]
-    assert entry.validity.status == "INVALID"
-    assert entry.throughput is not None
-    assert entry.throughput.status == "INVALID"
-
-
-def test_two_passed_sessions_are_judged_and_a_repeated_one_is_refused(tmp_path: Path) -> None:
-    files = []
-    for number in (1, 2):
-        session_header = header(reference(), gate="stored", seed=number)
-        files.append(tmp_path / f"{number}.jsonl")
-        for line in (session_header, *statics(), *play(at(0.1 + number / 1e5), session_header)):
-            append_line(files[-1], line)
-    section = judge_sessions(files, None, [], None).verdict.workloads[0].throughput
-    assert section is not None
-    assert section.status == "PASS"
-    with pytest.raises(RecordError, match="give each session once"):
-        judge_sessions([files[0], files[0]], None, [], None)
