@@ -122,7 +122,6 @@ def post_run(
         annotations=verdict.annotations,
         url=run.url,
         bases=bases,
-        fault=verdict.fault,
     )
     publication = publish(forge, result, github, thread)
     if subject.number and publication.is_head:  # a result of an old head gets no label
@@ -134,7 +133,7 @@ def post_run(
         title=result.title,
         text=verdict.text,
         is_published=publication.text.stamp == stamp,
-        fault=result.fault,
+        fault=verdict.fault,
     )
 
 
