@@ -21,6 +21,8 @@ from promises import Promise, report_promises
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from regbot.github import checks
+from regbot.github.metadata import PostRequest
+from regbot.github.post import post
 from regbot.github.types import NewCheck
 from support.forge_cases import FALLBACK, Bench, build_text
 
@@ -57,10 +59,10 @@ def comment(bench: Bench, number: int, count: int) -> None:
         bench.repo.comment(number, author, text)
 
 
-def count_requests(bench: Bench, run: FakeRun) -> int:
-    """Post a run, and return the number of requests to the API."""
+def count_requests(bench: Bench, number: int, run: FakeRun) -> int:
+    """Post a run and what else the head lacks, and return the number of requests to the API."""
     bench.hub.requests.clear()
-    bench.post(run)
+    post(bench.forge, PostRequest(str(number), run.id), bench.checkout)
     return sum(path.startswith("/repos/") for _, path, _ in bench.hub.requests)
 
 
@@ -81,9 +83,10 @@ def measure(case: str, pulls: int = 1, artifacts: int = 0, comments: int = 0) ->
         for run in (static, measured):
             for index in range(artifacts):
                 run.artifact(f"log-{index}", b"")
-        counts = {"self-reported": count_requests(bench, static)}
+        counts = {"self-reported": count_requests(bench, number, static)}
         bench.approve(number)
-        counts |= {"measured": count_requests(bench, measured), "the same again": count_requests(bench, measured)}
+        for kind in ("measured", "the same again"):
+            counts[kind] = count_requests(bench, number, measured)
     print(f"{case:62}" + "".join(f"{count:>16,}" for count in counts.values()), flush=True)
     return [Promise(f"{case}, {kind}", f"{count:,}", count <= MAX_REQUESTS) for kind, count in counts.items()]
 

@@ -63,19 +63,22 @@ def post(forge: Forge, request: PostRequest, repo: Path) -> Sequence[PostedResul
     ``repo`` is a checkout of the default branch with its history. Raises ForgeError, ConfigError, CheckoutError.
     """
     bot = load_github_settings(repo).bot
-    results = [post_run(forge, request.run_id, repo)] if request.run_id is not None else []
+    is_pull = 0 < len(request.change) < 40
+    thread = CommentThread(forge, int(request.change)) if is_pull else None
+    results = [post_run(forge, request.run_id, repo, thread)] if request.run_id is not None else []
     if request.change:
         run_ids = dict.fromkeys(run.id for run in find_runs(forge, request.change, bot))
-        results += [post_run(forge, run_id, repo) for run_id in run_ids if run_id != request.run_id]
-        is_pull = len(request.change) < 40
-        if is_pull and not any(isinstance(result, PostedResult) for result in results):
-            pull = forge.pull(int(request.change))
-            mark_stale(CommentThread(forge, pull.number), bot, pull.head_sha)
+        results += [post_run(forge, run_id, repo, thread) for run_id in run_ids if run_id != request.run_id]
+        if thread is not None and not any(isinstance(result, PostedResult) for result in results):
+            mark_stale(thread, bot, forge.pull(thread.number).head_sha)
     return results
 
 
-def post_run(forge: Forge, run_id: int, repo: Path) -> PostedResult | BisectionReply | IgnoredRun:
-    """Judge and post the result of one run. Raises ForgeError, ConfigError, CheckoutError."""
+def post_run(
+    forge: Forge, run_id: int, repo: Path, thread: CommentThread | None = None
+) -> PostedResult | BisectionReply | IgnoredRun:
+    """Judge and post the result of one run. ``thread`` has comments that were read already. Raises ForgeError,
+    ConfigError, CheckoutError."""
     github = load_github_settings(repo)
     run = forge.run(run_id)
     # ``run.path`` is the workflow file: BISECT searches for a commit, and MEASURE measures one on a node.
@@ -94,7 +97,8 @@ def post_run(forge: Forge, run_id: int, repo: Path) -> PostedResult | BisectionR
         base = artifact.header.base.commit
     if isinstance(artifact, ExpiredArtifact) and _is_shown(forge, subject, bases, github):
         return IgnoredRun(f"the artifact of run {run.id} has expired; the earlier result is kept")
-    thread = CommentThread(forge, subject.comment_number)
+    if thread is None or thread.number != subject.comment_number:
+        thread = CommentThread(forge, subject.comment_number)
     if isinstance(artifact, UnusableArtifact):
         verdict = _write_invalid(artifact.reason, subject, github)
     else:
@@ -118,7 +122,6 @@ def post_run(forge: Forge, run_id: int, repo: Path) -> PostedResult | BisectionR
         annotations=verdict.annotations,
         url=run.url,
         bases=bases,
-        fault=verdict.fault,
     )
     publication = publish(forge, result, github, thread)
     if subject.number and publication.is_head:  # a result of an old head gets no label
@@ -130,7 +133,7 @@ def post_run(forge: Forge, run_id: int, repo: Path) -> PostedResult | BisectionR
         title=result.title,
         text=verdict.text,
         is_published=publication.text.stamp == stamp,
-        fault=result.fault,
+        fault=verdict.fault,
     )
 
 

@@ -30,8 +30,6 @@ class Result:
     url: str = ""
     bases: Sequence[str] | None = None
     """Allowed base commits of a verdict on the head; None allows all."""
-    fault: str = ""
-    """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
 
 
 @dataclass(frozen=True)

@@ -69,18 +69,6 @@ def posts(hub: FakeGitHub, end: str) -> int:
 # What it reads
 
 
-def test_the_tip_of_a_branch_is_not_that_of_a_tag_with_its_name(forge: Forge, repo: Repository) -> None:
-    tip = repo.commit({"moe.py": "x = 1\n"}, branch="rel/1")
-    repo.git.set_ref("refs/tags/rel/1", repo.commit({"moe.py": "x = 2\n"}, branch="evil"))
-    assert forge.tip("rel/1") == tip
-
-
-@pytest.mark.parametrize("role", ["read", "triage", "write", "maintain", "admin"])
-def test_a_role_is_read_by_its_own_name(forge: Forge, repo: Repository, role: str) -> None:
-    repo.member("ann", role)  # type: ignore[arg-type]
-    assert forge.role("ann") == role
-
-
 @pytest.mark.parametrize("login", ["nobody", "", "../issues", "a b", "ann?x=1"])
 def test_a_person_who_is_not_a_member_has_no_role(forge: Forge, login: str) -> None:
     assert forge.role(login) == "none"
@@ -102,18 +90,6 @@ def test_an_artifact_above_the_limit_is_not_read(forge: Forge, repo: Repository)
     (artifact,) = forge.artifacts(run.id)
     with pytest.raises(TooLargeError, match="4,000"):
         forge.download(artifact.id, 4000)
-
-
-def test_github_enterprise_has_another_base(tmp_path: object, naps: Naps) -> None:
-    with FakeGitHub(tmp_path, prefix="/api/v3") as other:  # type: ignore[arg-type]
-        repo = other.repository("acme/moe")
-        repo.commit({"a.py": "1"}, branch="topic")
-        number = repo.open_pull(head="topic")
-        token = other.token(BOT, checks="write", pull_requests="write", contents="read", actions="read")
-        forge = Forge(token, "acme/moe", other.url + "/", naps)
-        comment = forge.create_comment(number, "hello", lambda: None)
-        forge.edit_comment(comment.id, "again")
-        assert [comment.body for comment in repo.comments(number)] == ["again"]
 
 
 # A bad day

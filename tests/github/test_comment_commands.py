@@ -189,14 +189,3 @@ def test_no_text_after_a_command_ever_raises(verb: str, rest: str) -> None:
 WORDS = st.sampled_from(
     [A, B, A.upper(), "with-protected-files", "..", "...", "@", ":", " ", "12", "ep", "*", "why", "-"]
 )
-
-
-@given(st.sampled_from([*FORMS]), st.lists(WORDS).map("".join))
-def test_a_valid_command_contains_only_allowed_characters(verb: str, rest: str) -> None:
-    match parse_command(f"/regbot {verb} {rest}"):
-        case RunCommand(sha) | MoreCommand(sha) | AcceptCommand(sha):
-            assert sha in (A, B)
-        case BisectCommand(good, bad, workload):
-            assert {good, bad} == {A, B}
-            assert not workload.startswith("-")
-            assert " " not in workload

@@ -284,13 +284,6 @@ def test_an_event_that_differs_from_the_comment_is_not_obeyed(scene: Scene) -> N
     assert not scene.started
 
 
-def test_a_deleted_comment_is_not_obeyed(scene: Scene) -> None:
-    event = scene.commented(f"/regbot run {scene.sha}")
-    del scene.repo.all_comments[event["comment"]["id"]]
-    assert scene.replay(event).effect == "nothing"
-    assert not scene.started
-
-
 # Answers
 
 

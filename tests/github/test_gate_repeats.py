@@ -143,10 +143,3 @@ def test_a_workflow_that_cannot_start_is_reported_and_leaves_no_waiting_check_ru
     assert all("GitHub refused the request: " in reply for reply in scene.replies)
     scene.repo.commit({MEASURE: workflow("measure")})
     assert scene.replay(event).effect == "started"
-
-
-def test_a_command_costs_a_dozen_requests(scene: Scene) -> None:
-    event = scene.commented(f"/regbot run {scene.sha}")
-    scene.hub.requests.clear()
-    scene.replay(event)
-    assert len(scene.hub.requests) <= 13

@@ -1,17 +1,16 @@
 """The table [github] of regbot.toml, annotations and labels."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
-from regbot.github.annotations import MAX_ANNOTATIONS, collect_annotations
+from regbot.github.annotations import collect_annotations
 from regbot.github.base_branch import load_github_settings
 from regbot.github.labels import set_label
 from regbot.judge import judge
-from regbot.records.config import ConfigError, GitHub, parse_config
+from regbot.records.config import GitHub, parse_config
 from regbot.records.config.globs import matches_glob
 from regbot.records.hang import Frame, Hang, RankHang
 from regbot.records.run import Run
@@ -20,31 +19,6 @@ from support.forge_cases import Bench
 from support.timed_builder import session_of
 
 DOCS = Path(__file__).parents[1].parent / "docs" / "configuration.md"
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ('conclusions = {FAIL = "green"}', "github.conclusions.FAIL"),
-        ('conclusions = {BAD = "failure"}', "github.conclusions"),
-        ('labels = {FAIL = "a", PASS = "A"}', "two verdicts have the same label"),
-        ('labels = {FAIL = ""}', "github.labels.FAIL"),
-        ('bot = "me; rm -rf /"', "github.bot"),
-        ('shadow = "no"', "github.shadow"),
-        ('self_reported = "failure"', "github.self_reported"),
-        ("token = 1", "github.token"),
-    ],
-)
-def test_a_mistake_is_reported_with_its_key(text: str, reason: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(reason)):
-        parse_config(f"version = 1\n[github]\n{text}\n", "regbot.toml")
-
-
-@pytest.mark.parametrize("text", ["github = 3\n", "[github]\nshadow = 1\n", "[github\n"])
-def test_a_table_that_cannot_be_read_is_an_error(hub: FakeGitHub, tmp_path: Path, text: str) -> None:
-    bench = Bench.make(hub, tmp_path, text)
-    with pytest.raises(ConfigError, match="default branch"):
-        load_github_settings(bench.checkout)
 
 
 def test_one_verdict_label_is_set_and_the_others_are_removed(hub: FakeGitHub, tmp_path: Path) -> None:
@@ -90,10 +64,6 @@ def test_a_hung_head_is_annotated_where_its_ranks_stopped() -> None:
 )
 def test_a_path_outside_the_repository_is_not_annotated(path: str) -> None:
     assert noted(hung(session_of([]), (path, 3))) == []
-
-
-def test_annotations_stay_below_githubs_limit() -> None:
-    assert len(noted(hung(session_of([]), *((f"m{n}.py", n + 1) for n in range(200))))) == MAX_ANNOTATIONS
 
 
 @pytest.mark.slow

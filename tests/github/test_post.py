@@ -8,7 +8,6 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
-from regbot.github import checks
 from regbot.github.client import AwayError, Forge, RefusedError
 from regbot.github.metadata import MEASURE, IgnoredRun, PostRequest, read_request
 from regbot.github.post import post_run
@@ -24,7 +23,6 @@ from support.forge_cases import (
     Bench,
     headline,
     only,
-    zipped,
 )
 from support.forge_cases import bench as bench
 
@@ -180,20 +178,6 @@ def test_a_measurement_is_superseded_by_a_later_request(bench: Bench) -> None:
     assert bench.check(number).status == "in_progress"
 
 
-def test_an_approval_counts_for_one_commit_only(bench: Bench) -> None:
-    """A push between approval and measurement: the run names the old commit, and only its check run ends."""
-    number = bench.pull()
-    old = bench.head(number)
-    bench.approve(number)
-    new = bench.push(number, "import os\n")
-    only(bench.post(bench.measured(number, bench.session(old, timed=SAME), sha=old)))
-    assert bench.check(number, old).conclusion == "success"
-    assert bench.repo.check_runs(new) == []
-    assert "**Stale:**" in bench.comment(number)
-    run = bench.measured(number, bench.session(new, timed=SAME), sha=new)
-    assert isinstance(bench.post(run), IgnoredRun)
-
-
 def test_the_artifact_names_no_pull_request_and_no_commit(bench: Bench) -> None:
     """Mallory's job uploads a valid session of ann's commit: it is not posted there, and is INVALID where it ran."""
     ann, mallory = bench.pull(), bench.pull(fork="mallory", text="evil = 1\n")
@@ -345,40 +329,6 @@ def test_github_that_is_down_for_an_hour_leaves_nothing_half_done_and_a_rerun_co
     assert only(bench.post(run)).status == "FAIL"
     assert bench.check(number).conclusion == "failure"
     assert "slower" in bench.comment(number)
-
-
-@pytest.mark.long
-def test_random_faults_over_200_posts_lose_and_duplicate_nothing(hub: FakeGitHub, tmp_path: Path) -> None:
-    """30% of all requests: 5xx before and after they took effect, resets, 403 and 429 with Retry-After."""
-    bench = Bench.make(hub, tmp_path, TOML.replace('meshes = ["ep"]', 'meshes = ["ep"]\ntimed = []'))
-    numbers = [bench.pull(branch=f"topic-{n}", text=f"x = {n}\n") for n in range(40)]
-    last: dict[int, str] = {}
-    posts = []
-    for n, number in enumerate(numbers):
-        head = bench.head(number)
-        good, bad = zipped(bench.session(head)), zipped(bench.session(head, theirs=FALLBACK))
-        left = [good, bad, b"no zip", good, bad][n % 5 :] + [good, bad, b"no zip", good, bad][: n % 5]
-        posts += [bench.static(number, archive) for archive in left]
-        if n % 2:  # half of them are measured in the end; static results come late, and again
-            bench.approve(number)
-            posts[-2] = bench.measured(number, left[-2])
-        last[number] = {good: "PASS", bad: "FAIL", b"no zip": "INVALID"}[left[-2 if n % 2 else -1]]
-    assert len(posts) == 200
-    hub.faults.plan(0.3, seed=11)
-    before = len(hub.requests)
-    for run in posts:
-        bench.post(run)
-    hub.faults.stop()
-    hit = len(hub.faults.happened) / (len(hub.requests) - before)
-    assert 0.25 < hit < 0.35
-    for n, number in enumerate(numbers):
-        text = bench.comment(number)  # fails if there are two
-        (check,) = bench.repo.check_runs(bench.head(number))
-        assert (check.name, check.status) == (checks.NAME, "completed")
-        assert f'"tier":"{"measured" if n % 2 else "static"}"' in text, n
-        assert f'"status":"{last[number]}"' in text, n
-        passed = "success" if n % 2 else "neutral"
-        assert check.conclusion == (passed if last[number] == "PASS" else "failure"), n
 
 
 def test_posting_needs_only_the_permissions_of_its_workflow(bench: Bench) -> None:

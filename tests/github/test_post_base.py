@@ -370,9 +370,9 @@ def test_a_checkout_without_history_is_reported(bench: Bench) -> None:
 
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{bench.repo.git.path}", str(empty)], check=True)
     bench.repo.commit({"other.py": "1"})
-    (posted,) = post_run(bench.forge, run.id, empty)  # type: ignore[misc]
+    posted = only(post_run(bench.forge, run.id, empty))
     assert posted.status in ("PASS", "INVALID")
     subprocess.run(["rm", "-rf", str(empty)], check=True)
     subprocess.run(["git", "clone", "-q", "--depth=1", f"file://{bench.repo.git.path}", str(empty)], check=True)
-    (posted,) = post_run(bench.forge, run.id, empty)  # type: ignore[misc]
+    posted = only(post_run(bench.forge, run.id, empty))
     assert "fetch-depth: 0" in posted.text

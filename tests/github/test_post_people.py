@@ -62,14 +62,6 @@ def test_an_edited_or_deleted_declaration_does_not_count(bench: Bench) -> None:
     assert again().status == "FAIL"
 
 
-def test_a_declaration_does_not_count_after_its_author_lost_the_role(bench: Bench) -> None:
-    number, again = failing(bench)
-    expect(bench, number, "bob")
-    assert again().status == "PASS"
-    bench.repo.member("bob", "read")
-    assert again().status == "FAIL"
-
-
 def reviewed(bench: Bench) -> tuple[int, Callable[[], PostedResult]]:
     number = bench.pull()
     run = bench.static(number, bench.session(bench.head(number), theirs=MORE))

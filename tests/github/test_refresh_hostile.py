@@ -15,9 +15,8 @@ from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
 from regbot.github.client import ForgeError
 from regbot.github.git_remote import Remote
-from regbot.github.proposal import ARTIFACT, MEMBER, read_proposal
+from regbot.github.proposal import ARTIFACT, MEMBER
 from regbot.github.refresh import BRANCH, fetch_proposals
-from regbot.records.files import MAX_RECORD_BYTES
 from regbot.workloads.checkout import CheckoutError, export
 from support.forge_refresh_cases import CANARY, Proposal, Site, changing, texts, zipped
 from support.hostile import LINES, inert
@@ -252,44 +251,6 @@ def test_a_stored_session_with_other_content_is_not_changed(site: Site) -> None:
     with pytest.raises(UserError, match=r"would be invalid with this commit: .* has the same session"):
         site.post(changing(data, faster))
     assert site.state() == before
-
-
-BAD_BYTES = {
-    "nothing": (b"", "not valid JSON"),
-    "text": (b"hello", "not valid JSON"),
-    "NaN": (b'{"schema": NaN}', "NaN is not a number"),
-    "a key twice": (b'{"schema": "a", "schema": "b"}', "appears twice"),
-    "deep": (b"[" * 100_000, "nested too deeply|not valid JSON"),
-    "huge": (b" " * (MAX_RECORD_BYTES + 1), "more than the"),
-    "not text": (b"\xff\xfe", "is not UTF-8"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_BYTES)
-def test_bytes_that_are_no_proposal_are_refused(name: str) -> None:
-    data, why = BAD_BYTES[name]
-    with pytest.raises(UserError, match=f"it: .*({why})"):
-        read_proposal(data, "it")
-
-
-BAD_ARCHIVES = {
-    "no zip": (b"PK", "not a zip archive"),
-    "two members": (zipped((MEMBER, b"{}"), ("x", b"")), "but contains 2 files"),
-    "the same member twice": (zipped((MEMBER, b"{}"), (MEMBER, b"{}")), "but contains 2 files"),
-    "a path": (zipped((f"../{MEMBER}", b"{}")), "must contain only the file proposal.json"),
-    "an absolute path": (zipped((f"/{MEMBER}", b"{}")), "must contain only the file proposal.json"),
-    "a bomb": (zipped((MEMBER, b" " * (MAX_RECORD_BYTES + 1))), "unpacks to more"),
-    "nothing": (zipped(), "contains 0 files"),
-}
-
-
-@pytest.mark.parametrize("name", BAD_ARCHIVES)
-def test_an_archive_with_other_content_is_refused(site: Site, name: str) -> None:
-    archive, why = BAD_ARCHIVES[name]
-    run = _run(site)
-    run.artifact(ARTIFACT, archive)
-    with pytest.raises(UserError, match=why):
-        fetch_proposals(site.forge, run.id)
 
 
 def test_a_run_proposes_the_newest_artifact_of_every_name(site: Site) -> None:

@@ -86,14 +86,6 @@ def test_after_a_merge_the_branch_starts_anew(site: Site) -> None:
     assert site.series() == ["rolling", "anchor", "rolling"]
 
 
-def test_a_night_that_main_already_has_opens_nothing(site: Site) -> None:
-    _, data = site.night()
-    site.merge(site.post(data).number)
-    before = site.state()
-    assert "Main already has these baselines" in site.post(data).message
-    assert site.state() == before
-
-
 @pytest.mark.slow
 def test_an_anchor_that_main_moved_meanwhile_is_reported_as_a_conflict(site: Site) -> None:
     site.started()

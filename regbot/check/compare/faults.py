@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, islice, pairwise
-from statistics import median
 
 from regbot.check.compare import steady_cut
 from regbot.check.compare.run_files import StepFile
@@ -44,12 +43,17 @@ def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paire
                 f"{file.name}: its values are {_describe_values(file)}, but those of {files[0].name} are {expected}; "
                 "a mean hides single steps, so log all runs in the same way, best every step"
             )
-    step_times = [(median(file.kept_s), file.name) for file in files]
-    (shortest, name), (longest, longest_name) = min(step_times), max(step_times)
+    steps = [
+        (seconds, file.name, number)
+        for file in files
+        for seconds, number in zip(file.kept_s, file.numbers[file.cut :], strict=True)
+    ]
+    (shortest, name, number), (longest, longest_name, longest_number) = min(steps), max(steps)
     if longest >= UNIT_RATIO * shortest:
         yield (
-            f"{longest_name}: a step takes {longest:.4g} s, and one of {name} {shortest:.4g} s: are these "
-            "milliseconds? All times are in seconds"
+            f"{longest_name}: step {longest_number} takes {longest:.4g} s, and step {number} of {name} {shortest:.4g} "
+            "s: are these milliseconds? All times are in seconds. If the time is correct, the step hung: measure the "
+            "run again"
         )
     runs = [(file.name, file.run) for file in files if file.run is not None]
     for name, run in runs:
