@@ -36,13 +36,6 @@ def test_the_configuration_and_the_layer_belong_on_main_first(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_a_layer_that_mains_configuration_names_belongs_on_main_first(tmp_path: Path) -> None:
-    text = comment_of_check(tmp_path, {"regbot.toml": CONFIG}, LAYER, "--no-timing")
-    assert ADVICE in text
-    assert "there is no module 'userpkg' in the checkout" in text
-
-
-@pytest.mark.slow
 def test_a_timed_program_belongs_on_main_first(tmp_path: Path) -> None:
     text = comment_of_check(
         tmp_path, {}, {"regbot.toml": COMMAND, "train.py": train(0.01)}, "--engine", "local", "--budget", "1"

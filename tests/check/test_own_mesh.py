@@ -33,11 +33,3 @@ def test_a_fallback_that_only_one_mesh_shows_is_seen_on_the_mesh_of_the_workload
     assert found.pop("mixtral-8x7b@1/ep") == "PASS"
     assert found.keys() == {"mixtral-8x7b@1/world4-ep4"}
     assert found["mixtral-8x7b@1/world4-ep4"] in ("FAIL", "REVIEW")
-
-
-@pytest.mark.slow
-def test_an_unchanged_layer_passes_on_the_mesh_of_the_workload(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    case.pull_request("# why\n" + GOOD_LAYER, config=OWN_MESH)
-    code, verdict = case.check()
-    assert (code, statuses(verdict)) == (0, {"mixtral-8x7b@1/ep": "PASS", "mixtral-8x7b@1/world4-ep4": "PASS"})

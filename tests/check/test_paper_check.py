@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -11,13 +10,10 @@ from typing import Any
 
 import pytest
 
-from regbot.engines.availability import unavailable_reason
-from regbot.workloads.paper import library_for
 from regbot.workloads.paper.build import source_folder
 from support.check_cases import Case
 from support.git_repos import Repository
 from support.layers import CONFIG, GOOD_LAYER
-from support.required import needed
 
 REGBOT = str(Path(sys.executable).with_name("regbot"))
 BRANCHING_LAYER = GOOD_LAYER.replace(
@@ -25,13 +21,9 @@ BRANCHING_LAYER = GOOD_LAYER.replace(
     "    def forward(self, x):\n        if x.sum() > 0:\n            x = x + 1\n        return Exchange.apply(F",
 )
 """A layer that branches on a data-dependent value. A CPU trace without values guesses it; a paper GPU refuses it."""
-BREAKING_LAYER = GOOD_LAYER.replace(
-    "        self.group =", "        raise RuntimeError('no such kernel')\n        self.group ="
-)
 
 
 pytestmark = pytest.mark.usefixtures("paper_library")
-confining = needed("SANDBOX", unavailable_reason() if platform.system() == "Linux" else "needs Linux")
 
 
 def check(folder: Path, head: str, config: str = CONFIG, **environment: str) -> tuple[int, dict[str, Any], list[Any]]:
@@ -71,14 +63,6 @@ def test_an_arm_that_cannot_be_traced_on_paper_makes_both_cpu_programs(tmp_path:
     (warning,) = {warning for run in runs for warning in run["warnings"] if "CPU program" in warning}
     assert "at head: a condition that depends on real data was read" in warning
     assert "userpkg/moe.py:29 in forward" in warning
-
-
-@pytest.mark.slow
-def test_a_head_that_crashes_anywhere_is_the_heads_fault(tmp_path: Path) -> None:
-    code, verdict, runs = check(tmp_path, BREAKING_LAYER)
-    assert (code, verdict["verdict"]) == (1, "FAIL")
-    assert {run["ledger"]["device"] for run in runs if run["outcome"] == "ok"} <= {"cpu", "cuda"}
-    assert "no such kernel" in verdict["workloads"][0]["validity"]["reasons"][0]
 
 
 @pytest.mark.slow
@@ -142,23 +126,3 @@ def test_two_arms_cannot_have_two_devices(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert "both arms are traced for the same device" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_real_run_that_has_loaded_the_paper_gpu_is_refused(tmp_path: Path) -> None:
-    from support.guest_runs import GUEST, answer, ask
-
-    library = library_for(sys.executable, tmp_path, tmp_path).path
-    request = ask(tmp_path, "real", "mixtral-8x7b", mode="timed", world=1, ep=1, steps=2)
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from pathlib import Path; from regbot_guest.paper.loading import install\n"
-        "install(Path(sys.argv[2]))\n"
-        "from regbot_guest import process; sys.exit(process.main(sys.argv[3:]))"
-    )
-    command = [sys.executable, "-c", script, str(GUEST), str(library), str(request)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 10, done.stderr
-    refusal = answer(tmp_path, "real")["refusal"]
-    assert refusal["kind"] == "paper_gpu"
-    assert str(library) in refusal["message"]

@@ -250,20 +250,6 @@ def test_an_interrupted_check_says_how_to_resume_and_can_be_resumed(replayed: Ca
     assert_legal(read_session(session_file(replayed)))
 
 
-@pytest.mark.long
-def test_a_larger_budget_continues_where_the_smaller_one_ended(case: Case, genuine: Path) -> None:
-    tool = case.repository.path / "tools" / "python"
-    replay(tool, genuine, "[scale(each, 4) for each in records]; seconds = total()")
-    case.pull_request(GOOD_LAYER, config=REPLAYED)
-    case.commit(config=None, **{"kernels.cu": "// faster\n"})
-    code, verdict = case.check("--budget", "0.1")
-    assert (code, verdict["verdict"]) == (3, "INCONCLUSIVE")
-    assert len(case.runs()) == 2 + 2 + 4, "the second block would have gone beyond the budget"
-    code, verdict = case.check("--budget", "5", "--resume")
-    assert (code, verdict["verdict"]) == (0, "PASS")
-    assert len(case.runs()) == 2 + 2 + 8
-
-
 def assert_clean_cache(case: Case) -> None:
     """Assert that the cache has one worktree per arm, and no incomplete file or folder of a git process."""
     (clone,) = [path.parent for path in (case.home / "cache").rglob("HEAD") if (path.parent / "objects").is_dir()]

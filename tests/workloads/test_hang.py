@@ -10,7 +10,7 @@ import pytest
 
 from regbot.records.hang import Collective, Frame, Hang, RankHang
 from regbot.workloads.hang import describe_places, read_hang
-from regbot_guest import flight_recorder, hang_recorder
+from regbot_guest import flight_recorder
 from support.guest_runs import SCRIPTS, Shared, run_script
 
 FAULTS = ("sleep", "backward", "stop", "lock", "absent")
@@ -123,30 +123,3 @@ def test_files_that_no_rank_wrote_are_ignored(flight: bytes, tmp_path: Path) -> 
     found = read_hang(folder, 3, [], tmp_path)
     assert [(rank.frames, rank.last) for rank in found.ranks] == [([], None)] * 3
     assert [rank.answered for rank in found.ranks] == [False, False, True]
-
-
-def test_of_several_threads_the_main_one_and_the_one_it_waits_for_are_reported(tmp_path: Path) -> None:
-    (tmp_path / "stacks.0").write_text(
-        "main 0x00000002\nTimeout (0:00:05)!\n".replace("0x00000002", "0x0000000000000002")
-        + "Thread 0x0000000000000003 (most recent call first):\n"
-        + f'  File "{tmp_path}/moe.py", line 7 in back\x1b[31mward\n'
-        + "\nThread 0x0000000000000002 (most recent call first):\n"
-        + '  File "/x/site-packages/torch/autograd/graph.py", line 1 in _engine_run_backward\n'
-        + f'  File "{tmp_path}/train.py", line 3 in step\n'
-    )
-    found = read_hang(tmp_path, 1, [], tmp_path).ranks[0]
-    assert found.code_frame == Frame(file="moe.py", line=7, function="backward")
-
-
-def test_stacks_are_written_before_the_limit_however_short_it_is() -> None:
-    assert hang_recorder.margin_s(1) == 0.25
-    assert hang_recorder.margin_s(60) == 2.0
-    assert hang_recorder.margin_s(1200) == 24.0
-    assert hang_recorder.margin_s(10**5) == 30.0
-
-
-def test_the_time_that_starting_took_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    own = hang_recorder.seconds_since_launch()
-    monkeypatch.setenv("LOCAL_RANK", "0")
-    assert 0 < own <= hang_recorder.seconds_since_launch()

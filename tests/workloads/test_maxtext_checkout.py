@@ -125,21 +125,11 @@ def test_an_installed_maxtext_that_hides_the_checkouts_is_invalid(checkout: Path
     assert_invalid(found, f"Python imports maxtext from {tmp_path}/installed/maxtext, which is not the checkout's code")
 
 
-def test_a_checkout_without_maxtext_is_invalid_and_not_an_installed_one(tmp_path: Path) -> None:
-    write(tmp_path / "checkout" / "src" / "train.py")
-    found = run(tmp_path / "checkout", environment=install_maxtext(tmp_path))
-    assert_invalid(found, f"Python imports maxtext from {tmp_path}/installed/maxtext, which is not the checkout's code")
-
-
-@pytest.mark.parametrize(
-    "layout",
-    ["src/MaxText", "MaxText"],
-)
-@pytest.mark.parametrize("package", ["", "src/maxtext/configs/base.yml"], ids=["alone", "beside the new folder"])
-def test_a_revision_with_an_old_layout_is_invalid_by_its_name(layout: str, package: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("package", ["src/other.py", "src/maxtext/configs/base.yml"])
+def test_a_revision_with_an_old_layout_is_invalid_by_its_name(package: str, tmp_path: Path) -> None:
     root = tmp_path / "checkout"
-    write(root / layout / "train_compile.py")
-    write(root / (package or "src/other.py"))
+    write(root / "src/MaxText/train_compile.py")
+    write(root / package)
     found = run(root, environment=install_maxtext(tmp_path))
     assert_invalid(
         found, "regbot does not support this revision: it has no maxtext/trainers/pre_train/train_compile.py"
@@ -150,14 +140,10 @@ def test_a_revision_with_an_old_layout_is_invalid_by_its_name(layout: str, packa
     ("name", "old", "new", "moved"),
     [
         (ENTRY, "get_topology_mesh", "make_mesh", "no maxtext.trainers.pre_train.train_compile.get_topology_mesh"),
-        (ENTRY, "def main", "def compile_step", "no maxtext.trainers.pre_train.train_compile.main"),
         (ENTRY, "from maxtext.configs import pyconfig", "import maxtext", "train_compile.pyconfig"),
         (ENTRY, "get_topology_mesh(pyconfig.initialize(argv))", "pass", "main did not call pyconfig.initialize"),
-        (ENTRY, "get_topology_mesh(py", "(py", "main did not call get_topology_mesh"),
         ("configs/pyconfig.py", "def initialize", "def load", "train_compile.pyconfig.initialize"),
         ("utils/accelerator_to_spec_map.py", '"a3"', '"h100"', "has no target 'a3'"),
-        ("utils/accelerator_to_spec_map.py", "UserFacing", "Name", "accelerator_to_spec_map.UserFacing"),
-        ("utils/accelerator_to_spec_map.py", "devices_per_slice", "devices", "has no devices_per_slice"),
     ],
 )
 def test_a_moved_target_is_invalid_by_its_name(checkout: Path, name: str, old: str, new: str, moved: str) -> None:
@@ -172,11 +158,6 @@ def test_a_renamed_key_that_regbot_sets_is_invalid_by_its_name(checkout: Path) -
         "regbot does not support this revision: MaxText has no key 'jax_cache_dir', which regbot sets; the nearest "
         "keys are jax_cache_folder",
     )
-
-
-def test_a_key_of_the_user_that_maxtext_lacks_is_not_the_revisions_fault(checkout: Path) -> None:
-    found = run(checkout, config={"remat_polcy": "full"})
-    assert_invalid(found, "MaxText refuses the configuration: it has no key 'remat_polcy'")
 
 
 def test_a_workload_may_set_the_batch_of_a_shape(checkout: Path) -> None:

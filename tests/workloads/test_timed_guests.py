@@ -184,9 +184,6 @@ def test_tokens_that_are_not_balanced_as_asked_cannot_be_measured(tmp_path: Path
         assert "balanced routing was requested, but layers.0.moe sends" in run.reason
 
 
-# ---- what it leaves behind
-
-
 # ---- lies about time
 
 
@@ -201,17 +198,12 @@ def test_a_clock_that_was_replaced_is_noticed_by_the_systems_own(tmp_path: Path)
     assert run.timing is not None, "it is shown"
 
 
-# ---- little machines
-
-
 # ---- records that are forged
 
 FORGERIES = [
     ("records[0]['steps']['step_s'][2] = -1.0", "bad_record", "steps.step_s.2: Input should be greater than or equal"),
     ("records[1]['steps']['step_s'][2] = 0.0", "bad_record", "rank 1 claims a step that took no time"),
     ("records[0]['steps']['step_s'][2] = float('nan')", "bad_record", "NaN is not a number"),
-    ("records[0]['steps']['step_s'][2] = float('inf')", "bad_record", "Infinity is not a number"),
-    ("records[0]['loss'][2] = float('nan')", "bad_record", "NaN is not a number"),
     ("records[0]['loss'][2] = None", "diverged", "its loss is not finite in 1 of 6 steps, first in step 3"),
     ("records[0]['loss'].pop(); records[1]['loss'].pop()", "bad_record", "one loss for each of 6 steps"),
     (
@@ -219,31 +211,21 @@ FORGERIES = [
         "short",
         "without an error after 4 of 6 steps",
     ),
-    (
-        "[shorten(each, 0) for each in records]; seconds = 0.0",
-        "short",
-        "without an error after 0 of 6 steps",
-    ),
     ("shorten(records[0], 1); shorten(records[1], 1); seconds += 1.0", "bad_record", "by the system's clock they took"),
     ("shorten(records[1], 4)", "bad_record", "the ranks claim different numbers of steps"),
-    ("longer(records[0]); longer(records[1])", "bad_record", "rank 0 claims 7 steps, but 6 were requested"),
-    ("records[0]['steps']['wait_s'].pop()", "bad_record", "different numbers of steps in one record"),
     ("scale(records[0], 10); scale(records[1], 10)", "bad_record", "by the system's clock they took"),
     ("scale(records[1], 10)", "bad_record", "rank 1 claims"),
     ("del records[0]['steps'], records[1]['steps']", "bad_record", "rank 0 has no step times"),
     ("marks = []", "bad_record", "a mark of the first or the last step is missing"),
     ("records.pop(1)", "no_record", "ended rank 1 with exit code 0"),
-    ("records.clear()", "no_record", "ended ranks 0, 1 with exit code 0"),
     ("records[1]['rank'] = 0", "bad_record", "claims to be of rank 0"),
     ("records[0]['request'] = 'old'", "bad_record", "answers another request"),
     ("records[0]['skipped_steps'] = 2", "diverged", "the optimizer skipped 2 of 6 steps"),
-    ("records[0]['skipped_steps'] = -2", "bad_record", "skipped_steps: Input should be greater than or equal to 0"),
     (
         "refuse(records[0], 'Connection closed by peer'); refuse(records[1], 'no such kernel')",
         "crashed",
         "no such kernel",
     ),
-    ("records[0]['steps']['step_s'][2] = '0.1'", "bad_record", "should be a valid number"),
 ]
 
 

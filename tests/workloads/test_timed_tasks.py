@@ -41,14 +41,6 @@ def test_a_framework_and_a_mesh_with_data_groups_need_all_gpus_of_their_mesh() -
     assert timed(4, adapter="torchtitan", shapes=["qwen3-30b-a3b"]) == [], "torchtitan has no program for processors"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "ranks", "variant"), [(0, 2, "cpu"), (1, 1, "smoke"), (2, 2, "smoke"), (4, 4, "smoke"), (8, 8, "smoke")]
-)
-def test_a_single_run_takes_the_same_mesh_as_a_check(tmp_path: Path, gpus: int, ranks: int, variant: str) -> None:
-    task = timed_task(SingleRunOptions("mixtral-8x7b"), tmp_path, gpus)
-    assert (task.variant.name, task.parallelism.world_size) == (variant, ranks)
-
-
 def test_a_single_run_takes_the_number_of_ranks_of_the_user(tmp_path: Path) -> None:
     task = timed_task(SingleRunOptions("mixtral-8x7b", world=2), tmp_path, 8)
     assert (task.variant.name, task.parallelism.world_size, task.parallelism.ep) == ("smoke", 2, 2)
@@ -80,11 +72,6 @@ def test_a_run_that_is_timed_on_processors_sees_no_gpu(
     position = Position(block=1, slot=0, order="BAAB")
     time_run(task, RunSpec(position, 1, 6, 1), Checkout(ARM, tmp_path), seat, Scratch(tmp_path / "scratch", LIMITS))
     assert tuple(seat.launch.env.get(name) for name in names) == visible
-
-
-def test_the_configuration_names_what_is_timed() -> None:
-    assert timed(timed=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep", "cpu", 2)]
-    assert timed(timed=[]) == []
 
 
 def test_a_shape_without_a_size_for_it_is_traced_only_unless_it_is_named() -> None:

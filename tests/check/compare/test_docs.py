@@ -53,13 +53,10 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("original", "options"),
     [
-        ("golden/moe_memory_speed_h100.json", []),
-        ("golden/moe_tp4ep2pp2_h100_before_26.04.json", []),
         ("golden/bridge_golden_deepseek_fsdp_gb200.json", []),
         ("logs/maxtext_mixtral_docs.log", []),
         ("logs/megatron_756_mixtral_16xh100.log", []),
         ("logs/torchtitan_2475.log", ["--tokens-per-step", "16384"]),
-        ("logs/torchtitan_1373.log", ["--tokens-per-step", "16384"]),
     ],
 )
 def test_logs_of_real_jobs_grown_into_sets_give_the_verdicts_of_the_page(

@@ -5,10 +5,8 @@ what they show is shown by values made here too.
 """
 
 import json
-import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,9 +26,6 @@ from support.step_files import (
     write_records,
     write_runs,
 )
-
-MAXTEXT = [44.923, 0.319, 5.658, 5.402, 5.669, 5.668, 5.668, 5.669, 5.668, 5.667]
-"""Ten steps of Mixtral in MaxText's documentation (Apache-2.0); the second is how long it took to enqueue."""
 
 
 @pytest.fixture(autouse=True)
@@ -86,20 +81,6 @@ class TestSteadyState:
         base, head = align_steps(files[:4], files[4:], paired=True)
         assert [file.cut for file in base] == [file.cut for file in head]
         assert (head[0].cut, head[3].cut) == (max(files[0].cut, files[4].cut), 30)
-
-
-class TestMaxText:
-    def test_dispatches_in_a_csv_file_are_no_steps_either(self) -> None:
-        for arm in "bh":
-            for number in range(4):
-                chance = random.Random(f"{arm}{number}")
-                times = [5.668 * (1 + chance.gauss(0, 0.001)) for _ in range(60)]
-                if arm == "h":
-                    times[12::3] = [0.319] * len(times[12::3])
-                Path(f"{arm}{number}.csv").write_text(csv(times))
-        verdict = verdict_of([f"b{i}.csv" for i in range(4)], [f"h{i}.csv" for i in range(4)])
-        assert verdict.verdict == "INCONCLUSIVE"
-        assert says(verdict, "the clock measured the dispatch, not the device")
 
 
 class TestUnits:
@@ -205,10 +186,3 @@ class TestRealFiles:
         invalid = verdict_of([docs], [started])
         assert invalid.verdict == "INVALID"
         assert "step 2 (0.002 s) was not waited for" in invalid.workloads[0].validity.reasons[0]
-
-    def test_logs_of_the_other_frameworks(self) -> None:
-        titan: tuple[Any, ...] = (["--tokens-per-step", "16384"], "torchtitan_2475.log", "torchtitan_1373.log")
-        for options, base, head in (([], "megatron_756_mixtral_16xh100.log", "maxtext_mixtral_docs.log"), titan):
-            verdict = verdict_of([real(f"logs/{base}")], [real(f"logs/{head}")], *options)
-            assert (verdict.verdict, section(verdict).decision) == ("INCONCLUSIVE", "undecided")
-            assert says(verdict, base, "no steady state", "too few")

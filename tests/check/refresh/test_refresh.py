@@ -15,7 +15,6 @@ from regbot.records.config import ConfigError
 from regbot.records.session import Session
 from support.baseline_cases import NOW
 from support.refresh_cases import night_session, nights, refreshed
-from support.store_cases import holds, script
 
 LATER = NOW + timedelta(days=365)
 
@@ -178,48 +177,4 @@ def test_a_branch_is_proposed_and_the_checkout_is_as_it_was(repo: Path, root: Pa
     assert (tmp_path / "out-ada-0" / "pull-request.md").read_text() == proposal_text(result)
 
 
-def test_two_refreshes_at_once_merge_and_two_anchors_conflict(repo: Path, root: Path, tmp_path: Path) -> None:
-    git(repo, "checkout", "-q", "-f", "main")
-    ones = [refreshed(root, tmp_path, number, who, repo=repo) for number, who in enumerate(("ada", "bob"))]
-    git(repo, "merge", "-q", str(ones[0].branch))
-    who = ("-c", "user.name=ada", "-c", "user.email=ada@example.org")  # a machine may have no identity of its own
-    merged = subprocess.run(
-        ["git", *who, "merge", str(ones[1].branch)], cwd=repo, capture_output=True, text=True, check=False
-    )
-    assert "anchor.json" in merged.stdout, "both propose a first anchor, by different people"
-    git(repo, "merge", "--abort")
-    (repo / "train.py").write_text("two\n")
-    git(repo, "commit", "-q", "-a", "-m", "two")
-    more = [refreshed(root, tmp_path, number, repo=repo) for number in (2, 3)]
-    for each in more:
-        git(repo, "merge", "-q", "-m", "merge", str(each.branch))
-    assert verify(Store(repo / "baselines"), LATER).problems == []
-    assert [each.series for each in stored(repo / "baselines")].count("rolling") == 3
-
-
 # ---- ended in the middle
-
-
-@pytest.mark.long
-def test_two_refreshes_killed_at_any_moment_leave_a_sound_store_that_holds_what_they_said(root: Path) -> None:
-    said = script("killed", root, "refresh")
-    assert [each["problems"] for each in said] == [[]] * len(said)
-    assert holds(Store(root), _sessions(said)) > 8
-
-
-@pytest.mark.long
-def test_a_refresh_whose_files_may_not_grow_leaves_nothing_behind(root: Path) -> None:
-    said = script("limited", root, "refresh")
-    assert any(each["code"] for each in said)
-    assert any(not each["code"] for each in said)
-    assert all(each["problems"] == [] for each in said)
-    holds(Store(root), _sessions(said))
-
-
-def _sessions(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the files, the sessions."""
-    skipped = ("anchor.json", ".gitattributes")
-    return [
-        {**each, "files": [f for f in each["files"] if not f.endswith(skipped) and not f.startswith("ledgers/")]}
-        for each in said
-    ]

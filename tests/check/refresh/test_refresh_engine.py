@@ -18,7 +18,7 @@ from regbot.engines import Engine, LocalEngine, Needs, Seat
 from regbot.engines.availability import unavailable_reason
 from regbot.records.config import Config
 from support.git_repos import Repository
-from support.refresh_cases import CONFIG, measuring, night_session, refreshed
+from support.refresh_cases import CONFIG, refreshed
 from support.required import needed
 from support.timed_builder import NODE
 
@@ -48,23 +48,6 @@ def opening(engine: Engine, named: list[str]) -> Callable[..., Any]:
         yield engine
 
     return opened
-
-
-def test_the_engine_that_is_named_is_opened_once_and_measures(tmp_path: Path) -> None:
-    engine, named, given = Nodes(), list[str](), list[object]()
-    stand_in = measuring(lambda check: night_session(0, str(check.base), check.head, 0.0))
-
-    def check(options: Any, watch: Any, where: object) -> Any:
-        given.append(where)
-        return stand_in(options)
-
-    with (
-        patch.object(site, "open_engine", opening(engine, named)),
-        patch("support.refresh_cases.measuring", lambda _: check),
-    ):
-        result = refreshed(tmp_path / "baselines", tmp_path, engine="slurm")
-    assert (named, result.status) == (["slurm"], "PASS")
-    assert given == [engine]
 
 
 def test_the_class_of_the_nodes_is_asked_of_a_seat_where_nothing_else_tells_it(tmp_path: Path) -> None:

@@ -1,12 +1,8 @@
 """Blocks of runs: one order, one rule for attempts, used by sessions and by confirmations of a bisection."""
 
-from pathlib import Path
-
 import pytest
 
 from regbot.check.sessions.blocks import Order, draw_order, pair_slots
-
-SOURCES = Path(__file__).resolve().parents[3] / "regbot"
 
 
 def test_a_resumed_session_draws_the_same_orders() -> None:

@@ -15,8 +15,6 @@ from support.ledger_builder import WORKLOAD, backend, smoke_ledger
 from support.stored_cases import ENVIRONMENT, LOSS, at, header, reference, run_at
 from support.timed_builder import BASE, HEADER, NODE, play, session_of
 
-THEN = "2026-01-01T00:00:00Z"
-
 
 def verdict_of(runs: Sequence[Run], session_header: SessionHeader) -> Verdict:
     return judge(session_of(runs, session_header), Config())

@@ -33,24 +33,11 @@ sys.path[:0] = [folder, "src"]
 import train
 """,
     ),
-    "an entry point": (
-        {"pyproject.toml": "[project.entry-points.moe]\nlayer = 'tests.fast:SPEED'\n"},
-        """
-import tomllib
-from importlib.metadata import EntryPoint
-points = tomllib.load(open("pyproject.toml", "rb"))["project"]["entry-points"]["moe"]
-EntryPoint("layer", points["layer"], "moe").load()
-""",
-    ),
     "a folder that begins with a dot": (
         {".tools/loader.py": "import tests.fast\n"},
         "import runpy\nrunpy.run_path('.tools/loader.py')\n",
     ),
     "a full-width import": ({"train.py": "import \uff54\uff45\uff53\uff54\uff53.fast\n"}, "import train\n"),
-    "an escape in a string": (
-        {"train.py": "import importlib\nimportlib.import_module('\\x74ests.fast')\n"},
-        "import train\n",
-    ),
     "a submodule": ({}, "sys.path.insert(0, 'third_party/lib')\nimport train\n"),
 }
 
