@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -25,7 +24,6 @@ from regbot.records.baseline import Acceptance, Baseline, MoveEvidence, format_t
 from regbot.records.run import Node, Run
 from regbot.records.session import Session
 from regbot.records.settings import ThroughputThresholds
-from regbot.workloads.shapes.model_code import model_hash
 from support.baseline_builder import (
     BASELINE,
     CPU,
@@ -303,7 +301,6 @@ def lost_anchor(root: Path, path: Path) -> None:
 
 CONFLICT = b'<<<<<<< HEAD\n "steps": 8,\n=======\n "steps": 9,\n>>>>>>> other\n'
 FOUND: dict[str, tuple[Callable[[Path, Path], None], str, str]] = {
-    "truncated": (rewrite(lambda data: data[: len(data) // 2]), "is truncated after", "restore it"),
     "edited": (rewrite(lambda data: data.replace(b'"steps": 8', b'"steps": 9')), "was edited", "restore it"),
     "conflict": (rewrite(lambda data: data.replace(b' "steps": 8,\n', CONFLICT)), "has conflict markers", "restore"),
     "of the future": (
@@ -311,8 +308,6 @@ FOUND: dict[str, tuple[Callable[[Path, Path], None], str, str]] = {
         "was written at 2031-01-01T00:00:00Z, and it is",
         "restore it",
     ),
-    "another schema": (replaced(schema_id="regbot/baseline@2"), "is of schema 'regbot/baseline@2'", "store it again"),
-    "not of the model": (replaced(steps="8"), "steps: Input should be a valid integer", "store it again"),
     "version and entry differ": (replaced(shape_version=2), "is not of shape version 2", "store it again"),
     "another shape version": (next_version, "is of shape version 2 in the folder of version 1", "move it to"),
     "another class": (replaced(node_class="8 x B200"), "is in the folder of another node class", "move it to"),
@@ -373,14 +368,6 @@ def verified_files(root: Path) -> list[Path]:
     return sorted(file for file in files if not any(part.startswith(".") for part in file.parts))
 
 
-def test_a_session_that_is_broken_is_never_used(store: Store, tmp_path: Path) -> None:
-    store_one(store.root, tmp_path, 0)
-    (path,) = put(store, timed_baseline(1))
-    (store.root / path).write_text((store.root / path).read_text().replace('"log_median": -', '"log_median": -1'))
-    with pytest.raises(BaselineError, match="was edited"):
-        load_rolling_reference(store, make_query(), NOW)
-
-
 # ---- comparable sessions
 
 
@@ -396,6 +383,7 @@ def test_the_last_forty_sessions_are_the_rolling_reference(store: Store) -> None
 
 
 OTHER = BASELINE.environment.model_copy(update={"framework": "torch 2.14.0", "python": None})
+MODEL = BASELINE.environment.model_copy(update={"model": "0" * 64})
 REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "another class": (
         {"node_class": "8 x H100"},
@@ -407,6 +395,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
         ("framework", "python"),
         "framework is 'torch 2.13.0' in store, 'torch 2.14.0' here; python is '3.11.1' in store, unknown here",
     ),
+    "another smoke model": ({"environment": MODEL}, ("model",), "model is"),
     "another dispatcher": ({"dispatcher": "deepep"}, ("dispatcher",), "dispatcher is '' in store, 'deepep' here"),
     "another variant": ({"variant": "smoke"}, (), "no session of qwen3-30b-a3b@1/ep (smoke) is stored"),
 }
@@ -422,34 +411,12 @@ def test_an_incomparable_session_is_refused_with_the_differing_field(store: Stor
     assert text in result.text
 
 
-def with_model(number: int, model: str | None) -> Baseline:
-    """Return a stored session of a version of the smoke model."""
-    environment = BASELINE.environment.model_copy(update={"model": model})
-    return timed_baseline(number, environment=environment)
-
-
-def test_times_of_another_smoke_model_are_not_compared(store: Store) -> None:
-    put(store, with_model(0, None), with_model(1, "0" * 64))
-    current = with_model(2, model_hash("smoke"))
-    result = load_rolling_reference(store, make_query(environment=current.environment), NOW)
-    assert isinstance(result, ReferenceRefusal)
-    assert [item.field for item in result.differences] == ["model"]
-    put(store, current)
-    result = load_rolling_reference(store, make_query(environment=current.environment), NOW)
-    assert isinstance(result, RollingReference)
-    assert [session.session for session in result.sessions] == [current.session]
-
-
-def test_two_classes_in_one_folder_are_not_compared_and_have_no_common_anchor(store: Store) -> None:
+def test_two_classes_in_one_folder_are_not_compared(store: Store) -> None:
     put(store, timed_baseline(0, node_class="8 x H100"), timed_baseline(1, node_class="8-x-H100"))
     for number, node_class in enumerate(("8 x H100", "8-x-H100")):
         result = load_rolling_reference(store, make_query(node_class=node_class), NOW)
         assert isinstance(result, RollingReference)
         assert [session.measured for session in result.sessions] == [timed_baseline(number).measured]
-    move = commands.AnchorMove(WORKLOAD, BASE.commit, "ada", "release", node_class="8 x H100")
-    commands.move_anchor(store, move, NOW)
-    with pytest.raises(BaselineError, match="is the anchor of '8 x H100', whose folder has the name of that of"):
-        commands.move_anchor(store, replace(move, node_class="8-x-H100"), NOW)
 
 
 def test_the_stored_ledger_is_found_across_environments_and_by_commit_first(store: Store, tmp_path: Path) -> None:
@@ -474,7 +441,7 @@ def test_what_the_commands_print(store: Store, tmp_path: Path) -> None:
     assert "no session is stored" in commands.list_page(commands.list_groups(store))
     with pytest.raises(BaselineError, match="is not a folder: give the folder"):
         commands.verify_store(store, NOW)
-    files = store_one(store.root, tmp_path, 0)
+    store_one(store.root, tmp_path, 0)
     move = commands.AnchorMove(
         WORKLOAD,
         BASE.commit[:8],
@@ -488,10 +455,6 @@ def test_what_the_commands_print(store: Store, tmp_path: Path) -> None:
     assert "qwen3-30b-a3b@1/ep  cpu  timed\n  class        a processor, 2 cores\n" in page
     assert "  sessions     1, 2026-01-01T00:00:00Z to 2026-01-01T00:00:00Z\n  anchor       111111111111\n" in page
     assert "unknown: container, variables" in page
-    page = commands.show_page(*commands.find_session(store, PurePosixPath(files[1]).name[:10]))
-    assert "  stored by    ada: nightly\n" in page
-    assert "  timed        8 steps, 2 of them warm-up, on 2 ranks\n" in page
-    assert "    block 1 slot 0 " in page
     page = commands.anchor_page(commands.find_anchors(store, WORKLOAD))
     assert "  absorbed   +1.2% [+0.4, +2.0] in 6 pairs\n  accepted   +1.2% by bob: dropless routing" in page
     page = commands.verify_page(commands.verify_store(store, NOW))

@@ -1,7 +1,6 @@
 """``paths`` of a workload: what concerns no workload is not measured, and passes only with a proof."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -137,13 +136,6 @@ def test_a_workload_that_a_node_would_time_needs_a_timed_session_too(scene: Scen
     only_reason(scene.ask(head, TRAIN, timing=True), proven=True)
 
 
-def test_a_timed_session_shows_wrong_paths_that_a_trace_does_not(scene: Scene) -> None:
-    scene.store_trace(["train/moe.py"])
-    scene.store_trace(["train/moe.py", "serving/api.py"], tier="timed", variant="smoke")
-    head = scene.change(**{"serving__api.py": "PORT = 81\n"})
-    assert len(scene.ask(head, TRAIN, timing=True).warnings) == 1
-
-
 def test_paths_without_a_file_are_named_and_the_workload_is_measured(scene: Scene) -> None:
     scene.store_trace(["train/moe.py"])
     result = scene.ask(scene.change(**{"serving__api.py": "PORT = 81\n"}), settings(["trian/"]))
@@ -173,21 +165,6 @@ meshes = ["ep"]
 timeout_min = 1
 paths = ["train/"]
 """
-
-
-def test_a_change_beside_all_paths_starts_no_run(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    case.repository.commit("base", {**FILES, "regbot.toml": MONOREPO})
-    case.repository.git("checkout", "-q", "-b", "pr")
-    case.repository.commit("change", {"serving/api.py": "PORT = 81\n"})
-    begin = time.monotonic()
-    code, verdict = case.check("--no-timing")
-    seconds = time.monotonic() - begin
-    assert (code, verdict["verdict"], case.runs()) == (3, "INCONCLUSIVE", [])
-    assert verdict["workloads"][0]["unconcerned"] is True
-    comment = (case.home / "out" / "comment.md").read_text()
-    assert "no changed file matches the paths of a workload, so nothing was measured" in comment
-    assert seconds < 120, "a trace alone may take longer"
 
 
 @pytest.mark.slow

@@ -66,15 +66,6 @@ def test_an_arm_that_cannot_be_traced_on_paper_makes_both_cpu_programs(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_workload_can_choose_the_cpu_program(tmp_path: Path) -> None:
-    config = CONFIG.replace('variant = "cpu"\n', 'variant = "cpu"\ndevice = "cpu"\n')
-    assert config != CONFIG
-    _, _, runs = check(tmp_path, GOOD_LAYER + "\n# a comment\n", config)
-    assert [run["ledger"]["device"] for run in runs] == ["cpu", "cpu"]
-    assert not any("paper" in warning for run in runs for warning in run["warnings"])
-
-
-@pytest.mark.slow
 def test_without_a_compiler_both_arms_are_cpu_programs_with_a_warning(tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
@@ -111,18 +102,3 @@ def test_nothing_that_a_compiler_prints_about_a_checkout_is_published(tmp_path: 
     quoting = {path for path in files if b"a line of the node" in path.read_bytes()}
     assert quoting == set(tmp_path.glob("out/runs/paper/compiler-*.log"))
     assert quoting
-
-
-def test_two_arms_cannot_have_two_devices(tmp_path: Path) -> None:
-    repository = Repository.create(tmp_path / "repository")
-    files = {"userpkg/__init__.py": "", "userpkg/moe.py": GOOD_LAYER, "regbot.toml": CONFIG}
-    repository.commit("change", files)
-    done = subprocess.run(
-        [REGBOT, "check", "--base", "HEAD", "--head-set", "device=cpu", "--out", str(tmp_path / "out")],
-        cwd=repository.path,
-        env={**os.environ, "REGBOT_CACHE": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert "both arms are traced for the same device" in done.stderr

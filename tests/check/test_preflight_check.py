@@ -67,8 +67,6 @@ def preflight(verdict: Verdict) -> list[str]:
         (CONFLICT, SOUND, "megatron", "", f" of base, repaired in head: {CONFLICT_TEXT}"),
         (CONFLICT, CONFLICT, "megatron", f"preflight: {CONFLICT_TEXT}", ""),
         (COSTLY, COSTLY, "megatron", "", f": {COST_TEXT}"),
-        (SOUND, COSTLY, "megatron", "", f" of head: {COST_TEXT}"),
-        (COSTLY, SOUND, "megatron", "", f" of base, repaired in head: {COST_TEXT}"),
     ],
 )
 def test_a_conflict_of_head_is_invalid_and_every_other_hit_a_warning(

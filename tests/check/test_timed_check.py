@@ -14,7 +14,7 @@ from regbot.records.files import read_record
 from regbot.records.run import Run
 from support.check_cases import Case, guests_of, only
 from support.guest_runs import Shared
-from support.layers import GOOD_LAYER, TIMED_CONFIG, genuine_runs, replay
+from support.layers import TIMED_CONFIG, genuine_runs, replay
 
 REPLAYED = TIMED_CONFIG.replace("[session]", 'python = "tools/python"\n[session]')
 ENTRY = "mixtral-8x7b@1/ep"
@@ -79,19 +79,6 @@ def test_a_changed_file_that_no_trace_loads_is_timed_except_with_no_timing(case:
     assert (throughput["decision"], throughput["by"], throughput["pairs"]) == ("no_change", "pairs", 4)
 
 
-@pytest.mark.long
-def test_a_change_of_comments_and_documents_is_not_timed(case: Case) -> None:
-    case.commit(config=TIMED_CONFIG, **{"README.md": "old"})
-    case.repository.git("checkout", "-q", "-b", "pr")
-    layer = GOOD_LAYER.replace('"""Top-1 of balanced routing', '"""It is told anew: top-1 of balanced routing')
-    case.commit("# why\n" + layer, None, **{"README.md": "new", "docs/moe.rst": "new"})
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (0, "PASS")
-    throughput = only(verdict)["throughput"]
-    assert (throughput["decision"], throughput["by"], throughput["pairs"]) == ("no_change", "identity", 0)
-    assert timed(case) == []
-
-
 # ---- faults
 
 
@@ -130,54 +117,6 @@ def test_a_repeated_fault_of_the_head_alone_is_fail_or_invalid(case: Case, genui
     first_attempts, second_attempts = [(0, 0, 1, "ok"), (0, 1, 1, outcome)], [(0, 0, 2, "ok"), (0, 1, 2, outcome)]
     assert places(case) == (first_attempts if outcome == "refused" else first_attempts + second_attempts)
     assert guests_of(case.home) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["crash", "a wrong clock"])
-def test_a_fault_of_both_arms_is_invalid(case: Case, genuine: Path, fault: str) -> None:
-    fault_code, outcome, _ = FAULTS[fault]
-    replayed(case, genuine, base=fault_code, head=fault_code)
-    code, verdict = case.check()
-    assert (code, verdict["verdict"], only(verdict)["validity"]["status"]) == (4, "INVALID", "INVALID")
-    assert {run["outcome"] for run in timed(case)} == {outcome}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("good_launches", [0, 1], ids=["at once", "once it has run"])
-def test_a_fault_of_the_base_alone_is_invalid(case: Case, genuine: Path, good_launches: int) -> None:
-    replayed(case, genuine, base=f"{launches(case)}if number > {good_launches}: sys.exit('no such kernel')\n")
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (4, "INVALID")
-    assert "base crashed" in only(verdict)["validity"]["reasons"][0]
-    assert [run["outcome"] for run in timed(case)].count("crashed") == 2
-
-
-def launches(case: Case) -> str:
-    """Return code that counts its launches and sets ``number`` to the count, from 1."""
-    counter = case.home / "launches"
-    return (
-        f"counter = pathlib.Path({str(counter)!r})\n"
-        "number = int(counter.read_text()) + 1 if counter.exists() else 1\n"
-        "counter.write_text(str(number))\n"
-    )
-
-
-@pytest.mark.slow
-def test_a_head_that_fails_once_costs_its_block_and_not_the_verdict(case: Case, genuine: Path) -> None:
-    """Only the third launch of the head, the second one in a block, is killed."""
-    once = f"{launches(case)}if number == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
-    replayed(case, genuine, head=once)
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (0, "PASS")
-    throughput = only(verdict)["throughput"]
-    assert throughput["decision"] == "no_change"
-    assert (throughput["void_pairs"], throughput["pairs"]) == (2, 4)
-    failed = [place for place in places(case) if place[3] != "ok"]
-    assert [(block, attempt, outcome) for block, _, attempt, outcome in failed] == [(1, 1, "crashed")]
-    assert [place[:3] for place in places(case) if place[0] == 1 and place[2] == 2] == [(1, n, 2) for n in range(4)]
-    (warning,) = [warning for warning in verdict["warnings"] if "does not count, because a run failed" in warning]
-    assert "an attempt at block 1 does not count, because a run failed: head crashed" in warning
-    assert "killed by signal 9" in warning
 
 
 # ---- regbot run

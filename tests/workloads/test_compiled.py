@@ -164,6 +164,8 @@ def test_a_reader_that_miscounts_what_was_planted_proves_nothing(tmp_path: Path,
         ('claim["planted"] = "/etc/passwd"', "compiled.planted: String should"),
         ('file.unlink(); file.symlink_to("/etc/passwd")', "program.hlo.txt: is a link"),
         ('file.write_text(program + "\\n" * 300_000)', "bytes, more than the 262,144 of local.max_record_mb"),
+        ('file.write_bytes(gzip.compress((program + "\\n" * 300_000).encode()))', "contains more than 262,144 bytes"),
+        ("file.unlink(); os.link(sys.argv[-1], file)", "program.hlo.txt: is a link"),
         ("file.write_text(program[:-30])", "program.hlo.txt: ends in the middle of the computation main"),
         ("file.write_text(program + program)", "program.hlo.txt: contains more than one HloModule"),
         (

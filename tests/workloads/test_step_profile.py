@@ -1,6 +1,5 @@
 """Traces of profiled steps, as a guest may leave them: which of them become a ledger, and what each fault is called."""
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -157,7 +156,6 @@ def test_a_trace_without_collectives_is_no_ledger_of_zero(read: Callable[..., Le
     ("claims", "message"),
     [
         ({"problem": "the profiled steps failed: OutOfMemoryError: no memory"}, "failed: OutOfMemoryError"),
-        ({"trace": None}, "the record names no trace"),
         ({"trace": "other.json"}, "other.json: named in the record, but it cannot be read"),
     ],
 )
@@ -166,48 +164,6 @@ def test_a_profile_that_is_missing_says_why(
 ) -> None:
     with pytest.raises(GuestFileError, match=message):
         read(**claims)
-
-
-def _link(path: Path, folder: Path) -> None:
-    path.rename(folder / "elsewhere")
-    path.symlink_to(folder / "elsewhere")
-
-
-def _hard_link(path: Path, folder: Path) -> None:
-    os.link(path, folder / "elsewhere")
-
-
-def _enlarge(path: Path, _: Path) -> None:
-    path.write_bytes(bytes(MAX_BYTES + 1))
-
-
-def _fill(path: Path, _: Path) -> None:
-    write(path, text(steps(GOOD_STEP)) + " " * (6 * MAX_BYTES))
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (_link, "is a link or no regular file"),
-        (_hard_link, "is a link or no regular file"),
-        (_enlarge, "more than the 262,144 of local.max_record_mb"),
-        (_fill, "contains more than 1,310,720 bytes"),
-        (lambda path, _: path.write_bytes(b"\x1f\x8bnothing at all"), "is broken gzip"),
-        (lambda path, _: path.write_text("[1, 2"), "profile.json.gz: "),
-    ],
-    ids=["link", "hard link", "large", "bomb", "broken", "no trace"],
-)
-@pytest.mark.parametrize("name", ["profile.json.gz", "profile.planted.json.gz"])
-def test_a_file_of_a_guest_is_read_only_within_its_limits(
-    tmp_path: Path, name: str, spoil: Callable[[Path, Path], object], message: str
-) -> None:
-    write(tmp_path / "profile.json.gz", text(steps(GOOD_STEP, GOOD_STEP, GOOD_STEP), INFO))
-    write(tmp_path / "profile.planted.json.gz", text(planted(), INFO))
-    spoil(tmp_path / name, tmp_path)
-    with pytest.raises(GuestFileError) as error:
-        ledger_of_profile(CLAIM, layer_task(), tmp_path, MAX_BYTES)
-    assert message.replace("profile.json.gz", name) in str(error.value)
-    assert str(tmp_path) not in str(error.value)
 
 
 def requesting(dispatcher: str) -> Task:

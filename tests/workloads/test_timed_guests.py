@@ -5,7 +5,6 @@ guest that leaves the records of a real run once more, spoilt: that costs a seco
 """
 
 import contextlib
-import time
 from pathlib import Path
 
 import pytest
@@ -121,23 +120,6 @@ def test_a_real_run_whose_layer_loads_a_paper_gpu_cannot_be_measured(tmp_path: P
     run = run_of(tmp_path, f"import ctypes\nctypes.CDLL({str(paper_library)!r})\n{GOOD_LAYER}")
     assert run.outcome == "refused", run
     assert f"its process has loaded a paper GPU ({paper_library})" in run.reason
-
-
-@pytest.mark.slow
-def test_a_rank_that_hangs_ends_the_run_at_its_limit(tmp_path: Path) -> None:
-    begun = time.monotonic()
-    run = run_of(tmp_path, spoilt("time.sleep(3600)", rank=1), timeout_min=0.2)
-    assert run.outcome == "hung"
-    assert "0.2 minutes" in run.reason
-    assert "workloads.moe.timeout_min" in run.reason
-    assert time.monotonic() - begun < 60
-
-
-@pytest.mark.slow
-def test_a_rank_that_exits_with_0_alone_is_named(tmp_path: Path) -> None:
-    run = run_of(tmp_path, spoilt("os._exit(0)", rank=1))
-    assert run.outcome == "crashed"
-    assert run.reason.startswith("rank 1 ended without a record"), run.reason
 
 
 # ---- steps that are none

@@ -55,13 +55,6 @@ def test_a_reverted_gain_fails_although_head_is_like_the_stored_sessions() -> No
     assert throughput(runs, session_header).decision == "regressed"
 
 
-def test_a_session_noisier_than_its_class_goes_on() -> None:
-    session_header = header(KNOWN)
-    runs = play(at(0.1, noise=0.02), session_header)
-    assert len(runs) > 6
-    assert throughput(runs, session_header).by == "pairs"
-
-
 OTHER_ENVIRONMENT = ENVIRONMENT.model_copy(update={"torch": "2.14.0"})
 CONTRADICTED = CalibrationSummary(
     measured="2026-01-01T00:00:00Z", pairs=80, sd_pct=0.3, sd_low_pct=0.2, sd_high_pct=0.4,

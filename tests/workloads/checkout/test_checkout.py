@@ -83,12 +83,6 @@ def test_an_unknown_revision_is_reported_with_its_option(repo: Repository, revis
         arms(repo, "main", revision)
 
 
-def test_a_shallow_clone_without_the_merge_base_says_how_to_deepen_it(repo: Repository, tmp_path: Path) -> None:
-    clone = repo.clone_to(tmp_path / "shallow", "--depth=1", "--no-single-branch")
-    with pytest.raises(CheckoutError, match=r"repository is shallow; .*git fetch --unshallow, or fetch-depth: 0"):
-        arms(clone, "origin/main", "origin/pr")
-
-
 def test_a_subject_is_one_printable_line_of_bounded_length(repo: Repository) -> None:
     repo.commit("red \x1b[31malert\x1b[0m \u202eevil\x07 \x1b]0;title\x07" + "x" * 300)
     _, head, _ = resolve_arms(repo.path, "main", "HEAD", {}, {})
@@ -191,14 +185,6 @@ def content(folder: Path) -> dict[str, tuple[int, str]]:
     }
 
 
-def test_another_hard_link_to_a_file_does_not_invalidate_the_worktree(repo: Repository, tmp_path: Path) -> None:
-    (tmp_path / "package").write_text("from a cache\n")
-    build = f"ln {tmp_path}/package package"
-    make(repo, tmp_path / "cache", "pr", build)
-    make(repo, tmp_path / "cache", "main", build)
-    assert not make(repo, tmp_path / "cache", "pr", build).built
-
-
 def test_an_edit_hidden_from_git_status_is_detected(repo: Repository, tmp_path: Path) -> None:
     first = make(repo, tmp_path / "cache")
     Repository(first.path).git("update-index", "--assume-unchanged", "model.py")
@@ -240,19 +226,6 @@ def test_build_commands_run_in_the_worktree_with_private_caches_and_no_secrets(
     assert {name: environment[name] for name in tree.environment} == tree.environment
     for name in ("TRITON_CACHE_DIR", "EP_JIT_CACHE_DIR", "HYBRID_EP_CACHE_DIR"):
         assert environment[name].startswith(f"{tmp_path}/cache/private/{tree.key}/")
-
-
-def test_a_failing_build_names_command_exit_code_and_last_lines_and_leaves_nothing(
-    repo: Repository, tmp_path: Path
-) -> None:
-    with pytest.raises(BuildError) as caught:
-        make(
-            repo, tmp_path / "cache", "HEAD", "true", "echo compiling; echo no nvcc >&2; false | cat; echo not reached"
-        )
-    text = str(caught.value)
-    assert "failed with exit code 1: echo compiling;" in text
-    assert text.endswith("\n  compiling\n  no nvcc")
-    assert list((tmp_path / "cache" / "worktrees").glob("*/")) == []
 
 
 def test_a_hanging_build_is_killed_with_its_children(repo: Repository, tmp_path: Path) -> None:

@@ -45,13 +45,6 @@ def nest(folder: Path, length: int = 1, depth: int = DEPTH) -> None:
     subprocess.run([sys.executable, "-c", NEST, str(folder), "x" * length, str(depth)], check=True)
 
 
-@pytest.mark.parametrize(("length", "depth"), [(255, DEPTH), pytest.param(1, 5000, marks=pytest.mark.slow)])
-def test_a_folder_of_any_depth_is_removed(home: Path, length: int, depth: int) -> None:
-    nest(home / "deep", length, depth)
-    removal.remove_folder(home / "deep")
-    assert list(home.iterdir()) == []
-
-
 def test_a_link_is_removed_and_not_followed(home: Path) -> None:
     (home / "kept").mkdir()
     (home / "kept" / "file").write_text("")

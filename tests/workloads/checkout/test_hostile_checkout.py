@@ -246,16 +246,6 @@ def test_a_cached_submodule_is_not_given_to_a_url_that_may_not_be_fetched(
         victim.check_out(victim.with_submodule("https://other.example/x", more="\tshallow = true\n"))
 
 
-@pytest.mark.parametrize("url", ["../x", "https://ci:{token}@git.example/acme/x"], ids=["origin", "url"])
-def test_credentials_in_urls_are_not_part_of_the_key_of_a_cached_clone(victim: Victim, url: str) -> None:
-    """Each job of a CI service has its own token in the URL of origin."""
-    victim.secret.clone_to(victim.repo.path / ".git" / "modules" / "x", "--bare")
-    for token in ("one", "two"):
-        victim.repo.git("remote", "set-url", "origin", f"https://ci:{token}@git.example/acme/moe.git")
-        victim.check_out(victim.with_submodule(url.format(token=token), more=f"\tbranch = {token}\n"))
-    assert len(list((victim.folder / "cache" / "repos").glob("*.git"))) == 2, "the repository and its submodule"
-
-
 @pytest.mark.parametrize(
     ("origin", "hosts"),
     [(ORIGIN, None), ("https://other.example/acme/moe.git", ())],

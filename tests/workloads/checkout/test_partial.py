@@ -63,18 +63,6 @@ def test_missing_files_are_fetched_and_the_users_clone_is_only_read(scene: Scene
     assert scene.count_missing(scene.clone.path, scene.old) == 3
 
 
-def test_a_remote_that_is_gone_is_named_with_what_to_do(scene: Scene) -> None:
-    scene.origin.path.rename(scene.home / "gone")
-    before = scene.clone.fingerprint()
-    with pytest.raises(CheckoutError) as refused:
-        scene.check_out(scene.old)
-    assert f"lacks files of these commits (3 files), and they cannot be fetched from file://{scene.origin.path}" in str(
-        refused.value
-    )
-    assert "git fetch --refetch --no-filter" in str(refused.value)
-    assert scene.clone.fingerprint() == before
-
-
 def test_a_clone_without_trees_is_refused_by_name(scene: Scene) -> None:
     scene.clone = scene.origin.clone_to(scene.home / "treeless", "--filter=tree:0", "--no-checkout")
     scene.clone.git("config", "protocol.file.allow", "always")  # so that git could fetch the trees by itself

@@ -63,12 +63,6 @@ def test_a_variant_name_selects_a_size_and_a_control() -> None:
     assert shape.sizes["full"].dense_width == 28672
 
 
-@pytest.mark.parametrize("name", ["fat", "cpu-fat", "full-skewed-dense", ""])
-def test_an_unknown_variant_is_refused_with_the_list_of_variants(name: str) -> None:
-    with pytest.raises(ShapeError, match="its variants are full, full-skewed"):
-        load_shape("mixtral-8x7b").variant(name)
-
-
 @pytest.mark.parametrize("name", ["qwen4", "qwen3-30b-a3b@2", "../etc/passwd", ""])
 def test_an_unknown_shape_is_refused_with_the_list_of_shapes(name: str) -> None:
     with pytest.raises(ShapeError, match=r"the shapes are qwen3-30b-a3b|is at version 1"):
