@@ -1,9 +1,7 @@
 """A check on a paper GPU: both arms use it, or both are CPU programs if one arm cannot be traced on it."""
 
-import json
-import os
 import re
-import subprocess
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,8 @@ import pytest
 
 from regbot.workloads.paper.build import source_folder
 from support.check_cases import Case
-from support.git_repos import Repository
 from support.layers import CONFIG, GOOD_LAYER
 
-REGBOT = str(Path(sys.executable).with_name("regbot"))
 BRANCHING_LAYER = GOOD_LAYER.replace(
     "    def forward(self, x):\n        return Exchange.apply(F",
     "    def forward(self, x):\n        if x.sum() > 0:\n            x = x + 1\n        return Exchange.apply(F",
@@ -26,25 +22,12 @@ BRANCHING_LAYER = GOOD_LAYER.replace(
 pytestmark = pytest.mark.usefixtures("paper_library")
 
 
-def check(folder: Path, head: str, config: str = CONFIG, **environment: str) -> tuple[int, dict[str, Any], list[Any]]:
+def check(folder: Path, head: str) -> tuple[int, dict[str, Any], list[Any]]:
     """Check a pull request whose layer is ``head``; return exit code, verdict and static runs."""
-    repository = Repository.create(folder / "repository")
-    for branch, layer in (("main", GOOD_LAYER), ("pr", head)):
-        if branch == "pr":
-            repository.git("checkout", "-q", "-b", "pr")
-        files = {"userpkg/__init__.py": "", "userpkg/moe.py": layer, "regbot.toml": config}
-        repository.commit("change", files)
-    out = folder / "out"
-    done = subprocess.run(
-        [REGBOT, "check", "--base", "main", "--json", "--no-timing", "--out", str(out)],
-        cwd=repository.path,
-        env={**os.environ, "REGBOT_CACHE": str(folder / "cache"), **environment},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout, done.stderr
-    runs = [json.loads(line) for line in (out / "session.jsonl").read_text().splitlines()[1:]]
-    return done.returncode, json.loads(done.stdout), runs
+    case = Case(folder)
+    case.pull_request(head)
+    code, verdict = case.check("--no-timing")
+    return code, verdict, case.runs()
 
 
 def test_both_arms_are_traced_on_the_paper_gpu(tmp_path: Path) -> None:
@@ -66,13 +49,15 @@ def test_an_arm_that_cannot_be_traced_on_paper_makes_both_cpu_programs(tmp_path:
 
 
 @pytest.mark.slow
-def test_without_a_compiler_both_arms_are_cpu_programs_with_a_warning(tmp_path: Path) -> None:
+def test_without_a_compiler_both_arms_are_cpu_programs_with_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
-    git = subprocess.run(["sh", "-c", "command -v git"], capture_output=True, text=True).stdout.strip()
-    (tools / "git").symlink_to(git)
-    no_compiler = {"PATH": str(tools), "REGBOT_PAPER_CACHE": str(tmp_path / "empty"), "CXX": ""}
-    code, verdict, runs = check(tmp_path, GOOD_LAYER + "\n# a comment\n", **no_compiler)
+    (tools / "git").symlink_to(str(shutil.which("git")))
+    for name, value in (("PATH", str(tools)), ("REGBOT_PAPER_CACHE", str(tmp_path / "empty")), ("CXX", "")):
+        monkeypatch.setenv(name, value)
+    code, verdict, runs = check(tmp_path, GOOD_LAYER + "\n# a comment\n")
     assert (code, verdict["verdict"]) == (0, "PASS")
     assert [run["ledger"]["device"] for run in runs] == ["cpu", "cpu"]
     assert all("there is no C++ compiler" in run["warnings"][-1] for run in runs)

@@ -246,16 +246,11 @@ def test_the_resolved_configuration_is_flat_and_names_no_place() -> None:
         "hf_access_token": "secret",
         "run_name": "me-2026",
         "mesh_axes": ["fsdp", "expert"],
-        "data_sharding": [["data", "expert"]],
-        "logical_axis_rules": (("embed", ("fsdp", "expert")), ("embed", "fsdp"), ("exp", "expert")),
         "none": None,
     }
     assert flatten_config(resolved) == {
         "remat_policy": "full",
         "learning_rate": 3e-5,
         "mesh_axes": "fsdp,expert",
-        "data_sharding": "data,expert",
-        "logical_axis_rules.embed": "fsdp,expert | fsdp",
-        "logical_axis_rules.exp": "expert",
         "none": None,
     }

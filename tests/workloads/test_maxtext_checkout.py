@@ -125,17 +125,6 @@ def test_an_installed_maxtext_that_hides_the_checkouts_is_invalid(checkout: Path
     assert_invalid(found, f"Python imports maxtext from {tmp_path}/installed/maxtext, which is not the checkout's code")
 
 
-@pytest.mark.parametrize("package", ["src/other.py", "src/maxtext/configs/base.yml"])
-def test_a_revision_with_an_old_layout_is_invalid_by_its_name(package: str, tmp_path: Path) -> None:
-    root = tmp_path / "checkout"
-    write(root / "src/MaxText/train_compile.py")
-    write(root / package)
-    found = run(root, environment=install_maxtext(tmp_path))
-    assert_invalid(
-        found, "regbot does not support this revision: it has no maxtext/trainers/pre_train/train_compile.py"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "moved"),
     [

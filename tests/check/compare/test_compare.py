@@ -61,19 +61,6 @@ class TestKnownNoise:
         assert {test.sd_pct for test in result.tests} == {1.4}
 
 
-class TestWarmUp:
-    def test_what_comes_before_the_steady_state_counts_for_nothing(self, files: Folder) -> None:
-        base, head = files("b", 4, steps=80, step_sd=0.003), files("h", 4, steps=80, step_sd=0.003)
-        expected = section(verdict_of(base, head, "--paired", "--skip", "30"))
-        for name in head:
-            lines = Path(name).read_text().splitlines()
-            lines[1:31] = [f"{line.split(',')[0]},{0.45 - step / 200}" for step, line in enumerate(lines[1:31])]
-            Path(name).write_text("\n".join(lines) + "\n")
-        result = section(verdict_of(base, head, "--paired"))
-        assert result.tests == expected.tests
-        assert result.head_warmup_steps == 30
-
-
 @pytest.mark.usefixtures("files")
 class TestRunRecords:
     def test_they_are_runs_with_a_cut_of_their_own(self) -> None:

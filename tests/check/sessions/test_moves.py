@@ -69,16 +69,6 @@ def test_a_session_that_loses_every_seat_ends() -> None:
     assert sum(run.outcome == "lost" for run in runs) <= (MAX_MOVES + 2) * 8
 
 
-def test_only_the_last_attempt_at_a_block_counts() -> None:
-    runs = [ran(slot(0, place, arm)) for place, arm in enumerate(("base", "head"))]
-    runs += [ran(slot(1, place, arm)) for place, arm in enumerate(("base", "head", "head", "base"))]
-    runs += [ran(slot(2, 0, "base")), ran(slot(2, 1, "head"), outcome="lost")]
-    runs += [ran(slot(2, place, arm, attempt=2)) for place, arm in enumerate(("base", "head"))]
-    runs += [ran(slot(2, 2, "head", attempt=2), outcome="lost")]
-    runs += [ran(slot(2, place, arm, attempt=3)) for place, arm in enumerate(("base", "head", "head", "base"))]
-    assert [tuple(pair.key) for pair in pair_up(runs).valid] == [(1, 1, 0), (1, 1, 1), (2, 3, 0), (2, 3, 1)]
-
-
 def test_a_failure_of_head_after_a_loss_is_still_blamed_on_head() -> None:
     runs = [ran(slot(0, place, arm)) for place, arm in enumerate(("base", "head"))]
     runs += [ran(slot(1, 0, "base")), ran(slot(1, 1, "head"), outcome="lost")]

@@ -83,13 +83,6 @@ def test_an_unknown_revision_is_reported_with_its_option(repo: Repository, revis
         arms(repo, "main", revision)
 
 
-def test_a_subject_is_one_printable_line_of_bounded_length(repo: Repository) -> None:
-    repo.commit("red \x1b[31malert\x1b[0m \u202eevil\x07 \x1b]0;title\x07" + "x" * 300)
-    _, head, _ = resolve_arms(repo.path, "main", "HEAD", {}, {})
-    assert head.subject.startswith("red alert evil xxx")
-    assert len(head.subject) == 200
-
-
 def test_git_variables_of_an_outer_process_are_ignored(
     repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
