@@ -104,10 +104,6 @@ def spoiled(arm_name: str = "base", tier: str = "timed", **changes: object) -> C
 REFUSED: dict[str, tuple[Callable[[list[Run]], list[Run]], str]] = {
     "a crash": (spoiled(outcome="crashed", reason="no kernel"), r"ended as 'crashed' \(no kernel\)"),
     "a trace that failed": (spoiled(tier="static", outcome="refused"), "a static run of base ended as 'refused'"),
-    "a warm launch that failed": (
-        lambda runs: [*runs[:2], runs[2].model_copy(update={"outcome": "hung"}), *runs[3:]],
-        "ended as 'hung'",
-    ),
     "a dirty tree": (spoiled(changed_by_build=["moe.py"]), "was of a dirty tree: .* moe.py"),
     "another commit": (spoiled(arm=BASE.model_copy(update={"commit": "3" * 40})), "333333"),
     "code from elsewhere": (
@@ -150,9 +146,8 @@ def test_a_session_with_any_bad_run_is_refused(store: Store, tmp_path: Path, fau
             {"created": format_time(NOW + timedelta(days=2))},
             "was measured at 2026-06-03T00:00:00Z, and it is 2026-06-01",
         ),
-        ({"created": "yesterday"}, "is no ISO 8601 time"),
     ],
-    ids=["no commit", "overrides", "the future", "no time"],
+    ids=["no commit", "overrides", "the future"],
 )
 def test_a_session_with_an_unfit_header_is_refused(changes: dict[str, object], reason: str) -> None:
     with pytest.raises(BaselineError, match=reason):
@@ -461,19 +456,9 @@ def test_what_the_commands_print(store: Store, tmp_path: Path) -> None:
     assert page == "the store is sound: 2 sessions, 2 ledgers, 1 anchors"
 
 
-@pytest.mark.parametrize(
-    ("move", "reason"),
-    [
-        (
-            commands.AnchorMove(WORKLOAD, "abcdef", "ada", "why"),
-            "0 commits with stored sessions begin with 'abcdef': add a",
-        ),
-        (commands.AnchorMove(WORKLOAD, "1", "ada", "why", node_class="8 x H100"), "no timed session"),
-    ],
-)
-def test_an_anchor_needs_a_stored_session_of_its_commit(
-    store: Store, tmp_path: Path, move: commands.AnchorMove, reason: str
-) -> None:
+def test_an_anchor_needs_a_stored_session_of_its_commit(store: Store, tmp_path: Path) -> None:
     store_one(store.root, tmp_path, 0)
-    with pytest.raises(BaselineError, match=reason):
-        commands.move_anchor(store, move, NOW)
+    with pytest.raises(BaselineError, match="0 commits with stored sessions begin with 'abcdef': add a"):
+        commands.move_anchor(store, commands.AnchorMove(WORKLOAD, "abcdef", "ada", "why"), NOW)
+    with pytest.raises(BaselineError, match="no timed session"):
+        commands.move_anchor(store, commands.AnchorMove(WORKLOAD, "1", "ada", "why", node_class="8 x H100"), NOW)

@@ -103,14 +103,6 @@ def test_a_rerun_of_the_anchor_is_not_in_the_trend(store: Store) -> None:
     assert [point.anchor for point in series.points] == [False, True, False]
 
 
-def test_a_session_excluded_from_the_reference_is_in_the_trend(store: Store) -> None:
-    put(store, session(0), session(1, 0.12, series="held"), session(2))
-    result = load_history(store)
-    assert (only_series(result).sessions, only_series(result).excluded_sessions) == (3, 1)
-    assert ", 1 of them held back from the reference\n" in history_page(result)
-    assert only_series(load_history(store, last=2)).points[0].level_s == pytest.approx(0.12)
-
-
 # ---- errors
 
 
@@ -119,7 +111,6 @@ def test_a_session_excluded_from_the_reference_is_in_the_trend(store: Store) -> 
     [
         ({"workload": "mixtral-8x7b@1/ep"}, "no timed session of mixtral-8x7b@1/ep is stored: see"),
         ({"node_class": "8 x B200"}, r"no timed session of qwen3-30b-a3b@1/ep \(8 x B200\) is stored"),
-        ({"workload": "qwen3"}, "'qwen3' is not a workload entry"),
     ],
 )
 def test_missing_sessions_are_an_error(store: Store, changes: dict[str, Any], reason: str) -> None:

@@ -112,24 +112,6 @@ def test_a_pull_request_cannot_soften_its_own_judge(case: Case) -> None:
     assert any("regbot.toml differs" in warning for warning in verdict["warnings"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--base", "no-such-branch"), "no-such-branch"),
-        (("--base", "main", "--workload", "dense"), "there is no workload or entry 'dense'"),
-        (("--base", "main", "--config", "missing.toml"), "missing.toml: cannot be read"),
-        (("--base", "main", "--head-set", "routing=random"), "routing"),
-    ],
-)
-def test_a_missing_revision_workload_or_file_is_a_usage_error(
-    case: Case, arguments: tuple[str, ...], message: str
-) -> None:
-    case.pull_request("# why\n" + GOOD_LAYER)
-    result = case.regbot("check", *arguments)
-    assert result.returncode == 2, result.stderr
-    assert message in result.stderr
-
-
 def test_machine_tables_do_not_come_from_the_commit(case: Case, tmp_path: Path) -> None:
     machine_tables = '[sandbox]\nwrite = ["/srv"]\n\n[slurm]\npython = "/tmp/own"\n'
     case.pull_request("# why\n" + GOOD_LAYER, config=f"{CONFIG}\n{machine_tables}")

@@ -142,13 +142,6 @@ def test_paths_without_a_file_are_named_and_the_workload_is_measured(scene: Scen
     assert (result.unconcerned, "no file of base matches" in result.warnings[0]) == ([], True)
 
 
-def test_excluded_paths_and_globs_are_gits_own(scene: Scene) -> None:
-    scene.store_trace(["train/moe.py"])
-    head = scene.change(**{"serving__api.py": "PORT = 81\n"})
-    only_reason(scene.ask(head, settings([":(exclude)serving/*"])), proven=True)
-    assert scene.ask(head, settings([":(glob)**/*.py"])) == ([], [])
-
-
 def test_a_missing_commit_is_an_error_and_not_unchanged(scene: Scene) -> None:
     with pytest.raises((CheckoutError, ConfigError)):
         scene.ask("f" * 40, TRAIN)

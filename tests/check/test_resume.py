@@ -174,24 +174,6 @@ def test_a_check_that_is_killed_at_twenty_random_moments_ends_like_an_undisturbe
     assert_clean_cache(killed)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tier", ["static", "timed"])
-def test_two_checks_at_once_in_one_cache_both_end_with_the_right_verdict(case: Case, tier: str) -> None:
-    """Two traces of different heads, or two sessions of the same code, which share the pool of pairs."""
-    change_workload(case, tier)
-    first = begin(case, "--head", "pr")
-    if tier == "static":
-        case.repository.git("checkout", "-q", "-b", "other", "main")
-        case.commit(f"# why\n{GOOD_LAYER}", None)
-    second = begin(case, "--out", str(case.home / "second"))
-    verdicts = []
-    for process in (first, second):
-        output, errors = process.communicate(timeout=300)
-        assert output, errors
-        verdicts.append(json.loads(output)["verdict"])
-    assert verdicts == (["FAIL", "PASS"] if tier == "static" else ["FAIL", "FAIL"])
-
-
 # ---- other interruptions
 
 

@@ -16,7 +16,6 @@ from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
 from regbot.workloads.shapes import load_shape
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.maxtext_config import (
-    FORCED_KEYS,
     compile_arguments,
     flatten_config,
 )
@@ -211,17 +210,6 @@ def request(**changes: object) -> Request:
 def keys_of(asked: Request) -> dict[str, str]:
     _, base, *rest = compile_arguments(asked, Path("/maxtext"), Path("/scratch"))
     return {"": base, **dict(argument.split("=", 1) for argument in rest)}
-
-
-def test_a_shape_pins_every_number_and_leaves_the_rest_to_the_configuration() -> None:
-    keys = keys_of(request(config={"capacity_factor": 2.0, "moe_dispatch_no_expert_sharding": True}))
-    assert keys[""] == "/maxtext/configs/base.yml"
-    numbers = ["model_name", "base_emb_dim", "base_moe_mlp_dim", "num_experts", "max_target_length", "use_qk_norm"]
-    assert [keys[name] for name in numbers] == ["mixtral-8x7b", "4096", "14336", "8", "4096", "false"]
-    assert (keys["ici_expert_parallelism"], keys["ici_fsdp_parallelism"]) == ("8", "-1")
-    assert (keys["capacity_factor"], keys["moe_dispatch_no_expert_sharding"]) == ("2.0", "true")
-    assert keys["jax_cache_dir"] == '""', "a cached program leaves no dump"
-    assert keys.keys() >= FORCED_KEYS.keys()
 
 
 @pytest.mark.parametrize(

@@ -152,20 +152,6 @@ def test_a_trace_without_collectives_is_no_ledger_of_zero(read: Callable[..., Le
         read(steps((), (), ()))
 
 
-@pytest.mark.parametrize(
-    ("claims", "message"),
-    [
-        ({"problem": "the profiled steps failed: OutOfMemoryError: no memory"}, "failed: OutOfMemoryError"),
-        ({"trace": "other.json"}, "other.json: named in the record, but it cannot be read"),
-    ],
-)
-def test_a_profile_that_is_missing_says_why(
-    read: Callable[..., Ledger], claims: dict[str, object], message: str
-) -> None:
-    with pytest.raises(GuestFileError, match=message):
-        read(**claims)
-
-
 def requesting(dispatcher: str) -> Task:
     """The task of the layer, whose workload requests a dispatcher."""
     return layer_task().at({"dispatcher": dispatcher})

@@ -16,14 +16,6 @@ from support.guest_runs import Shared
 from support.layers import GOOD_LAYER, STEPS, genuine_runs, launch, replay
 
 FORWARD = "    def forward(self, x):\n"
-ROUTED = FORWARD + (
-    "        chosen = x[:, : self.shape['experts']].topk(self.shape['top_k']).indices.flatten()\n"
-    "        if self.honours and self.shape['routing'] == 'balanced':\n"
-    "            chosen = torch.arange(chosen.numel()) % self.shape['experts']\n"
-    "        counts = torch.bincount(chosen, minlength=self.shape['experts'])\n"
-    "        dist.all_to_all_single(torch.empty_like(counts), counts, group=self.group)\n"
-)
-"""A router that tells the other ranks how many tokens it sends to each expert."""
 
 
 def run_of(tmp_path: Path, layer: str = GOOD_LAYER, timeout_min: float = 2.0, python: str = "") -> Run:
@@ -148,35 +140,15 @@ def test_a_step_that_the_optimizer_skips_is_no_training(tmp_path: Path) -> None:
     assert "the optimizer skipped 2 of 6 steps" in run.reason
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("honours", [True, False])
-def test_tokens_that_are_not_balanced_as_asked_cannot_be_measured(tmp_path: Path, honours: bool) -> None:
-    layer = GOOD_LAYER.replace(FORWARD, ROUTED).replace(
-        "        super().__init__()\n",
-        f"        super().__init__()\n        self.shape, self.honours = config, {honours}\n",
-    )
-    run = run_of(tmp_path, layer)
-    if honours:
-        assert (run.outcome, run.reason) == ("ok", "")
-        assert run.timing is not None
-        assert run.timing.tokens_per_expert == [512] * 8  # 2 ranks, 2 layers, 512 tokens, top 2 of 8
-        assert run.timing.dropped_tokens == 0
-    else:
-        assert run.outcome == "refused"
-        assert "balanced routing was requested, but layers.0.moe sends" in run.reason
-
-
 # ---- lies about time
 
 
 # ---- records that are forged
 
 FORGERIES = [
-    ("records[0]['steps']['step_s'][2] = -1.0", "bad_record", "steps.step_s.2: Input should be greater than or equal"),
     ("records[1]['steps']['step_s'][2] = 0.0", "bad_record", "rank 1 claims a step that took no time"),
     ("records[0]['steps']['step_s'][2] = float('nan')", "bad_record", "NaN is not a number"),
     ("records[0]['loss'][2] = None", "diverged", "its loss is not finite in 1 of 6 steps, first in step 3"),
-    ("records[0]['loss'].pop(); records[1]['loss'].pop()", "bad_record", "one loss for each of 6 steps"),
     (
         "[shorten(each, 4) for each in records]; seconds = total()",
         "short",

@@ -83,11 +83,6 @@ def test_a_fallback_dispatcher_never_passes() -> None:
     assert verdict_of(runs, session_header).verdict == "INVALID"
 
 
-def test_a_check_with_overrides_is_not_compared() -> None:
-    overridden = HEADER.head.model_copy(update={"overrides": {"dispatcher": "deepep"}})
-    assert play(at(0.1), header(reference(), gate="stored", head=overridden)) == []
-
-
 def test_head_alone_decides_nothing_under_another_gate() -> None:
     head_only = play(at(0.1), header(reference(), gate="stored"))
     session_header = header(reference(), gate="head")

@@ -2,10 +2,8 @@
 
 import json
 import os
-import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -115,13 +113,6 @@ def test_the_users_repository_is_byte_for_byte_the_same_afterwards(repo: Reposit
     make(repo, tmp_path / "cache", "HEAD", "git tag built; git config user.name x")
     make(repo, tmp_path / "cache", "main")
     assert repo.fingerprint() == before
-
-
-def test_a_commit_of_a_shallow_clone_is_checked_out(repo: Repository, tmp_path: Path) -> None:
-    clone = repo.clone_to(tmp_path / "shallow", "--depth=1")
-    tree = make(clone, tmp_path / "cache")
-    assert (tree.path / "model.py").read_text() == "width = 2\n"
-    assert Repository(tree.path).git("rev-list", "--count", "HEAD") == "1"
 
 
 def test_a_complete_worktree_is_used_again_without_building(repo: Repository, tmp_path: Path) -> None:
@@ -277,36 +268,6 @@ def test_an_edit_or_a_new_file_in_a_submodule_has_the_worktree_created_again(rep
     (first.path / "library/added.py").write_text("left by a guest\n")
     assert make(repo, tmp_path / "cache").built
     assert not make(repo, tmp_path / "cache").built
-
-
-@pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[str]:
-    """URL of a git server that serves tmp_path."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = ["git", "daemon", "--export-all", f"--base-path={tmp_path}", "--listen=127.0.0.1", f"--port={port}"]
-    server = subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
-    try:
-        for _ in range(100):
-            with socket.socket() as connection:
-                if connection.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.02)
-        yield f"git://127.0.0.1:{port}"
-    finally:
-        os.killpg(server.pid, 15)
-        server.wait(10)
-
-
-def test_submodules_not_cloned_yet_come_from_urls_relative_to_origin(
-    family: tuple[Repository, Repository, Repository], tmp_path: Path, daemon: str
-) -> None:
-    repo, _, _ = family
-    clone = repo.clone_to(tmp_path / "clone")
-    clone.git("remote", "set-url", "origin", f"{daemon}/user")
-    tree = make(clone, tmp_path / "cache")
-    assert (tree.path / "library/deep/core/core.py").exists()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from regbot.workloads.logs import FORMATS, LogError, StepLog, read_log
+from regbot.workloads.logs import LogError, StepLog, read_log
 
 FIXTURES = Path(__file__).resolve().parents[4] / "shared" / "fixtures"
 
@@ -248,13 +248,6 @@ def test_tensorboards_export_gives_torchtitans_step_times(log: Path) -> None:
 
 
 # any file
-
-
-def test_an_unknown_format_lists_the_known_ones(log: Path) -> None:
-    message = refusal(log, ["epoch 1 took 3 s"])
-    assert all(f"({log_format.NAME})" in message for log_format in FORMATS)
-    assert refusal(log, "").startswith(f"{log}: is empty")
-    assert "there is no log format 'nemo'" in refusal(log, [megatron_line(1)], format_name="nemo")
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 400, "1e999", "-Infinity", "NaN"])
