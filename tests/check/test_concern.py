@@ -11,7 +11,6 @@ from regbot.records.config import Config, ConfigError, parse_config
 from regbot.workloads import plan
 from regbot.workloads.checkout import CheckoutError
 from support.baseline_builder import put, timed_baseline
-from support.check_cases import Case
 from support.git_repos import Repository
 from support.layers import GOOD_LAYER
 
@@ -145,36 +144,3 @@ def test_paths_without_a_file_are_named_and_the_workload_is_measured(scene: Scen
 def test_a_missing_commit_is_an_error_and_not_unchanged(scene: Scene) -> None:
     with pytest.raises((CheckoutError, ConfigError)):
         scene.ask("f" * 40, TRAIN)
-
-
-MONOREPO = """\
-version = 1
-[workloads.moe]
-adapter = "module"
-entry = "train.moe:build_layer"
-shapes = ["mixtral-8x7b"]
-variant = "cpu"
-meshes = ["ep"]
-timeout_min = 1
-paths = ["train/"]
-"""
-
-
-@pytest.mark.slow
-def test_the_stored_trace_of_the_base_decides_between_pass_and_measurement(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    files = {**FILES, "train/moe.py": f"import serving.api\n{GOOD_LAYER}", "regbot.toml": MONOREPO}
-    case.repository.commit("base", files)
-    case.repository.git("checkout", "-q", "-b", "pr")
-    case.repository.commit("notes", {"README.md": "notes\n"})
-    code, verdict = case.check("--no-timing", "--workload", "moe")
-    assert (code, verdict["verdict"]) == (0, "PASS"), "a named workload is always measured"
-    added = case.regbot("baseline", "add", str(case.home / "out" / "session.jsonl"), "--why", "a reference")
-    assert added.returncode == 0, added.stderr
-    case.repository.git("checkout", "-q", "main")
-    case.repository.commit("stored")
-    case.repository.git("checkout", "-q", "-b", "wrong")
-    case.repository.commit("change", {"serving/api.py": "raise RuntimeError('wrong paths')\n"})
-    code, verdict = case.check("--no-timing")
-    assert (code, verdict["verdict"]) == (1, "FAIL"), "the regression is found although paths leave the file out"
-    assert any("loaded serving/api.py" in warning for warning in verdict["warnings"])

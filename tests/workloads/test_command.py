@@ -224,7 +224,6 @@ def test_overrides_are_filled_into_the_command(root: Path) -> None:
     ("workload", "why"),
     [
         ({"dispatcher": "deepep"}, "has no place for 'dispatcher'"),
-        ({"config": {"overlap": True}}, "write {overlap} where the command takes it"),
         ({"config": {"steps": 3}}, "workloads.train.config.steps: regbot fills {steps} itself"),
         ({"routing": "skewed"}, "routing = 'skewed' has no effect on a command"),
     ],
@@ -254,6 +253,3 @@ def test_a_command_has_no_static_ledger_and_no_other_models_stands_for_it(root: 
     )
     assert run.ledger is None
     assert not (root / "ran").exists()
-
-
-# what reads such runs

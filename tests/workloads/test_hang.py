@@ -1,16 +1,12 @@
 """A run that hangs tells where its ranks were: real gloo ranks that hang, and files that say anything at all."""
 
-import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from regbot.records.hang import Collective, Hang
 from regbot.workloads.hang import read_hang
-from regbot_guest import flight_recorder
 from support.guest_runs import SCRIPTS, Shared, run_script
 
 FAULTS = ("sleep", "backward", "stop", "lock", "absent")
@@ -47,27 +43,6 @@ def test_a_rank_that_holds_the_interpreters_lock_is_quoted_by_its_stack_alone(hu
     assert waits.last is not None
     assert stuck.last is None
     assert stuck.frames[0].function == "stuck_in_c"
-
-
-def test_the_newest_call_of_all_groups_and_libraries_is_the_last() -> None:
-    def call(group: str, number: int, time: int, **more: object) -> dict[str, object]:
-        return {
-            "process_group": ["7", group], "collective_seq_id": number, "profiling_name": "nccl:all_to_all",
-            "time_created_ns": time, "state": "scheduled", "retired": False, **more,
-        }  # fmt: skip
-
-    def dump(*calls: object) -> Callable[[], bytes]:
-        return lambda: json.dumps({"entries": calls}).encode()
-
-    def last(nccl: list[object], gloo: list[object]) -> dict[str, object] | None:
-        torch_has = SimpleNamespace(_dump_nccl_trace_json=dump(*nccl), _dump_fr_trace_json=dump(*gloo))
-        return flight_recorder.read_last_call(torch_has)
-
-    name = "nccl:all_to_all"
-    ended, of_default = call("dp", 1, 25, retired=True), call("undefined", 9, 30, is_p2p=True)
-    assert last([], []) is None
-    assert last([call("ep", 4, 10)], [ended]) == {"name": name, "group": "dp", "number": 1, "state": "completed"}
-    assert last([of_default], [ended]) == {"name": name, "group": "7", "number": 0, "state": "scheduled"}
 
 
 @pytest.mark.parametrize(

@@ -140,15 +140,6 @@ def test_a_moved_target_is_invalid_by_its_name(checkout: Path, name: str, old: s
     assert_invalid(run(checkout), "regbot does not support this revision", moved)
 
 
-def test_a_renamed_key_that_regbot_sets_is_invalid_by_its_name(checkout: Path) -> None:
-    edit(checkout, "configs/pyconfig.py", "'jax_cache_dir'", "'jax_cache_folder'")
-    assert_invalid(
-        run(checkout),
-        "regbot does not support this revision: MaxText has no key 'jax_cache_dir', which regbot sets; the nearest "
-        "keys are jax_cache_folder",
-    )
-
-
 def test_a_workload_may_set_the_batch_of_a_shape(checkout: Path) -> None:
     assert "the reduced MaxText compiles nothing" in run(checkout, config={"per_device_batch_size": 11}).reason
     edit(checkout, "configs/pyconfig.py", "values = dict(", "values = dict(per_device_batch_size='12') | dict(")

@@ -42,11 +42,6 @@ class Node:
         return self.folder / "secret"
 
     @property
-    def shared(self) -> Path:
-        """Folder of the libraries that all checkouts use."""
-        return self.folder / "cache" / "paper"
-
-    @property
     def logs(self) -> Path:
         return self.folder / "out"
 
@@ -155,7 +150,7 @@ def test_a_checkout_never_gets_the_library_of_another_one(node: Node, sandbox: S
     library = node.build(clean)
     assert b"EVIL" not in library.read_bytes()
     assert library.is_relative_to(node.private(clean))
-    assert not node.shared.exists()
+    assert not (node.folder / "cache" / "paper").exists()
 
 
 # ---- interpreters

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from regbot.check.single_run import SingleRunOptions, timed_task
 from regbot.engines import EngineError, Launch, LaunchResult
 from regbot.records.config import Config, ConfigError, Workload
 from regbot.records.run import Position
 from regbot.workloads import Checkout, RunSpec, Scratch, needs_of, plan, time_run, timed_tasks
-from regbot.workloads.shapes import ShapeError
 from support.layers import ARM, LIMITS
 from support.timed_builder import NODE
 
@@ -39,13 +37,6 @@ def test_a_framework_and_a_mesh_with_data_groups_need_all_gpus_of_their_mesh() -
     assert timed(4, meshes=["ep-dp"], shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep-dp", "cpu", 4)]
     assert timed(4, shapes=["qwen3-30b-a3b"]) == [("qwen3-30b-a3b@1/ep", "smoke", 4)]
     assert timed(4, adapter="torchtitan", shapes=["qwen3-30b-a3b"]) == [], "torchtitan has no program for processors"
-
-
-def test_a_single_run_takes_the_number_of_ranks_of_the_user(tmp_path: Path) -> None:
-    task = timed_task(SingleRunOptions("mixtral-8x7b", world=2), tmp_path, 8)
-    assert (task.variant.name, task.parallelism.world_size, task.parallelism.ep) == ("smoke", 2, 2)
-    with pytest.raises(ShapeError, match="needs 4 GPUs, and this machine has 2"):
-        timed_task(SingleRunOptions("mixtral-8x7b", world=4), tmp_path, 2)
 
 
 class RecordingSeat:

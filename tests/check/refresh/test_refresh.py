@@ -1,6 +1,5 @@
 """Refresh: what is absorbed, what is held back and why, and what is left of it when it is ended in the middle."""
 
-import subprocess
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from regbot.records.baseline import Baseline
 from regbot.records.config import ConfigError
 from regbot.records.session import Session
 from support.baseline_cases import NOW
+from support.git_repos import Repository
 from support.refresh_cases import night_session, nights, refreshed
 
 LATER = NOW + timedelta(days=365)
@@ -146,35 +146,23 @@ def test_a_command_proves_no_code_and_is_refused_before_anything_runs(root: Path
 # ---- a branch
 
 
-def git(repo: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *who, *arguments], cwd=repo, check=True, capture_output=True, text=True).stdout
-
-
 @pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    folder = tmp_path / "repo"
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "main")
-    (folder / "train.py").write_text("pass\n")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "one")
-    (folder / "train.py").write_text("changed, and not committed\n")
-    (folder / "new.py").write_text("untracked\n")
-    return folder
+def repo(tmp_path: Path) -> Repository:
+    repository = Repository.create(tmp_path / "repo")
+    repository.commit("one", {"train.py": "pass\n"})
+    (repository.path / "train.py").write_text("changed, and not committed\n")
+    (repository.path / "new.py").write_text("untracked\n")
+    return repository
 
 
-def test_a_branch_is_proposed_and_the_checkout_is_as_it_was(repo: Path, root: Path, tmp_path: Path) -> None:
-    before = git(repo, "status", "--porcelain"), git(repo, "rev-parse", "HEAD"), (repo / ".git/index").read_bytes()
-    result = refreshed(root, tmp_path, repo=repo)
+def test_a_branch_is_proposed_and_the_checkout_is_as_it_was(repo: Repository, root: Path, tmp_path: Path) -> None:
+    before = repo.git("status", "--porcelain"), repo.git("rev-parse", "HEAD"), (repo.path / ".git/index").read_bytes()
+    result = refreshed(root, tmp_path, repo=repo.path)
     assert result.branch is not None
-    after = git(repo, "status", "--porcelain"), git(repo, "rev-parse", "HEAD"), (repo / ".git/index").read_bytes()
+    after = repo.git("status", "--porcelain"), repo.git("rev-parse", "HEAD"), (repo.path / ".git/index").read_bytes()
     assert before == after
     assert not root.exists()
-    changed = git(repo, "diff", "--name-status", "main", result.branch).splitlines()
+    changed = repo.git("diff", "--name-status", "main", result.branch).splitlines()
     assert {line.split("\t")[0] for line in changed} == {"A"}
     assert all(line.split("\t")[1].startswith("baselines/") for line in changed)
     assert (tmp_path / "out-ada-0" / "pull-request.md").read_text() == proposal_text(result)
-
-
-# ---- ended in the middle

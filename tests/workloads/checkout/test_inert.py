@@ -23,15 +23,6 @@ def inert(repository: Repository, base: str, *globs: str) -> list[str]:
 
 
 LOADERS: dict[str, tuple[dict[str, str], str]] = {
-    "package-dir": (
-        {"pyproject.toml": "[tool.setuptools]\npackage-dir = {'' = 'tests'}\n", "src/train.py": "import fast\n"},
-        """
-import tomllib
-folder = tomllib.load(open("pyproject.toml", "rb"))["tool"]["setuptools"]["package-dir"][""]
-sys.path[:0] = [folder, "src"]
-import train
-""",
-    ),
     "a folder that begins with a dot": (
         {".tools/loader.py": "import tests.fast\n"},
         "import runpy\nrunpy.run_path('.tools/loader.py')\n",
