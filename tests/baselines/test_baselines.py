@@ -22,7 +22,6 @@ from regbot.check.references import stored_traces, with_references
 from regbot.check.static_trace import WORKING_TREE
 from regbot.records.baseline import Acceptance, Baseline, MoveEvidence, format_time
 from regbot.records.run import Node, Run
-from regbot.records.session import Session
 from regbot.records.settings import ThroughputThresholds
 from support.baseline_builder import (
     BASELINE,
@@ -41,7 +40,7 @@ from support.git_repos import Repository
 from support.ledger_builder import WORKLOAD, backend, smoke_ledger
 from support.store_cases import holds, script
 from support.store_cases import store as store
-from support.timed_builder import BASE, NODE, PLAN, slot, statics, timed_run
+from support.timed_builder import BASE, NODE, PLAN, statics
 
 # ---- intake
 
@@ -65,19 +64,6 @@ def test_a_session_is_stored_as_its_trace_and_its_good_runs(store: Store, tmp_pa
         ".gitattributes", ".incoming", "ledgers", "qwen3-30b-a3b+ep+cpu@1", "qwen3-30b-a3b+ep+full@1",
     ]  # fmt: skip
     assert verify(store, NOW).problems == []
-
-
-def test_only_the_repeat_of_a_block_is_stored() -> None:
-    head_failed = [
-        *block_runs()[:2],
-        timed_run(slot(1, 0, "base"), 0.5),
-        timed_run(slot(1, 1, "head"), 0.5, "crashed"),
-        *(timed_run(slot(1, place, arm, attempt=2), 0.1) for place, arm in enumerate(("base", "head", "head", "base"))),
-    ]
-    result = distilled(Session(header=header_of(0), runs=[*statics(), *head_failed]))
-    (timed,) = (item for item in result.baselines if item.tier == "timed")
-    assert [(run.attempt, run.slot) for run in timed.runs] == [(2, 0), (2, 3)]
-    assert timed.level_s["median"] == pytest.approx(0.1)
 
 
 def test_a_session_is_stored_once_even_by_different_users(store: Store, tmp_path: Path) -> None:
@@ -121,7 +107,6 @@ REFUSED: dict[str, tuple[Callable[[list[Run]], list[Run]], str]] = {
         spoiled(tier="static", ledger=smoke_ledger().model_copy(update={"liveness": None})),
         "not proven to work",
     ),
-    "no run": (lambda runs: [run for run in runs if run.arm.name == "head"], "has no run of base"),
 }
 
 
@@ -303,7 +288,6 @@ FOUND: dict[str, tuple[Callable[[Path, Path], None], str, str]] = {
         "was written at 2031-01-01T00:00:00Z, and it is",
         "restore it",
     ),
-    "version and entry differ": (replaced(shape_version=2), "is not of shape version 2", "store it again"),
     "another shape version": (next_version, "is of shape version 2 in the folder of version 1", "move it to"),
     "another class": (replaced(node_class="8 x B200"), "is in the folder of another node class", "move it to"),
     "stored twice": (stored_twice, "has the same session as", "delete one"),

@@ -104,7 +104,6 @@ class TestBadFiles:
         [
             (GOOD + "30,0,25\n", "with a decimal point"),
             (GOOD + "29,0.25\n", "bad.csv:32: step 29 comes after step 29; step numbers must rise"),
-            (b"\x89PNG\r\n\x1a\n", "bad.csv: is not text"),
             ('{"schema": "regbot/session@1"}\n{}\n', "judge it with 'regbot judge bad.csv'"),
         ],
     )
