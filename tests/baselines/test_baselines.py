@@ -152,11 +152,10 @@ def volatile(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.mark.slow
 def test_two_writers_killed_at_any_moment_leave_a_sound_store_with_all_reported_sessions(volatile: Store) -> None:
-    store = volatile
-    output = script("killed", store.root)
+    output = script("killed", volatile.root)
     assert [item["problems"] for item in output] == [[]] * 32
-    assert holds(store, output) > 32
-    result = load_rolling_reference(store, make_query(), NOW + timedelta(days=10_000), limit=10**6)
+    assert holds(volatile, output) > 32
+    result = load_rolling_reference(volatile, make_query(), NOW + timedelta(days=10_000), limit=10**6)
     assert isinstance(result, RollingReference)
     names = [item.session for item in result.sessions]
     assert len(names) == len(set(names)) >= 16

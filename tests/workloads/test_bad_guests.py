@@ -57,10 +57,6 @@ def test_a_crash_at_import_is_reported_with_file_and_line(tmp_path: Path, fault:
     ("record", "reason"),
     [
         slow("leave('{\"rank\": 0, ' + json.dumps(record)[1:])", "'rank' appears twice"),
-        slow(
-            "record['workload'] = 'qwen3-30b-a3b@1/ep'; leave(json.dumps(record))",
-            "the record's workload is 'qwen3-30b-a3b@1/ep'",
-        ),
         ("record['request'] = 'old'; leave(json.dumps(record))", "answers another request"),
         slow("leave(json.dumps({**record, 'extra': 1}))", "extra"),
         slow("os.symlink('/etc/passwd', request['record']); os._exit(0)", "cannot be read"),

@@ -142,12 +142,7 @@ def test_a_moved_target_is_invalid_by_its_name(checkout: Path, name: str, old: s
 
 def test_a_workload_may_set_the_batch_of_a_shape(checkout: Path) -> None:
     assert "the reduced MaxText compiles nothing" in run(checkout, config={"per_device_batch_size": 11}).reason
-    edit(checkout, "configs/pyconfig.py", "values = dict(", "values = dict(per_device_batch_size='12') | dict(")
-    edit(
-        checkout,
-        "configs/pyconfig.py",
-        "for argument in argv[2:]",
-        "for argument in argv[2:] if 'batch' not in argument",
-    )
+    forced = 'values["per_device_batch_size"] = "12"\n    for key in values'
+    edit(checkout, "configs/pyconfig.py", "for key in values", forced)
     found = run(checkout, config={"per_device_batch_size": 11})
     assert_invalid(found, "MaxText did not use the shape's numbers: per_device_batch_size is 12, not 11")

@@ -302,9 +302,7 @@ def test_prune_removes_incomplete_worktrees_and_keeps_recently_used_ones(repo: R
     cache = tmp_path / "cache"
     used = make(repo, cache)
     half = cache / "worktrees" / "half"
-    (half / "read-only").mkdir(parents=True)
-    (half / "read-only" / "file").write_text("")
-    (half / "read-only").chmod(0o500)
+    half.mkdir()
     prune(cache, keep=0)
     assert [path.name for path in (cache / "worktrees").glob("*/")] == [used.key]
     prune(tmp_path / "no-cache-yet", keep=0)
