@@ -58,7 +58,6 @@ def test_a_crash_at_import_is_reported_with_file_and_line(tmp_path: Path, fault:
     [
         slow("leave('{\"rank\": 0, ' + json.dumps(record)[1:])", "'rank' appears twice"),
         ("record['request'] = 'old'; leave(json.dumps(record))", "answers another request"),
-        slow("leave(json.dumps({**record, 'extra': 1}))", "extra"),
         slow("os.symlink('/etc/passwd', request['record']); os._exit(0)", "cannot be read"),
         slow("leave('x' * 100_000_000)", "100,000,000 bytes|more into its record folder"),
     ],
@@ -74,7 +73,6 @@ def test_a_bad_record_is_not_used(tmp_path: Path, record: str, reason: str) -> N
 @pytest.mark.parametrize(
     ("entry", "layer", "reason"),
     [
-        slow("userpkg.moe:build_layer", "def build_layer(*_): return 1", "it must return an nn.Module"),
         (
             "userpkg.moe:build_layer",
             GOOD_LAYER.replace("def forward(self, x):", "def forward(self, x):\n        x.sum().long().item()"),

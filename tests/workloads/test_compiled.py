@@ -160,19 +160,16 @@ def test_a_reader_that_miscounts_what_was_planted_proves_nothing(tmp_path: Path,
     ("change", "reason"),
     [
         ('file.rename(folder.parent / "out.txt"); claim["program"] = "../out.txt"', "compiled.program: String should"),
-        ('claim["planted"] = "/etc/passwd"', "compiled.planted: String should"),
         ('file.unlink(); file.symlink_to("/etc/passwd")', "program.hlo.txt: is a link"),
         ('file.write_text(program + "\\n" * 300_000)', "bytes, more than the 262,144 of local.max_record_mb"),
         ('file.write_bytes(gzip.compress((program + "\\n" * 300_000).encode()))', "contains more than 262,144 bytes"),
         ("file.unlink(); os.link(sys.argv[-1], file)", "program.hlo.txt: is a link"),
         ("file.write_text(program[:-30])", "program.hlo.txt: ends in the middle of the computation main"),
-        ("file.write_text(program + program)", "program.hlo.txt: contains more than one HloModule"),
         (
             'file.write_text(program.replace("num_partitions=4", "num_partitions=2"))',
             "is compiled for 2 devices, but 4",
         ),
         ('claim["mesh"][0]["size"] = 4', "the record's mesh is {'fsdp': 4, 'ep': 2}, but 4 ranks"),
-        ('claim["mesh"][0]["name"] = "ep"', "names a mesh axis twice"),
         ('claim["mesh"] = [{"name": "ep", "size": 4}]', "expert-parallel groups of 2 were requested"),
         (
             (

@@ -28,20 +28,22 @@ def test_an_own_mesh_is_an_entry_of_its_own_and_its_axes_reach_the_framework() -
     assert (own.parallelism.world_size, own.parallelism.dp, own.parallelism.edp) == (16, 4, 4)
 
 
+OWN_AXIS = "timed = []\nconfig = {context_parallel_size = 2}"
+
+
 @pytest.mark.parametrize(
     ("meshes", "adapter", "more", "message"),
     [
         ("[{world = 9, ep = 2}]", "megatron", "timed = []", "9 ranks do not divide into groups of ETP x EP = 2"),
         ("[{world = 8, ep = 1, tp = 3}]", "megatron", "timed = []", "groups of TP x CP = 3 ranks"),
-        ("[{world = 8, ep = 4, etp = 2}]", "torchtitan", "timed = []", "adapter 'torchtitan' has no axis 'etp'"),
         ("[{world = 8, ep = 8, tp = 2}]", "smoke", "", "adapter 'smoke' has no axis 'tp'; it has world, ep"),
         ("[{world = 8, ep = 8}]", "command", "command = ['a', '{steps}']", "adapter 'command' is not traced"),
         ("[{world = 8, ep = 8}]", "smoke", "timed = ['mixtral-8x7b']", "are only traced; add 'ep' or 'ep-dp'"),
         (
-            "[{world = 8, ep = 1, tp = 2}]",
+            "[{world = 8, ep = 1, cp = 2}]",
             "megatron",
-            "timed = []\nconfig = {context_parallel_size = 2}",
-            "config.context_parallel_size: a mesh of this workload sets it",
+            OWN_AXIS,
+            "config.context_parallel_size: a mesh of this workload sets",
         ),
     ],
 )

@@ -39,17 +39,11 @@ def python(tmp_path: Path) -> str:
 @pytest.fixture
 def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The log of a compiler that writes what it is to write and compiles nothing: a line for each start."""
-    log = tmp_path / "compiler.log"
-    _compiler(tmp_path, monkeypatch, COMPILER.format(python=sys.executable, log=str(log)))
-    log.touch()
-    return log
-
-
-def _compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    program = folder / "c++"
-    program.write_text(text)
+    log, program = tmp_path / "compiler.log", tmp_path / "c++"
+    program.write_text(COMPILER.format(python=sys.executable, log=str(log)))
     program.chmod(0o755)
     monkeypatch.setenv("CXX", str(program))
+    return log
 
 
 def _build(python: str, cache: Path) -> PaperLibrary:

@@ -102,7 +102,6 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 READING = {
     "incbin": {HEADER: '__asm__(".incbin \\"{secret}\\"");\n'},
     "include": {HEADER: '#include "{secret}"\n'},
-    "incbin of a link": {HEADER: '__asm__(".incbin \\"{folder}/head/x\\"");\n', "x": "-> {secret}"},
 }
 
 

@@ -54,7 +54,6 @@ def long_with(number: int, *lines: str, replaced: int = 0) -> str:
         (long_with(3, "'a string that nobody reads'"), True),
         (long_with(3, 'z = """') + '"""\n', True),
         (long_with(6, "    return 1.0", replaced=1), True),
-        (long_with(8, "@f"), True),
         (long_with(10, "    'Says.'", "    'Says it twice.'"), True),
         (long_with(11, "    z = 3"), True),
         (long_with(2, "x = (1)", "y = 2", replaced=1), False),

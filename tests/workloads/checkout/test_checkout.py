@@ -275,7 +275,6 @@ def test_an_edit_or_a_new_file_in_a_submodule_has_the_worktree_created_again(rep
     [
         ("https://host/org/repo.git", "../other.git", "https://host/org/other.git"),
         ("git@host:org/repo.git", "../../else/other", "git@host:else/other"),
-        ("https://host/org/repo", "https://elsewhere/x", "https://elsewhere/x"),
     ],
 )
 def test_relative_urls_are_resolved_as_in_git(parent: str, url: str, expected: str) -> None:

@@ -113,7 +113,6 @@ def test_torchtitan_times_agree_with_the_time_of_day_of_their_lines() -> None:
     ("name", "values", "first", "usual", "untimed"),
     [
         ("moe_tp4ep2pp2_h100_before_26.04", 99, 10.54551, 0.52183, (1,)),
-        ("moe_ep8_gb200_1node_bimodal", 99, 5.8544, 0.63535, ()),
         ("dsv3proxy_flex_h100_sm_2026-02-19", 1905, 11.98727, 12.19412, (1, 890, 5600)),
         ("bridge_golden_deepseek_fsdp_gb200", 50, 53.0486, 0.2276, ()),
     ],
@@ -255,9 +254,7 @@ def test_tensorboards_export_gives_torchtitans_step_times(log: Path) -> None:
     "content",
     [
         "[[1.0, 1, 1.0], [2.0, NUMBER, 1.0]]",
-        "[[1.0, 1, 1.0], [NUMBER, 2, NUMBER]]",
         '{"iteration-time": {"values": {"1": NUMBER, "2": 5}}}',
-        '{"iteration-time": {"start_step": NUMBER, "step_interval": NUMBER, "values": [1, 2]}}',
         '{"perf/step_time_seconds": 1, "step": 1, "learning/loss": NUMBER}\n{"perf/step_time_seconds": 1, "step": 2}',
         '{"perf/step_time_seconds": NUMBER, "step": NUMBER}\n{"perf/step_time_seconds": 1, "step": 2}\n',
     ],
@@ -271,11 +268,6 @@ def test_a_path_that_is_no_file_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none", Path("/dev/zero")):
         with pytest.raises(LogError, match="one file is one run"):
             read_log(path)
-
-
-def test_garbage_is_skipped(log: Path) -> None:
-    log.write_bytes(bytes(range(256)) * 400 + b"\n" + megatron_line(1).encode() + b"\n\xff\xfe\n")
-    assert read_log(log).step_s == (5.4449,)
 
 
 def test_a_truncated_file_is_never_misread(log: Path) -> None:
