@@ -137,6 +137,7 @@ FORGERIES = [
         "without an error after 4 of 6 steps",
     ),
     ("shorten(records[0], 1); shorten(records[1], 1); seconds += 1.0", "bad_record", "by the system's clock they took"),
+    ("longer(records[0]); longer(records[1])", "bad_record", "rank 0 claims 7 steps, but 6 were requested"),
     ("shorten(records[1], 4)", "bad_record", "the ranks claim different numbers of steps"),
     ("scale(records[0], 10); scale(records[1], 10)", "bad_record", "by the system's clock they took"),
     ("scale(records[1], 10)", "bad_record", "rank 1 claims"),
