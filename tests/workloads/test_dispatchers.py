@@ -60,6 +60,7 @@ def test_the_stand_in_has_exactly_the_published_signatures(name: str) -> None:
 )
 def test_published_versions_have_every_parameter_that_is_passed(name: str, published: Published) -> None:
     assert list_missing(_class(published), REQUIRED_PARAMETERS[name]) == []
+    assert "combine" in str(list_missing(object, REQUIRED_PARAMETERS[name]))
 
 
 @pytest.mark.slow

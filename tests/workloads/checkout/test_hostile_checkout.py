@@ -270,7 +270,6 @@ def test_a_worktree_with_submodules_is_not_used_again_where_they_may_not_be_fetc
     ("url", "address"),
     [
         ("https://Git.Example/a/b", "https://git.example:443"),
-        ("ssh://git@git.example:22/a", "ssh://git.example:22"),
         ("git@git.example:a/b.git", "ssh://git.example:22"),
         ("https://git.example@evil.example/a", "https://evil.example:443"),
         ("http://[::1]:8080/x", "http://[::1]:8080"),
