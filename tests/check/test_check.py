@@ -1,10 +1,6 @@
 """The whole check on small real repositories: verdicts, bad input, exit codes, and cleanup."""
 
 import json
-import os
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +8,7 @@ import pytest
 from regbot.check.configuration import find_config
 from regbot.records.config import SandboxSettings, SlurmSettings, with_machine_tables
 from regbot.workloads.checkout import resolve_arms
-from support.check_cases import REGBOT, Case, guests_of, only
+from support.check_cases import Case, only
 from support.layers import CONFIG, GOOD_LAYER
 
 EXCHANGE = """\
@@ -80,38 +76,6 @@ def test_a_head_that_crashes_twice_is_the_heads_fault(case: Case) -> None:
 
 
 @pytest.mark.slow
-def test_a_crash_of_both_arms_is_invalid(case: Case) -> None:
-    broken = "raise RuntimeError('no such kernel')\n"
-    case.pull_request("# why\n" + broken, base=broken)
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (4, "INVALID")
-    assert len(case.runs()) == 2, "a fault of both arms is not repeated"
-
-
-@pytest.mark.long
-def test_a_head_that_hangs_twice_fails_and_leaves_nothing(case: Case) -> None:
-    config = CONFIG.replace("timeout_min = 1", "timeout_min = 0.3")
-    case.pull_request("import time\nwhile True: time.sleep(1)\n", config=config)
-    start = time.monotonic()
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (1, "FAIL")
-    assert "0.3 minutes" in only(verdict)["validity"]["reasons"][0]
-    assert time.monotonic() - start < 120
-    assert guests_of(case.home) == []
-
-
-@pytest.mark.slow
-def test_a_bad_record_is_invalid_and_never_pass(case: Case) -> None:
-    forged = (
-        "import json, os, sys\nopen(json.load(open(sys.argv[-1]))['record'], 'w').write('{\"a\": NaN}')\nos._exit(0)\n"
-    )
-    case.pull_request(forged)
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (4, "INVALID")
-    assert "NaN" in only(verdict)["validity"]["reasons"][0]
-
-
-@pytest.mark.slow
 def test_code_that_is_not_the_arms_own_is_invalid(case: Case) -> None:
     """Both arms import the package from an editable install of another checkout."""
     elsewhere = case.home / "elsewhere" / "userpkg"
@@ -148,39 +112,6 @@ def test_a_pull_request_cannot_soften_its_own_judge(case: Case) -> None:
     assert any("regbot.toml differs" in warning for warning in verdict["warnings"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--base", "no-such-branch"), "no-such-branch"),
-        (("--head", "no-such-branch"), "no-such-branch"),
-        (("--base", "main", "--workload", "dense"), "there is no workload or entry 'dense'"),
-        (("--base", "main", "--config", "missing.toml"), "missing.toml: cannot be read"),
-        (("--base", "main", "--head-set", "routing=random"), "routing"),
-    ],
-)
-def test_a_missing_revision_workload_or_file_is_a_usage_error(
-    case: Case, arguments: tuple[str, ...], message: str
-) -> None:
-    case.pull_request("# why\n" + GOOD_LAYER)
-    result = case.regbot("check", *arguments)
-    assert result.returncode == 2, result.stderr
-    assert message in result.stderr
-
-
-@pytest.mark.slow
-def test_differences_by_overrides_of_one_commit_are_reported_and_not_judged(case: Case) -> None:
-    smoke = '[workloads.smoke]\nadapter = "smoke"\nshapes = ["mixtral-8x7b"]\nvariant = "cpu"\nmeshes = ["ep"]\n'
-    smoke += "timed = []\n"
-    case.commit(config=smoke)
-    code, verdict = case.check("--head-set", "dispatcher=allgather")
-    assert code == 0
-    sharding = only(verdict)["sharding"]
-    assert sharding["config_changes"] == {"dispatcher": ["alltoall", "allgather"]}
-    assert sharding["head"]["all_to_all"]["payload"] == 0
-    assert sharding["findings"]
-    assert "not judged" in sharding["reasons"][0]
-
-
 def test_machine_tables_do_not_come_from_the_commit(case: Case, tmp_path: Path) -> None:
     machine_tables = '[sandbox]\nwrite = ["/srv"]\n\n[slurm]\npython = "/tmp/own"\n'
     case.pull_request("# why\n" + GOOD_LAYER, config=f"{CONFIG}\n{machine_tables}")
@@ -196,34 +127,6 @@ def test_machine_tables_do_not_come_from_the_commit(case: Case, tmp_path: Path) 
     assert result.workloads == config.workloads
 
 
-@pytest.mark.slow
-def test_a_killed_check_leaves_no_process_and_keeps_its_runs(case: Case) -> None:
-    config = CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep", "ep-dp"]')
-    slow_head = "import time, sys\nif 'head' in sys.argv[-1]: time.sleep(600)\n" + GOOD_LAYER
-    case.pull_request(slow_head, config=config)
-    env = {**os.environ, "REGBOT_CACHE": str(case.home / "cache")}
-    command = [REGBOT, "check", "--base", "main", "--out", str(case.home / "out")]
-    process = subprocess.Popen(command, cwd=case.repository.path, env=env, stderr=subprocess.DEVNULL)
-    session = case.home / "out" / "session.jsonl"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (session.exists() and len(session.read_text().splitlines()) >= 2):
-        time.sleep(0.1)
-    assert guests_of(case.home), "the head must be running"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert guests_left(case.home) == []
-    assert case.runs()[0]["outcome"] == "ok"
-
-
-def guests_left(home: Path) -> list[str]:
-    """Return guest processes that still exist after 15 s. A supervisor may start one more just before it ends."""
-    deadline, quiet = time.monotonic() + 15, 0
-    while time.monotonic() < deadline and quiet < 10:
-        quiet = 0 if guests_of(home) else quiet + 1
-        time.sleep(0.1)
-    return guests_of(home)
-
-
 @pytest.mark.long
 def test_a_second_check_into_the_same_folder_starts_clean(case: Case) -> None:
     """Files of an earlier run must not be read as the record of a later run that crashed."""
@@ -233,27 +136,3 @@ def test_a_second_check_into_the_same_folder_starts_clean(case: Case) -> None:
     code, verdict = case.check()
     assert (code, verdict["verdict"]) == (1, "FAIL")
     assert "signal 11" in only(verdict)["validity"]["reasons"][0]
-
-
-@pytest.mark.long
-def test_after_a_hang_the_other_entries_of_the_workload_are_skipped(case: Case) -> None:
-    """The report is written all the same."""
-    config = (
-        CONFIG.replace("timeout_min = 1", "timeout_min = 0.3").replace('["ep"]', '["ep", "ep-dp"]')
-        + "[local]\nparallel = 1\n"
-    )
-    case.pull_request("import time\nwhile True: time.sleep(1)\n", config=config)
-    code, verdict = case.check()
-    assert code == 1, verdict
-    assert verdict["workloads"][0]["validity"]["status"] == "FAIL"
-    assert {run["outcome"] for run in case.runs() if run["arm"]["name"] == "head"} >= {"hung", "skipped"}
-    assert (case.home / "out" / "comment.md").exists()
-
-
-@pytest.mark.long
-def test_control_characters_of_a_guest_do_not_reach_the_terminal(case: Case) -> None:
-    case.pull_request("raise RuntimeError('\\x1b]0;title\\x07\\n::error::forged')\n")
-    result = case.regbot("check", "--base", "main", "--out", str(case.home / "out"))
-    assert result.returncode == 1
-    assert "\x1b" not in result.stdout + result.stderr
-    assert not any(line.startswith("::error::") for line in (result.stdout + result.stderr).splitlines())

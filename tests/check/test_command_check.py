@@ -47,14 +47,6 @@ def test_a_command_that_is_not_timed_is_a_usage_error_and_never_green(case: Case
 
 
 @pytest.mark.slow
-def test_a_head_whose_command_breaks_fails(case: Case) -> None:
-    pull_request(case, train(0.02), "raise SystemExit('no such flag')")
-    code, verdict = case.check("--budget", "5")
-    assert (code, verdict["verdict"]) == (1, "FAIL")
-    assert "exited with code 1" in only(verdict)["validity"]["reasons"][0]
-
-
-@pytest.mark.slow
 def test_two_configurations_of_one_commit_are_compared_by_the_same_test(case: Case) -> None:
     config = CONFIG.replace('"{steps}"]', '"{steps}", "{fused}"]\nconfig = { fused = "no" }')
     slow = TRAIN.replace("SECONDS", '0.05 if sys.argv[2] == "yes" else 0.02')

@@ -1,7 +1,6 @@
 """``paths`` of a workload: what concerns no workload is not measured, and passes only with a proof."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from regbot.records.config import Config, ConfigError, parse_config
 from regbot.workloads import plan
 from regbot.workloads.checkout import CheckoutError
 from support.baseline_builder import put, timed_baseline
-from support.check_cases import Case
 from support.git_repos import Repository
 from support.layers import GOOD_LAYER
 
@@ -137,74 +135,12 @@ def test_a_workload_that_a_node_would_time_needs_a_timed_session_too(scene: Scen
     only_reason(scene.ask(head, TRAIN, timing=True), proven=True)
 
 
-def test_a_timed_session_shows_wrong_paths_that_a_trace_does_not(scene: Scene) -> None:
-    scene.store_trace(["train/moe.py"])
-    scene.store_trace(["train/moe.py", "serving/api.py"], tier="timed", variant="smoke")
-    head = scene.change(**{"serving__api.py": "PORT = 81\n"})
-    assert len(scene.ask(head, TRAIN, timing=True).warnings) == 1
-
-
 def test_paths_without_a_file_are_named_and_the_workload_is_measured(scene: Scene) -> None:
     scene.store_trace(["train/moe.py"])
     result = scene.ask(scene.change(**{"serving__api.py": "PORT = 81\n"}), settings(["trian/"]))
     assert (result.unconcerned, "no file of base matches" in result.warnings[0]) == ([], True)
 
 
-def test_excluded_paths_and_globs_are_gits_own(scene: Scene) -> None:
-    scene.store_trace(["train/moe.py"])
-    head = scene.change(**{"serving__api.py": "PORT = 81\n"})
-    only_reason(scene.ask(head, settings([":(exclude)serving/*"])), proven=True)
-    assert scene.ask(head, settings([":(glob)**/*.py"])) == ([], [])
-
-
 def test_a_missing_commit_is_an_error_and_not_unchanged(scene: Scene) -> None:
     with pytest.raises((CheckoutError, ConfigError)):
         scene.ask("f" * 40, TRAIN)
-
-
-MONOREPO = """\
-version = 1
-[workloads.moe]
-adapter = "module"
-entry = "train.moe:build_layer"
-shapes = ["mixtral-8x7b"]
-variant = "cpu"
-meshes = ["ep"]
-timeout_min = 1
-paths = ["train/"]
-"""
-
-
-def test_a_change_beside_all_paths_starts_no_run(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    case.repository.commit("base", {**FILES, "regbot.toml": MONOREPO})
-    case.repository.git("checkout", "-q", "-b", "pr")
-    case.repository.commit("change", {"serving/api.py": "PORT = 81\n"})
-    begin = time.monotonic()
-    code, verdict = case.check("--no-timing")
-    seconds = time.monotonic() - begin
-    assert (code, verdict["verdict"], case.runs()) == (3, "INCONCLUSIVE", [])
-    assert verdict["workloads"][0]["unconcerned"] is True
-    comment = (case.home / "out" / "comment.md").read_text()
-    assert "no changed file matches the paths of a workload, so nothing was measured" in comment
-    assert seconds < 120, "a trace alone may take longer"
-
-
-@pytest.mark.slow
-def test_the_stored_trace_of_the_base_decides_between_pass_and_measurement(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    files = {**FILES, "train/moe.py": f"import serving.api\n{GOOD_LAYER}", "regbot.toml": MONOREPO}
-    case.repository.commit("base", files)
-    case.repository.git("checkout", "-q", "-b", "pr")
-    case.repository.commit("notes", {"README.md": "notes\n"})
-    code, verdict = case.check("--no-timing", "--workload", "moe")
-    assert (code, verdict["verdict"]) == (0, "PASS"), "a named workload is always measured"
-    added = case.regbot("baseline", "add", str(case.home / "out" / "session.jsonl"), "--why", "a reference")
-    assert added.returncode == 0, added.stderr
-    case.repository.git("checkout", "-q", "main")
-    case.repository.commit("stored")
-    case.repository.git("checkout", "-q", "-b", "wrong")
-    case.repository.commit("change", {"serving/api.py": "raise RuntimeError('wrong paths')\n"})
-    code, verdict = case.check("--no-timing")
-    assert (code, verdict["verdict"]) == (1, "FAIL"), "the regression is found although paths leave the file out"
-    assert any("loaded serving/api.py" in warning for warning in verdict["warnings"])

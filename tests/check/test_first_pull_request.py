@@ -5,8 +5,6 @@ from pathlib import Path
 import pytest
 
 from support.check_cases import Case
-from support.command_cases import CONFIG as COMMAND
-from support.command_cases import train
 from support.layers import CONFIG, GOOD_LAYER
 
 ADVICE = "add both to the main branch first, in a pull request of their own."
@@ -33,19 +31,3 @@ def test_the_configuration_and_the_layer_belong_on_main_first(tmp_path: Path) ->
     )
     assert ADVICE in text
     assert "the base has no regbot.toml; the head's was used" in text
-
-
-@pytest.mark.slow
-def test_a_layer_that_mains_configuration_names_belongs_on_main_first(tmp_path: Path) -> None:
-    text = comment_of_check(tmp_path, {"regbot.toml": CONFIG}, LAYER, "--no-timing")
-    assert ADVICE in text
-    assert "there is no module 'userpkg' in the checkout" in text
-
-
-@pytest.mark.slow
-def test_a_timed_program_belongs_on_main_first(tmp_path: Path) -> None:
-    text = comment_of_check(
-        tmp_path, {}, {"regbot.toml": COMMAND, "train.py": train(0.01)}, "--engine", "local", "--budget", "1"
-    )
-    assert ADVICE in text
-    assert "Read the end of the log" in text

@@ -8,12 +8,11 @@ from regbot.records.config import Config
 from regbot.records.health import Health
 from regbot.records.run import Run
 from regbot.records.verdict import Verdict
-from support.health_builder import cpu, gpu, health
+from support.health_builder import gpu, health
 from support.timed_builder import noisy, play, session_of
 
 GOOD = health([gpu()])
 BROKEN = health([gpu(uncorrected_ecc=3)])
-SLOWED = health([gpu(reasons={"hw_thermal": 0.5}, mhz=900)])
 
 
 def session(health_at: Callable[[Slot], Health], head: float = 1.0) -> tuple[list[Run], Verdict]:
@@ -50,27 +49,3 @@ def test_a_head_that_crashes_on_a_faulty_gpu_is_not_blamed_for_it() -> None:
         return run.model_copy(update={"outcome": "crashed", "reason": "CUDA error", "timing": None, "health": BROKEN})
 
     assert judge(session_of(play(crashing)), Config()).verdict == "INVALID"
-
-
-def test_hardware_that_slows_down_both_arms_of_a_block_voids_it() -> None:
-    runs, verdict = session(lambda slot: SLOWED if (slot.position.block, slot.attempt) == (2, 1) else GOOD)
-    assert len([run for run in runs if run.position and run.position.block == 2]) > 4
-    section = verdict.workloads[0].throughput
-    assert section is not None
-    assert section.decision == "no_change"
-
-
-def test_a_condition_of_one_arm_is_a_finding_and_voids_nothing() -> None:
-    capped = health([gpu(reasons={"sw_power_cap": 0.8}, mhz=1500)])
-    runs, verdict = session(lambda slot: capped if slot.arm == "head" else GOOD, head=1.2)
-    assert all(run.attempt == 1 for run in runs)
-    assert verdict.workloads[0].throughput is not None
-    assert verdict.workloads[0].throughput.decision == "regressed"
-    assert any("head is throttled by its power limit" in warning for warning in verdict.warnings)
-
-
-def test_other_work_on_a_cpu_gives_a_warning_and_voids_nothing() -> None:
-    busy = health(processors=cpu(other=0.4))
-    runs, verdict = session(lambda _: busy)
-    assert all(run.attempt == 1 for run in runs)
-    assert any("other work used up to 40% of the cores" in warning for warning in verdict.warnings)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from regbot.check.push import stops_push, why_nothing_to_compare
-from regbot.workloads.checkout import CheckoutError
 from support.git_repos import Repository
 
 
@@ -27,15 +26,6 @@ def test_only_a_branch_with_commits_of_its_own_is_compared(repo: Repository) -> 
     repo.git("checkout", "-q", "--orphan", "pages")
     repo.commit("page", {"index.html": ""})
     assert "no history in common" in reason("pages")
-
-
-def test_a_shallow_clone_that_lacks_the_merge_base_is_an_error(repo: Repository, tmp_path: Path) -> None:
-    repo.commit("change", {"a.py": "1"})
-    repo.git("checkout", "-q", "main")
-    repo.commit("later", {"b.py": "1"})
-    clone = repo.clone_to(tmp_path / "clone", "--depth=1", "--no-single-branch")
-    with pytest.raises(CheckoutError, match="the repository is shallow"):
-        why_nothing_to_compare(clone.path, "origin/main", "origin/pr", None)
 
 
 def test_without_a_configuration_there_is_nothing_to_compare(repo: Repository, tmp_path: Path) -> None:

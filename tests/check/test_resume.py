@@ -19,7 +19,6 @@ from regbot.records.session import Session, read_session
 from support.check_cases import REGBOT, Case, only
 from support.command_cases import CONFIG as COMMAND_CONFIG
 from support.command_cases import train
-from support.git_repos import Repository
 from support.guest_runs import Shared
 from support.layers import CONFIG, GOOD_LAYER, TIMED_CONFIG, genuine_runs, replay
 
@@ -171,44 +170,9 @@ def test_a_check_that_is_killed_at_twenty_random_moments_ends_like_an_undisturbe
     assert session_file(killed).read_bytes().startswith(kept)
     runs = [(run["tier"], run["arm"]["name"], run["position"], run["attempt"]) for run in killed.runs()]
     assert len({json.dumps(run) for run in runs}) == len(runs), "no run is repeated"
-    assert_clean_cache(killed)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("tier", ["static", "timed"])
-def test_two_checks_at_once_in_one_cache_both_end_with_the_right_verdict(case: Case, tier: str) -> None:
-    """Two traces of different heads, or two sessions of the same code, which share the pool of pairs."""
-    change_workload(case, tier)
-    first = begin(case, "--head", "pr")
-    if tier == "static":
-        case.repository.git("checkout", "-q", "-b", "other", "main")
-        case.commit(f"# why\n{GOOD_LAYER}", None)
-    second = begin(case, "--out", str(case.home / "second"))
-    verdicts = []
-    for process in (first, second):
-        output, errors = process.communicate(timeout=300)
-        assert output, errors
-        verdicts.append(json.loads(output)["verdict"])
-    assert verdicts == (["FAIL", "PASS"] if tier == "static" else ["FAIL", "FAIL"])
 
 
 # ---- other interruptions
-
-
-@pytest.mark.slow
-def test_a_torn_last_line_is_dropped_and_its_run_repeated(replayed: Case) -> None:
-    assert replayed.check()[0] == 0
-    whole = session_file(replayed).read_bytes()
-    lines = whole.splitlines(keepends=True)
-    session_file(replayed).write_bytes(b"".join(lines[:-2]) + lines[-2][: len(lines[-2]) // 2])
-    code, verdict = replayed.check("--resume")
-    assert (code, verdict["verdict"]) == (0, "PASS")
-    assert session_file(replayed).read_bytes().startswith(b"".join(lines[:-2]))
-    assert_legal(read_session(session_file(replayed)))
-    assert len(read_session(session_file(replayed)).runs) == len(lines) - 1
-    whole = session_file(replayed).read_bytes()
-    assert replayed.check("--resume") == (code, verdict), "a finished check is only judged again"
-    assert session_file(replayed).read_bytes() == whole
 
 
 @pytest.mark.slow
@@ -226,11 +190,6 @@ def test_a_session_of_another_check_is_neither_resumed_nor_changed(replayed: Cas
         assert f"is of another check ({difference} differs)" in result.stderr
         assert "leave out --resume to begin anew, or give another --out" in result.stderr
         assert session_file(replayed).read_bytes() == written
-    assert replayed.check("--no-timing", "--resume")[0] == 0
-    replayed.commit("# newer\n" + GOOD_LAYER, None)
-    result = replayed.regbot(*arguments, "--no-timing")
-    assert result.returncode == 2
-    assert "is of another check (head differs)" in result.stderr
 
 
 @pytest.mark.slow
@@ -248,27 +207,3 @@ def test_an_interrupted_check_says_how_to_resume_and_can_be_resumed(replayed: Ca
     assert (code, verdict["verdict"]) == (0, "PASS")
     assert session_file(replayed).read_bytes().startswith(kept)
     assert_legal(read_session(session_file(replayed)))
-
-
-@pytest.mark.long
-def test_a_larger_budget_continues_where_the_smaller_one_ended(case: Case, genuine: Path) -> None:
-    tool = case.repository.path / "tools" / "python"
-    replay(tool, genuine, "[scale(each, 4) for each in records]; seconds = total()")
-    case.pull_request(GOOD_LAYER, config=REPLAYED)
-    case.commit(config=None, **{"kernels.cu": "// faster\n"})
-    code, verdict = case.check("--budget", "0.1")
-    assert (code, verdict["verdict"]) == (3, "INCONCLUSIVE")
-    assert len(case.runs()) == 2 + 2 + 4, "the second block would have gone beyond the budget"
-    code, verdict = case.check("--budget", "5", "--resume")
-    assert (code, verdict["verdict"]) == (0, "PASS")
-    assert len(case.runs()) == 2 + 2 + 8
-
-
-def assert_clean_cache(case: Case) -> None:
-    """Assert that the cache has one worktree per arm, and no incomplete file or folder of a git process."""
-    (clone,) = [path.parent for path in (case.home / "cache").rglob("HEAD") if (path.parent / "objects").is_dir()]
-    listed = Repository(clone).git("worktree", "list", "--porcelain").split("\n\n")
-    trees = [entry for entry in listed if "bare" not in entry.split()]
-    assert len(trees) == 2, listed
-    assert not any("prunable" in entry for entry in trees)
-    assert [path for path in (case.home / "cache").rglob("*.lock") if path.name == "index.lock"] == []

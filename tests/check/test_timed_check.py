@@ -1,13 +1,10 @@
-"""The whole check with its timed half: faults in one arm or in both, identity, a full disk; and ``regbot run``.
+"""The whole check with its timed half: faults in one arm or in both, identity, and ``regbot run``.
 
 In most tests a real process replays real records (``layers.replay``), so that a session takes seconds. The most
 important tests use real ranks.
 """
 
 import json
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +12,12 @@ import pytest
 
 from regbot.records.files import read_record
 from regbot.records.run import Run
-from regbot.records.session import read_session
 from support.check_cases import Case, guests_of, only
 from support.guest_runs import Shared
-from support.layers import GOOD_LAYER, TIMED_CONFIG, genuine_runs, replay
+from support.layers import TIMED_CONFIG, genuine_runs, replay
 
 REPLAYED = TIMED_CONFIG.replace("[session]", 'python = "tools/python"\n[session]')
 ENTRY = "mixtral-8x7b@1/ep"
-TIMED_ONLY = "import os\nif 'TORCHELASTIC_RUN_ID' in os.environ:\n    "
-"""Code before a fault that only a timed run has. A trace has no launcher, so it skips the fault."""
 
 
 @pytest.fixture
@@ -85,19 +79,6 @@ def test_a_changed_file_that_no_trace_loads_is_timed_except_with_no_timing(case:
     assert (throughput["decision"], throughput["by"], throughput["pairs"]) == ("no_change", "pairs", 4)
 
 
-@pytest.mark.long
-def test_a_change_of_comments_and_documents_is_not_timed(case: Case) -> None:
-    case.commit(config=TIMED_CONFIG, **{"README.md": "old"})
-    case.repository.git("checkout", "-q", "-b", "pr")
-    layer = GOOD_LAYER.replace('"""Top-1 of balanced routing', '"""It is told anew: top-1 of balanced routing')
-    case.commit("# why\n" + layer, None, **{"README.md": "new", "docs/moe.rst": "new"})
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (0, "PASS")
-    throughput = only(verdict)["throughput"]
-    assert (throughput["decision"], throughput["by"], throughput["pairs"]) == ("no_change", "identity", 0)
-    assert timed(case) == []
-
-
 # ---- faults
 
 
@@ -105,22 +86,11 @@ HANG = "time.sleep(3600)"
 FAULTS = {
     "crash": ("sys.exit('no such kernel')", "crashed", "head crashed"),
     "hang": (HANG, "hung", "head ran into the time limit"),
-    "no record": ("sys.exit()", "no_record", "head ended without a result"),
-    "fewer steps": ("[shorten(each, 2) for each in records]; seconds = total()", "short", "after 2 of 3 steps"),
-    "no number for a loss": ("records[0]['loss'][1] = None", "diverged", "head did not train: its loss is not finite"),
-    "a skipped step": ("records[1]['skipped_steps'] = 1", "diverged", "the optimizer skipped 1 of 3 steps"),
-    "more steps": ("[longer(each) for each in records]", "bad_record", "rank 0 claims 4 steps, but 3 were requested"),
     "a wrong clock": ("[scale(each, 9) for each in records]", "bad_record", "by the system's clock they took"),
-    "not a number": ("records[1]['steps']['step_s'][0] = float('nan')", "bad_record", "NaN is not a number"),
     "other routing": (
         "refuse(records[0], 'balanced routing was asked for'); records[0]['refusal']['kind'] = 'routing'",
         "refused",
         "head cannot be measured: balanced routing was asked for",
-    ),
-    "a paper GPU": (
-        "refuse(records[1], 'its process has loaded a paper GPU'); records[1]['refusal']['kind'] = 'paper_gpu'",
-        "refused",
-        "head cannot be measured: its process has loaded a paper GPU",
     ),
 }
 """Code of a fault in a timed run, its outcome, and the reason. ``BROKEN`` lists outcomes that are the code's fault."""
@@ -147,128 +117,6 @@ def test_a_repeated_fault_of_the_head_alone_is_fail_or_invalid(case: Case, genui
     first_attempts, second_attempts = [(0, 0, 1, "ok"), (0, 1, 1, outcome)], [(0, 0, 2, "ok"), (0, 1, 2, outcome)]
     assert places(case) == (first_attempts if outcome == "refused" else first_attempts + second_attempts)
     assert guests_of(case.home) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", ["crash", "no number for a loss", "a wrong clock"])
-def test_a_fault_of_both_arms_is_invalid(case: Case, genuine: Path, fault: str) -> None:
-    fault_code, outcome, _ = FAULTS[fault]
-    replayed(case, genuine, base=fault_code, head=fault_code)
-    code, verdict = case.check()
-    assert (code, verdict["verdict"], only(verdict)["validity"]["status"]) == (4, "INVALID", "INVALID")
-    assert {run["outcome"] for run in timed(case)} == {outcome}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("good_launches", [0, 1], ids=["at once", "once it has run"])
-def test_a_fault_of_the_base_alone_is_invalid(case: Case, genuine: Path, good_launches: int) -> None:
-    replayed(case, genuine, base=f"{launches(case)}if number > {good_launches}: sys.exit('no such kernel')\n")
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (4, "INVALID")
-    assert "base crashed" in only(verdict)["validity"]["reasons"][0]
-    assert [run["outcome"] for run in timed(case)].count("crashed") == 2
-
-
-def launches(case: Case) -> str:
-    """Return code that counts its launches and sets ``number`` to the count, from 1."""
-    counter = case.home / "launches"
-    return (
-        f"counter = pathlib.Path({str(counter)!r})\n"
-        "number = int(counter.read_text()) + 1 if counter.exists() else 1\n"
-        "counter.write_text(str(number))\n"
-    )
-
-
-@pytest.mark.slow
-def test_a_head_that_fails_once_costs_its_block_and_not_the_verdict(case: Case, genuine: Path) -> None:
-    """Only the third launch of the head, the second one in a block, is killed."""
-    once = f"{launches(case)}if number == 3: os.kill(os.getpid(), signal.SIGKILL)\n"
-    replayed(case, genuine, head=once)
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (0, "PASS")
-    throughput = only(verdict)["throughput"]
-    assert throughput["decision"] == "no_change"
-    assert (throughput["void_pairs"], throughput["pairs"]) == (2, 4)
-    failed = [place for place in places(case) if place[3] != "ok"]
-    assert [(block, attempt, outcome) for block, _, attempt, outcome in failed] == [(1, 1, "crashed")]
-    assert [place[:3] for place in places(case) if place[0] == 1 and place[2] == 2] == [(1, n, 2) for n in range(4)]
-    (warning,) = [warning for warning in verdict["warnings"] if "does not count, because a run failed" in warning]
-    assert "an attempt at block 1 does not count, because a run failed: head crashed" in warning
-    assert "killed by signal 9" in warning
-
-
-@pytest.mark.long
-def test_a_head_that_crashes_on_real_ranks_only_when_timed_fails(case: Case) -> None:
-    case.pull_request(TIMED_ONLY + "raise RuntimeError('no such kernel')\n" + GOOD_LAYER, config=TIMED_CONFIG)
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (1, "FAIL")
-    validity = only(verdict)["validity"]
-    assert validity["status"] == "FAIL"
-    (reason, *_) = validity["reasons"]
-    assert reason.startswith("in both attempts, head crashed: RuntimeError: no such kernel (userpkg/moe.py:3 in ")
-    assert [run["outcome"] for run in timed(case) if run["arm"]["name"] == "head"] == ["crashed", "crashed"]
-    assert guests_of(case.home) == []
-    assert "no such kernel" in (case.home / "out" / "comment.md").read_text()
-
-
-# ---- a full disk
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if os.getuid() != 0 or subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("a small disk takes the right to mount one")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def fill(disk: Path, leave: int) -> Path:
-    """Create a file that leaves ``leave`` bytes free on ``disk``."""
-    ballast = disk / "ballast"
-    free = os.statvfs(disk)
-    ballast.write_bytes(bytes(max(0, free.f_bavail * free.f_frsize - leave)))
-    return ballast
-
-
-FILLS = "filler = path.parent / 'filler'\nfiller.write_bytes(bytes(600 * 1024))\nfiller.unlink()\n"
-"""Code that makes a run need 600 KiB for a moment."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("leave", "head"), [(20 * 1024, ""), (400 * 1024, FILLS)], ids=["20 KiB", "by the head"])
-def test_a_full_disk_ends_the_check_without_losing_finished_runs(
-    case: Case, genuine: Path, small_disk: Path, leave: int, head: str
-) -> None:
-    """The disk gets full while a run writes its record or log, or while its line is appended."""
-    replayed(case, genuine, head=head)
-    out = small_disk / "out"
-    out.mkdir()
-    ballast = fill(small_disk, leave)
-    arguments = ["check", "--base", "main", "--json", "--out", str(out)]
-    failed = case.regbot(*arguments)
-    assert failed.returncode == 2, failed.stdout
-    assert "No space left on device" in failed.stderr
-    assert "continue with --resume" in failed.stderr
-    assert "Traceback" not in failed.stderr
-    before = runs_of(out)
-    assert {run.outcome for run in before} <= {"ok"}, "a full disk is nobody's crash"
-    ballast.unlink()
-    again = case.regbot(*arguments, "--resume")
-    assert again.returncode == 0, again.stderr
-    assert json.loads(again.stdout)["verdict"] == "PASS"
-    after = runs_of(out)
-    assert after[: len(before)] == before
-    assert len(after) == 2 + 2 + 8
-
-
-def runs_of(out: Path) -> list[Run]:
-    """Return the runs of the session in ``out``; [] without a session."""
-    file = out / "session.jsonl"
-    return read_session(file).runs if file.exists() and file.stat().st_size else []
 
 
 # ---- regbot run

@@ -90,24 +90,6 @@ OLDER_HYBRID = Published(
     },
 )
 
-OLD_LEGACY = Published(
-    "https://github.com/deepseek-ai/DeepEP",
-    "04b06f7a299c8be3e97ec1dee89e481ceb08ac10",  # an early version 1, which regbot cannot use
-    "deep_ep/buffer.py",
-    {
-        "__init__": "self, group, num_nvl_bytes=0, num_rdma_bytes=0, low_latency_mode=False, num_qps_per_rank=12, "
-        "allow_nvlink_for_low_latency_mode=True",
-        "get_dispatch_config": "num_ranks",
-        "get_combine_config": "num_ranks",
-        "get_dispatch_layout": "self, topk_idx, num_experts, previous_event=None, async_finish=False, "
-        "allocate_on_comm_stream=False",
-        "dispatch": "self, x, handle=None, num_tokens_per_rank=None, num_tokens_per_rdma_rank=None, "
-        "is_token_in_rank=None, num_tokens_per_expert=None, topk_idx=None, topk_weights=None, expert_alignment=1, "
-        "config=None, previous_event=None, async_finish=False, allocate_on_comm_stream=False",
-        "combine": "self, x, handle, topk_weights=None, config=None, previous_event=None, async_finish=False, "
-        "allocate_on_comm_stream=False",
-    },
-)
 
 STAND_IN = {"ElasticBuffer": ELASTIC, "Buffer": LEGACY, "HybridEPBuffer": HYBRID}
 """The classes that the stand-in must have exactly like this."""

@@ -1,11 +1,10 @@
 """Builders of sessions to store; as a script, processes that store sessions and are killed.
 
-    python baseline_cases.py killed STORE WRITER      writers in parallel, ended by SIGKILL at any moment
-    python baseline_cases.py everywhere STORE WRITER  a writer ended by SIGKILL before each file operation
-    python baseline_cases.py limited STORE WRITER     a writer whose files may not grow past a limit
+    python baseline_cases.py killed STORE   writers in parallel, ended by SIGKILL at any moment
+    python baseline_cases.py limited STORE  a writer whose files may not grow past a limit
 
-A writer stores one session, by ``add`` or ``refresh``. Each mode prints one JSON line per writer, with the sessions
-that the command reported as stored, and the state of the store afterwards.
+A writer stores one session. Each mode prints one JSON line per writer, with the sessions that it reported as stored,
+and the state of the store afterwards.
 """
 
 import json
@@ -13,7 +12,6 @@ import os
 import random
 import resource
 import select
-import shutil
 import signal
 import sys
 import time
@@ -80,19 +78,6 @@ def store_one(root: Path, scratch: Path, number: int, who: str = "ada") -> list[
     return add(Store(root), file, make_intake(file, who=who), NOW).files
 
 
-def refresh_one(root: Path, scratch: Path, number: int, who: str = "ada") -> list[str]:
-    """Do what ``baseline refresh --store`` does with a measured session. Return the files that it reports as stored."""
-    from support.refresh_cases import refreshed
-
-    return refreshed(root, scratch, number, who).files
-
-
-WRITERS: dict[str, Callable[..., list[str]]] = {"add": store_one, "refresh": refresh_one}
-writer = store_one
-ROOM = {"add": 40, "refresh": 400}
-"""Bytes by which the limit grows: a refresh writes its own session and its report too."""
-
-
 # ---- processes
 
 
@@ -134,7 +119,7 @@ def killed(root: Path, rounds: int = 16) -> None:
 
         def write(writing: int, first: int, who: str) -> None:
             for session in range(first, first + 100):
-                say(writing, writer(root, root.parent, session, who))
+                say(writing, store_one(root, root.parent, session, who))
 
         first = 100 * number
         writers = [
@@ -150,38 +135,6 @@ def killed(root: Path, rounds: int = 16) -> None:
             report(complete_lines(reading), root)
 
 
-def everywhere(root: Path) -> None:
-    """Kill a writer before its ``n``-th open, rename, mkdir or unlink, for every ``n`` until it survives.
-
-    The store has one session already. After each kill, report the state of the store, and again after a retry.
-    """
-    for number in range(1, 200):
-        shutil.rmtree(root, ignore_errors=True)
-        if number % 2:  # also where there is no store yet
-            writer(root, root.parent, 0)
-
-        def write(writing: int, number: int = number) -> None:
-            done = 0
-
-            def count(event: str, arguments: tuple[object, ...]) -> None:
-                nonlocal done
-                if event in ("open", "os.rename", "os.mkdir", "os.remove", "os.chmod", "os.scandir", "os.truncate"):
-                    done += 1
-                    if done == (number + 1) // 2:
-                        os.kill(os.getpid(), signal.SIGKILL)
-
-            sys.addaudithook(count)
-            say(writing, writer(root, root.parent, 1))
-
-        child, reading = fork(write)
-        status = os.waitpid(child, 0)[1]
-        report(complete_lines(reading), root, killed=os.WIFSIGNALED(status))
-        again = writer(root, root.parent, 1)
-        report(again, root, left=len([*(root / ".incoming").iterdir()]))
-        if number % 2 and not os.WIFSIGNALED(status):
-            return
-
-
 def limited(root: Path) -> None:
     """Limit the file size, so that a write stops at the limit, as on a full disk."""
     for number in range(1, 40, 2):
@@ -189,11 +142,8 @@ def limited(root: Path) -> None:
         def write(writing: int, number: int = number) -> None:
             ready = write_session(root.parent / "session.jsonl", number=number)
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (number * number * ROOM[sys.argv[3]], resource.RLIM_INFINITY))
-            if writer is store_one:  # its session was measured before the disk was full; a refresh measures its own
-                say(writing, add(Store(root), ready, make_intake(ready), NOW).files)
-            else:
-                say(writing, writer(root, root.parent, number))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (number * number * 40, resource.RLIM_INFINITY))
+            say(writing, add(Store(root), ready, make_intake(ready), NOW).files)
 
         child, reading = fork(write)
         status = os.waitpid(child, 0)[1]
@@ -208,5 +158,4 @@ def report(lines: Sequence[str], root: Path, **more: int) -> None:
 
 
 if __name__ == "__main__":
-    writer = WRITERS[sys.argv[3]]
-    {"killed": killed, "everywhere": everywhere, "limited": limited}[sys.argv[1]](Path(sys.argv[2]))
+    {"killed": killed, "limited": limited}[sys.argv[1]](Path(sys.argv[2]))

@@ -95,10 +95,10 @@ def real(name: str) -> str:
     return str(path)
 
 
-def megatron(times: Sequence[float], interval: int = 1, skipped: int = 0) -> str:
+def megatron(times: Sequence[float], interval: int = 1) -> str:
     return "".join(
         f" [2026-08-22 07:30:30.123456] iteration {interval * step:8d}/ 100 | elapsed time per iteration (ms): "
-        f"{1000 * seconds:.1f} | lm loss: 1.8E+00 | number of skipped iterations: {skipped * (step == 20):3d} | number "
+        f"{1000 * seconds:.1f} | lm loss: 1.8E+00 | number of skipped iterations:   0 | number "
         "of nan iterations:   0 |\n"
         for step, seconds in enumerate(times, start=1)
     )
@@ -107,13 +107,6 @@ def megatron(times: Sequence[float], interval: int = 1, skipped: int = 0) -> str
 def maxtext(times: Sequence[float]) -> str:
     return "".join(
         f"completed step: {step}, seconds: {seconds:.6f}, TFLOP/s/device: 1.000, loss: 9.000\n"
-        for step, seconds in enumerate(times)
-    )
-
-
-def metrics(times: Sequence[float]) -> str:
-    return "".join(
-        json.dumps({"learning/loss": 9.0, "perf/step_time_seconds": seconds, "step": float(step)}) + "\n"
         for step, seconds in enumerate(times)
     )
 

@@ -3,8 +3,6 @@
 Every fault is planted in a real layer and met by a real process.
 """
 
-import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -39,37 +37,12 @@ def run(
     return trace(task, Checkout(ARM, root), LocalEngine(), Scratch(tmp_path / "scratch", LIMITS))
 
 
-def processes_with(marker: str) -> list[str]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                continue
-            if marker in command:
-                found.append(command)
-    return found
-
-
-def test_a_good_layer_is_traced(tmp_path: Path) -> None:
-    found = run(tmp_path, GOOD_LAYER)
-    assert (found.outcome, found.reason) == ("ok", "")
-    assert found.ledger is not None
-    assert sum(entry.count for entry in found.ledger.entries if entry.kind == "all_to_all") == 2 * 4
-    assert found.code is not None
-    assert found.code.watched["userpkg"].startswith("userpkg/")
-    assert found.code.foreign == {}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
         ("raise RuntimeError('no such kernel')", "RuntimeError: no such kernel (userpkg/moe.py:1 in <module>)"),
         slow("import a_package_that_is_not_here", "No module named 'a_package_that_is_not_here' (userpkg/moe.py:1"),
-        slow("def broken(:", "SyntaxError"),
-        slow("import sys; sys.exit(3)", "SystemExit: 3 (userpkg/moe.py:1"),
     ],
 )
 def test_a_crash_at_import_is_reported_with_file_and_line(tmp_path: Path, fault: str, reason: str) -> None:
@@ -80,63 +53,12 @@ def test_a_crash_at_import_is_reported_with_file_and_line(tmp_path: Path, fault:
 
 
 @pytest.mark.slow
-def test_a_crash_in_the_step_is_reported_with_file_and_line(tmp_path: Path) -> None:
-    layer = GOOD_LAYER.replace(
-        "        return Exchange.apply(F.silu", "        x.no_such_method()\n        return Exchange.apply(F.silu"
-    )
-    found = run(tmp_path, layer)
-    assert found.outcome == "crashed"
-    assert "no_such_method" in found.reason
-    assert "in forward" in found.reason
-    assert "AttributeError" in found.log_tail
-
-
-@pytest.mark.slow
-def test_a_hang_is_ended_at_its_limit(tmp_path: Path) -> None:
-    start = time.monotonic()
-    found = run(tmp_path, "import time\nwhile True: time.sleep(1)\n", timeout_s=6)
-    assert found.outcome == "hung"
-    assert "0.1 minutes" in found.reason
-    assert "workloads.moe.timeout_min" in found.reason
-    assert time.monotonic() - start < 30
-
-
-@pytest.mark.slow
-def test_surviving_children_are_killed_and_reported(tmp_path: Path) -> None:
-    marker = f"regbot-test-child-{tmp_path.name}"
-    layer = (
-        "import subprocess, sys\n"
-        f"subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', {marker!r}], start_new_session=True)\n"
-    )
-    found = run(tmp_path, layer + GOOD_LAYER)
-    assert found.outcome == "ok"
-    assert any("left 1 child process" in warning for warning in found.warnings)
-    assert processes_with(marker) == []
-
-
-@pytest.mark.slow
-def test_a_process_that_ends_itself_quietly_has_measured_nothing(tmp_path: Path) -> None:
-    found = run(tmp_path, "import os; os._exit(0)\n")
-    assert found.outcome == "no_record"
-    assert "something in the code under test ended rank 0 with exit code 0" in found.reason
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        slow("leave(json.dumps(record).replace('\"rank\": 0', '\"rank\": NaN'))", "NaN is not a number"),
         slow("leave('{\"rank\": 0, ' + json.dumps(record)[1:])", "'rank' appears twice"),
-        slow(
-            "record['workload'] = 'qwen3-30b-a3b@1/ep'; leave(json.dumps(record))",
-            "the record's workload is 'qwen3-30b-a3b@1/ep'",
-        ),
         ("record['request'] = 'old'; leave(json.dumps(record))", "answers another request"),
-        slow("leave(json.dumps(record))", "neither a ledger nor a reason"),
-        slow("leave('[' * 100000)", "nested too deeply"),
-        slow("leave(json.dumps({**record, 'extra': 1}))", "extra"),
         slow("os.symlink('/etc/passwd', request['record']); os._exit(0)", "cannot be read"),
-        slow("leave('x' * 5_000_000)", "more than the 4,194,304 a record may have"),
         slow("leave('x' * 100_000_000)", "100,000,000 bytes|more into its record folder"),
     ],
 )
@@ -151,15 +73,6 @@ def test_a_bad_record_is_not_used(tmp_path: Path, record: str, reason: str) -> N
 @pytest.mark.parametrize(
     ("entry", "layer", "reason"),
     [
-        slow("userpkg.mole:build_layer", GOOD_LAYER, "there is no module 'userpkg.mole'"),
-        slow("elsewhere.moe:build_layer", GOOD_LAYER, "there is no module 'elsewhere'"),
-        slow("userpkg.moe:build", GOOD_LAYER, "has no function 'build'"),
-        slow("userpkg.moe:build_layer", "def build_layer(*_): return 1", "it must return an nn.Module"),
-        slow(
-            "userpkg.moe:build_layer",
-            GOOD_LAYER.replace("self.group)\n\n    def expert", "self.group)[:1]\n\n    def expert"),
-            "mapped (512, 128) torch.float32 to (1, 128)",
-        ),
         (
             "userpkg.moe:build_layer",
             GOOD_LAYER.replace("def forward(self, x):", "def forward(self, x):\n        x.sum().long().item()"),
@@ -187,30 +100,3 @@ def test_what_cannot_be_traced_says_why_and_what_to_do(tmp_path: Path, entry: st
     found = run(tmp_path, layer, entry)
     assert found.outcome == "refused", found.reason
     assert reason in found.reason
-
-
-def test_an_interpreter_without_torch_says_how_to_get_it(tmp_path: Path) -> None:
-    # The same interpreter with nothing installed in sight: -I -S would do, but a workload names only the command.
-    bare = tmp_path / "bare-python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -s "$@"\n')
-    bare.chmod(0o755)
-    found = run(tmp_path, GOOD_LAYER, python=str(bare))
-    assert found.outcome == "refused"
-    assert "cannot import torch" in found.reason
-    assert "'.[smoke]' in regbot's folder" in found.reason
-
-
-@pytest.mark.slow
-def test_code_from_elsewhere_is_noticed(tmp_path: Path) -> None:
-    """An editable install of another checkout: the arm's package is imported from there, not from the worktree."""
-    elsewhere = write_repository(tmp_path / "elsewhere")
-    layer = (
-        "import sys\n"
-        f"sys.path.insert(0, {str(elsewhere)!r})\n"
-        "for name in [n for n in sys.modules if n.split('.')[0] == 'userpkg']: del sys.modules[name]\n"
-        "from userpkg.moe import build_layer\n"
-    )
-    found = run(tmp_path, layer)
-    assert found.outcome == "ok"
-    assert found.code is not None
-    assert found.code.foreign == {"userpkg": str(elsewhere / "userpkg" / "__init__.py")}

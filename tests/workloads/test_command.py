@@ -5,15 +5,11 @@ from typing import Any
 
 import pytest
 
-from regbot.check.compare.page import compare_page
-from regbot.check.compare.verdict import ComparisonOptions, compare
 from regbot.engines import LocalEngine
-from regbot.judge.pairs import Pair, PairKey
-from regbot.judge.walls import find_wall
 from regbot.records.files import read_record, write_record
-from regbot.records.run import Arm, Position, RankSteps, Run, Timing
+from regbot.records.run import Arm, Position, Run, Timing
 from regbot.workloads import Checkout, Limits, RunSpec, Scratch, trace
-from regbot.workloads.command import LOG_RANK, fill_command, time_command
+from regbot.workloads.command import LOG_RANK, time_command
 from support.command_tasks import command_task
 
 ARM = Arm(name="head", revision="HEAD", commit="a" * 40, tree="b" * 40)
@@ -97,31 +93,14 @@ def test_a_command_is_timed_by_what_it_prints(root: Path, line: str) -> None:
     assert (steps.cpu_s, steps.wait_s, steps.memory_bytes, steps.peak_bytes) == ([], [], [], 0)
 
 
-GOLDEN = """\
-import json, sys, time
-times = {}
-for step in range(1, int(sys.argv[1]) + 1):
-    begun = time.perf_counter()
-    time.sleep(0.01)
-    times[str(EVERY * step)] = time.perf_counter() - begun
-values = {"start_step": 1, "end_step": 99, "step_interval": EVERY, "values": times}
-json.dump({"iteration-time": values}, open(sys.argv[2], "w"))
-"""
-
-
-def test_golden_values_of_every_step_are_a_step_log(root: Path) -> None:
+def test_a_log_may_be_a_file_that_regbot_names(root: Path) -> None:
     command = ("{python}", "train.py", "{steps}", "{log}")
-    timing = timing_of(launch(root, GOLDEN.replace("EVERY", "1"), command=command))
-    assert len(timing.step_s) == STEPS
-    every_fifth = launch(root, GOLDEN.replace("EVERY", "5"), command=command)
-    assert every_fifth.outcome == "bad_record"
-    assert "log every step" in every_fifth.reason
+    text = "import sys; sys.stdout = open(sys.argv[2], 'w')\n" + script()
+    assert len(timing_of(launch(root, text, command=command)).step_s) == STEPS
 
 
 def test_torchtitan_needs_the_tokens_of_a_step(root: Path) -> None:
-    missing = launch(root, script(TITAN))
-    assert missing.outcome == "no_record"
-    assert "tokens_per_step" in missing.reason
+    assert "tokens_per_step" in launch(root, script(TITAN)).reason
     timing = timing_of(launch(root, script(TITAN), tokens_per_step=4096))
     assert all(0.009 < seconds < 1 for seconds in timing.step_s)
 
@@ -136,10 +115,6 @@ def test_a_command_that_leaves_no_step_log_has_no_record(root: Path) -> None:
     run = launch(root, script(), log="steps.txt")
     assert (run.outcome, run.exit_code) == ("no_record", 0)
     assert "left no step log 'steps.txt'" in run.reason
-    run = launch(root, "print('hello')\n")
-    assert run.outcome == "no_record"
-    assert "its log: has no step line of a known format" in run.reason
-    assert "hello" in run.log_tail
 
 
 @pytest.mark.parametrize(
@@ -183,13 +158,6 @@ def test_a_command_that_fails_has_crashed_whatever_it_printed(root: Path) -> Non
     assert "out of memory" in run.log_tail
 
 
-@pytest.mark.slow
-def test_a_command_that_does_not_end_is_ended(root: Path) -> None:
-    run = launch(root, script(end="time.sleep(60)"), timeout_s=2)
-    assert run.outcome == "hung"
-    assert "workloads.train.timeout_min" in run.reason
-
-
 def test_more_steps_than_requested_do_not_count(root: Path) -> None:
     run = launch(root, script().replace("range(1, steps + 1)", "range(1, steps + 4)"))
     assert len(timing_of(run).step_s) == STEPS
@@ -197,17 +165,11 @@ def test_more_steps_than_requested_do_not_count(root: Path) -> None:
     assert any("the log has 9 steps; only the 6 requested ones count" in warning for warning in run.warnings)
 
 
-def test_a_command_without_a_place_for_the_number_of_steps_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"command: has no \{steps\}; put \{steps\} where"):
-        command_task(("{python}", "train.py", "40"))
-
-
 ALL_STEPS = "range(1, steps + 1)"
 TIME = "{took:.6f}"
 OUTCOMES = {
     "fewer steps": (script().replace(ALL_STEPS, "range(1, steps - 1)"), "short", "after 4 of 6 steps"),
     "means": (script().replace(ALL_STEPS, "range(10, 10 * steps + 1, 10)"), "bad_record", "log every step"),
-    "missing steps": (script().replace(ALL_STEPS, "[1, 2, 3, 5, 6, 7]"), "bad_record", "in its log between 1 and 7"),
     "few digits": (script(MAXTEXT.replace(TIME, "{took:.3f}")), "bad_record", "too coarse to detect a slowdown of 2%"),
     "long steps": (script(MAXTEXT.replace(TIME, "{took + 60:.6f}")), "bad_record", "the process lived"),
     "no time": (script(MAXTEXT.replace(TIME, "{took * (step != 5):.4f}0")), "bad_record", "no time of step 4"),
@@ -226,11 +188,6 @@ OUTCOMES = {
         "diverged",
         "not finite in 1 of 6",
     ),
-    "nan loss": (
-        script(MAXTEXT.replace("{9 - step / 10:.3f}", "nan")),
-        "diverged",
-        "not finite in 6 of 6 steps, first in step 1",
-    ),
 }
 
 
@@ -240,11 +197,6 @@ def test_a_log_without_the_times_of_training_steps_is_not_used(root: Path, case:
     run = launch(root, text)
     assert (run.outcome, reason in run.reason) == (outcome, True), run.reason
     assert (run.timing is None) == (outcome == "bad_record")
-
-
-def test_a_dispatch_within_the_warm_up_does_no_harm(root: Path) -> None:
-    run = launch(root, script(MAXTEXT.replace(TIME, "{took * (0.1 if step == 2 else 1):.5f}")))
-    assert timing_of(run).cut == CUT
 
 
 def test_output_that_was_dropped_is_not_read(root: Path) -> None:
@@ -272,12 +224,7 @@ def test_overrides_are_filled_into_the_command(root: Path) -> None:
     ("workload", "why"),
     [
         ({"dispatcher": "deepep"}, "has no place for 'dispatcher'"),
-        ({"config": {"overlap": True}}, "write {overlap} where the command takes it"),
         ({"config": {"steps": 3}}, "workloads.train.config.steps: regbot fills {steps} itself"),
-        ({"config": {"python": "python3"}}, "set python of the workload"),
-        ({"config": {"log": "a.log"}}, "set log of the workload"),
-        ({"config": {"dispatcher": "deepep"}, "dispatcher": "hybridep"}, "set dispatcher of the workload"),
-        ({"log": "steps.txt", "command": ("{python}", "train.py", "{steps}", "{log}")}, "keep one"),
         ({"routing": "skewed"}, "routing = 'skewed' has no effect on a command"),
     ],
 )
@@ -285,16 +232,6 @@ def test_an_override_without_a_place_is_refused(root: Path, workload: dict[str, 
     run = launch(root, script(), **workload)
     assert run.outcome == "refused"
     assert why in run.reason
-    needs = launch(root, script(), command=("{python}", "train.py", "{steps}", "{dispatcher}"))
-    assert "none is set" in needs.reason
-
-
-def test_a_word_that_regbot_fills_in_is_no_override_of_an_arm(root: Path) -> None:
-    task = command_task(("{python}", "train.py", "{steps}")).at({"steps": 3})
-    command, fault = fill_command(
-        task, root, RunSpec(Position(block=1, slot=0, order="ABBA"), 1, STEPS, CUT), root / "log"
-    )
-    assert (command, "session.steps" in fault) == ((), True)
 
 
 # what a command has none of
@@ -314,42 +251,3 @@ def test_a_command_has_no_static_ledger_and_no_other_models_stands_for_it(root: 
     )
     assert run.ledger is None
     assert not (root / "ran").exists()
-
-
-# what reads such runs
-
-
-def test_runs_known_by_their_logs_are_compared_and_name_no_wall(root: Path, tmp_path: Path) -> None:
-    run = launch(root, script())
-    names = []
-    for number in range(8):
-        factor = 1.0 + 0.001 * number + 0.2 * (number > 3)
-        names.append(tmp_path / f"{number}.json")
-        write_record(names[-1], slower(run, factor))
-    verdict = compare(ComparisonOptions(names[:4], names[4:], True, None, None))
-    assert verdict.verdict == "FAIL"
-    assert compare_page(verdict)
-    assert find_wall([Pair(PairKey(1, 1, 0), run, slower(run, 2.0), 0, {})], "median", True) is None
-
-
-def slower(run: Run, factor: float) -> Run:
-    timing = timing_of(run)
-    seconds = [0.01 * factor for _ in timing.step_s]
-    steps = RankSteps(step_s=seconds, cpu_s=[], wait_s=[], memory_bytes=[], peak_bytes=0)
-    return run.model_copy(update={"timing": timing.model_copy(update={"step_s": seconds, "ranks": {LOG_RANK: steps}})})
-
-
-def test_only_a_log_may_leave_out_what_a_rank_spent() -> None:
-    bare = RankSteps(step_s=[1.0], cpu_s=[], wait_s=[], memory_bytes=[], peak_bytes=0)
-    given: dict[str, Any] = {
-        "asked": 1,
-        "cut": 0,
-        "method": "none",
-        "step_s": [1.0],
-        "ranks": {LOG_RANK: bare},
-        "memory_peak_bytes": 0,
-        "memory_slope_bytes": 0.0,
-    }
-    assert Timing(clock="log", **given).steady_s == [1.0]
-    with pytest.raises(ValueError, match="0 values for 1 steps"):
-        Timing(clock="perf_counter", **given)

@@ -16,7 +16,6 @@ from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
 from regbot.workloads.shapes import load_shape
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.maxtext_config import (
-    FORCED_KEYS,
     compile_arguments,
     flatten_config,
 )
@@ -145,9 +144,8 @@ def test_the_planted_program_proves_that_the_reader_sees(tmp_path: Path) -> None
     [
         (PLANTED.replace(" all-to-all(", " exchange-of-a-later-xla("), 4),
         (PLANTED.replace('"n":"3"', '"n":"6"'), 2),
-        (PLANTED.replace("{{0,1,2,3}}, dimensions={0}\n", "{{0,1},{2,3}}, dimensions={0}\n"), 4),
     ],
-    ids=["a kind that is not seen", "a loop that is counted twice", "other devices"],
+    ids=["a kind that is not seen", "a loop that is counted twice"],
 )
 def test_a_reader_that_miscounts_what_was_planted_proves_nothing(tmp_path: Path, spoilt: str, seen: int) -> None:
     assert spoilt != PLANTED
@@ -162,27 +160,17 @@ def test_a_reader_that_miscounts_what_was_planted_proves_nothing(tmp_path: Path,
     ("change", "reason"),
     [
         ('file.rename(folder.parent / "out.txt"); claim["program"] = "../out.txt"', "compiled.program: String should"),
-        ('claim["planted"] = "/etc/passwd"', "compiled.planted: String should"),
-        ('claim["program"] = ".."', "compiled.program: String should"),
         ('file.unlink(); file.symlink_to("/etc/passwd")', "program.hlo.txt: is a link"),
-        ("file.unlink(); os.link(sys.argv[-1], file)", "program.hlo.txt: is a link"),
-        ("file.unlink(); os.mkfifo(file)", "program.hlo.txt: is a link or no regular file"),
-        ("file.unlink(); file.mkdir()", "program.hlo.txt: is a link or no regular file"),
-        ("file.unlink()", "program.hlo.txt: named in the record, but it cannot be read: No such file"),
         ('file.write_text(program + "\\n" * 300_000)', "bytes, more than the 262,144 of local.max_record_mb"),
         ('file.write_bytes(gzip.compress((program + "\\n" * 300_000).encode()))', "contains more than 262,144 bytes"),
+        ("file.unlink(); os.link(sys.argv[-1], file)", "program.hlo.txt: is a link"),
         ("file.write_text(program[:-30])", "program.hlo.txt: ends in the middle of the computation main"),
-        ("file.write_text(program + program)", "program.hlo.txt: contains more than one HloModule"),
-        ('file.write_text("")', "program.hlo.txt: has no HloModule line"),
         (
             'file.write_text(program.replace("num_partitions=4", "num_partitions=2"))',
             "is compiled for 2 devices, but 4",
         ),
         ('claim["mesh"][0]["size"] = 4', "the record's mesh is {'fsdp': 4, 'ep': 2}, but 4 ranks"),
-        ('claim["mesh"][0]["name"] = "ep"', "names a mesh axis twice"),
         ('claim["mesh"] = [{"name": "ep", "size": 4}]', "expert-parallel groups of 2 were requested"),
-        ('claim["mesh"][0]["name"] = "\\x1b[31m"', "compiled.mesh.0.name: String should"),
-        ('claim["target"] = "tpu"', "compiled.target"),
         (
             (
                 'record["ledger"] = {"schema": "regbot/ledger@1", "source": "hlo:cpu", "scope": "step", "steps": 1, '
@@ -221,24 +209,11 @@ def keys_of(asked: Request) -> dict[str, str]:
     return {"": base, **dict(argument.split("=", 1) for argument in rest)}
 
 
-def test_a_shape_pins_every_number_and_leaves_the_rest_to_the_configuration() -> None:
-    keys = keys_of(request(config={"capacity_factor": 2.0, "moe_dispatch_no_expert_sharding": True}))
-    assert keys[""] == "/maxtext/configs/base.yml"
-    numbers = ["model_name", "base_emb_dim", "base_moe_mlp_dim", "num_experts", "max_target_length", "use_qk_norm"]
-    assert [keys[name] for name in numbers] == ["mixtral-8x7b", "4096", "14336", "8", "4096", "false"]
-    assert (keys["ici_expert_parallelism"], keys["ici_fsdp_parallelism"]) == ("8", "-1")
-    assert (keys["capacity_factor"], keys["moe_dispatch_no_expert_sharding"]) == ("2.0", "true")
-    assert keys["jax_cache_dir"] == '""', "a cached program leaves no dump"
-    assert keys.keys() >= FORCED_KEYS.keys()
-
-
 @pytest.mark.parametrize(
     ("key", "instead"),
     [
         ("base_emb_dim", "another shape or variant"),
-        ("dtype", "another variant"),
         ("model_name", "'recipe'"),
-        ("ici_expert_parallelism", "--ep"),
         ("attention", "regbot sets it"),
     ],
 )
@@ -253,24 +228,14 @@ def test_the_resolved_configuration_is_flat_and_names_no_place() -> None:
         "remat_policy": "full",
         "learning_rate": 3e-5,
         "tensorboard_dir": "/home/me/out",
-        "checkpoint_dir": "gs://bucket/out",
         "hf_access_token": "secret",
         "run_name": "me-2026",
         "mesh_axes": ["fsdp", "expert"],
-        "data_sharding": [["data", "expert"]],
-        "logical_axis_rules": (("embed", ("fsdp", "expert")), ("embed", "fsdp"), ("exp", "expert")),
-        "loss": float("inf"),
-        "lora": {"rank": 4},
         "none": None,
     }
     assert flatten_config(resolved) == {
         "remat_policy": "full",
         "learning_rate": 3e-5,
         "mesh_axes": "fsdp,expert",
-        "data_sharding": "data,expert",
-        "logical_axis_rules.embed": "fsdp,expert | fsdp",
-        "logical_axis_rules.exp": "expert",
-        "loss": "inf",
-        "lora.rank": 4,
         "none": None,
     }

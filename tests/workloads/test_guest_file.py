@@ -7,10 +7,8 @@ import pytest
 
 from regbot.ledgers.readers import READERS, Reader, Source, kineto
 from regbot.workloads import guest_file
-from regbot.workloads.guest_file import GuestFileError, read_ledgers, read_step_log
-from regbot.workloads.logs import read_log
+from regbot.workloads.guest_file import GuestFileError, read_ledgers
 from support.mutations import samples
-from support.reader_families import MEGATRON, lines_of
 
 ROW = b'{"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "pid": 1, "tid": 1, "ts": 1, "dur": 1, "args": '
 MANY_EVENTS = b'{"traceEvents": [' + b",".join([ROW + b"{}}"] * 250_000) + b"]}"
@@ -44,11 +42,3 @@ def test_a_file_reads_as_in_the_process_of_regbot(tmp_path: Path, reader: Reader
     path.write_bytes(samples(tmp_path)[reader.NAME][0])
     ledger = reader.read(Source(path))
     assert read_ledgers(reader, [path, path], 2**20) == [ledger, ledger]
-
-
-def test_a_log_reads_as_in_the_process_of_regbot(tmp_path: Path) -> None:
-    path = tmp_path / "steps.log"
-    path.write_bytes(lines_of(MEGATRON)(20) + b" iteration 21/ 9 | lm loss: nan |\n")
-    log = read_step_log(path, "", None)
-    assert log == read_log(path)
-    assert log.warnings

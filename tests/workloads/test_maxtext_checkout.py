@@ -125,39 +125,14 @@ def test_an_installed_maxtext_that_hides_the_checkouts_is_invalid(checkout: Path
     assert_invalid(found, f"Python imports maxtext from {tmp_path}/installed/maxtext, which is not the checkout's code")
 
 
-def test_a_checkout_without_maxtext_is_invalid_and_not_an_installed_one(tmp_path: Path) -> None:
-    write(tmp_path / "checkout" / "src" / "train.py")
-    found = run(tmp_path / "checkout", environment=install_maxtext(tmp_path))
-    assert_invalid(found, f"Python imports maxtext from {tmp_path}/installed/maxtext, which is not the checkout's code")
-
-
-@pytest.mark.parametrize(
-    "layout",
-    ["src/MaxText", "MaxText"],
-)
-@pytest.mark.parametrize("package", ["", "src/maxtext/configs/base.yml"], ids=["alone", "beside the new folder"])
-def test_a_revision_with_an_old_layout_is_invalid_by_its_name(layout: str, package: str, tmp_path: Path) -> None:
-    root = tmp_path / "checkout"
-    write(root / layout / "train_compile.py")
-    write(root / (package or "src/other.py"))
-    found = run(root, environment=install_maxtext(tmp_path))
-    assert_invalid(
-        found, "regbot does not support this revision: it has no maxtext/trainers/pre_train/train_compile.py"
-    )
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "moved"),
     [
         (ENTRY, "get_topology_mesh", "make_mesh", "no maxtext.trainers.pre_train.train_compile.get_topology_mesh"),
-        (ENTRY, "def main", "def compile_step", "no maxtext.trainers.pre_train.train_compile.main"),
         (ENTRY, "from maxtext.configs import pyconfig", "import maxtext", "train_compile.pyconfig"),
         (ENTRY, "get_topology_mesh(pyconfig.initialize(argv))", "pass", "main did not call pyconfig.initialize"),
-        (ENTRY, "get_topology_mesh(py", "(py", "main did not call get_topology_mesh"),
         ("configs/pyconfig.py", "def initialize", "def load", "train_compile.pyconfig.initialize"),
         ("utils/accelerator_to_spec_map.py", '"a3"', '"h100"', "has no target 'a3'"),
-        ("utils/accelerator_to_spec_map.py", "UserFacing", "Name", "accelerator_to_spec_map.UserFacing"),
-        ("utils/accelerator_to_spec_map.py", "devices_per_slice", "devices", "has no devices_per_slice"),
     ],
 )
 def test_a_moved_target_is_invalid_by_its_name(checkout: Path, name: str, old: str, new: str, moved: str) -> None:
@@ -165,28 +140,9 @@ def test_a_moved_target_is_invalid_by_its_name(checkout: Path, name: str, old: s
     assert_invalid(run(checkout), "regbot does not support this revision", moved)
 
 
-def test_a_renamed_key_that_regbot_sets_is_invalid_by_its_name(checkout: Path) -> None:
-    edit(checkout, "configs/pyconfig.py", "'jax_cache_dir'", "'jax_cache_folder'")
-    assert_invalid(
-        run(checkout),
-        "regbot does not support this revision: MaxText has no key 'jax_cache_dir', which regbot sets; the nearest "
-        "keys are jax_cache_folder",
-    )
-
-
-def test_a_key_of_the_user_that_maxtext_lacks_is_not_the_revisions_fault(checkout: Path) -> None:
-    found = run(checkout, config={"remat_polcy": "full"})
-    assert_invalid(found, "MaxText refuses the configuration: it has no key 'remat_polcy'")
-
-
 def test_a_workload_may_set_the_batch_of_a_shape(checkout: Path) -> None:
     assert "the reduced MaxText compiles nothing" in run(checkout, config={"per_device_batch_size": 11}).reason
-    edit(checkout, "configs/pyconfig.py", "values = dict(", "values = dict(per_device_batch_size='12') | dict(")
-    edit(
-        checkout,
-        "configs/pyconfig.py",
-        "for argument in argv[2:]",
-        "for argument in argv[2:] if 'batch' not in argument",
-    )
+    forced = 'values["per_device_batch_size"] = "12"\n    for key in values'
+    edit(checkout, "configs/pyconfig.py", "for key in values", forced)
     found = run(checkout, config={"per_device_batch_size": 11})
     assert_invalid(found, "MaxText did not use the shape's numbers: per_device_batch_size is 12, not 11")

@@ -5,7 +5,6 @@ guest that leaves the records of a real run once more, spoilt: that costs a seco
 """
 
 import contextlib
-import time
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,6 @@ from support.guest_runs import Shared
 from support.layers import GOOD_LAYER, STEPS, genuine_runs, launch, replay
 
 FORWARD = "    def forward(self, x):\n"
-ROUTED = FORWARD + (
-    "        chosen = x[:, : self.shape['experts']].topk(self.shape['top_k']).indices.flatten()\n"
-    "        if self.honours and self.shape['routing'] == 'balanced':\n"
-    "            chosen = torch.arange(chosen.numel()) % self.shape['experts']\n"
-    "        counts = torch.bincount(chosen, minlength=self.shape['experts'])\n"
-    "        dist.all_to_all_single(torch.empty_like(counts), counts, group=self.group)\n"
-)
-"""A router that tells the other ranks how many tokens it sends to each expert."""
 
 
 def run_of(tmp_path: Path, layer: str = GOOD_LAYER, timeout_min: float = 2.0, python: str = "") -> Run:
@@ -99,45 +90,10 @@ def test_a_crash_of_one_rank_is_reported_from_that_rank_and_not_from_its_peers(t
 
 
 @pytest.mark.slow
-def test_a_failed_rank_does_not_wait_for_its_peers(tmp_path: Path) -> None:
-    """NCCL's groups are destroyed only after their collectives, by a call or when Python exits. A barrier and a sleep
-    are in place of these waits."""
-    waiting = (
-        "import atexit, time\n"
-        "atexit.register(time.sleep, 120)\n"
-        "import torch.distributed as dist\n"
-        "_destroy = dist.destroy_process_group\n"
-        "dist.destroy_process_group = lambda *args: (dist.barrier(), _destroy(*args))\n"
-    )
-    limit_min = 2.0
-    run = run_of(tmp_path, waiting + spoilt("raise RuntimeError('no such kernel')", rank=1), timeout_min=limit_min)
-    assert run.outcome == "crashed"
-    assert "RuntimeError: no such kernel (userpkg/moe.py:" in run.reason
-    assert run.wall_s < limit_min * 60 / 2, "the run did not end by its limit"
-
-
-@pytest.mark.slow
 def test_a_real_run_whose_layer_loads_a_paper_gpu_cannot_be_measured(tmp_path: Path, paper_library: Path) -> None:
     run = run_of(tmp_path, f"import ctypes\nctypes.CDLL({str(paper_library)!r})\n{GOOD_LAYER}")
     assert run.outcome == "refused", run
     assert f"its process has loaded a paper GPU ({paper_library})" in run.reason
-
-
-@pytest.mark.slow
-def test_a_rank_that_hangs_ends_the_run_at_its_limit(tmp_path: Path) -> None:
-    begun = time.monotonic()
-    run = run_of(tmp_path, spoilt("time.sleep(3600)", rank=1), timeout_min=0.2)
-    assert run.outcome == "hung"
-    assert "0.2 minutes" in run.reason
-    assert "workloads.moe.timeout_min" in run.reason
-    assert time.monotonic() - begun < 60
-
-
-@pytest.mark.slow
-def test_a_rank_that_exits_with_0_alone_is_named(tmp_path: Path) -> None:
-    run = run_of(tmp_path, spoilt("os._exit(0)", rank=1))
-    assert run.outcome == "crashed"
-    assert run.reason.startswith("rank 1 ended without a record"), run.reason
 
 
 # ---- steps that are none
@@ -166,84 +122,31 @@ def test_a_step_that_the_optimizer_skips_is_no_training(tmp_path: Path) -> None:
     assert "the optimizer skipped 2 of 6 steps" in run.reason
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("honours", [True, False])
-def test_tokens_that_are_not_balanced_as_asked_cannot_be_measured(tmp_path: Path, honours: bool) -> None:
-    layer = GOOD_LAYER.replace(FORWARD, ROUTED).replace(
-        "        super().__init__()\n",
-        f"        super().__init__()\n        self.shape, self.honours = config, {honours}\n",
-    )
-    run = run_of(tmp_path, layer)
-    if honours:
-        assert (run.outcome, run.reason) == ("ok", "")
-        assert run.timing is not None
-        assert run.timing.tokens_per_expert == [512] * 8  # 2 ranks, 2 layers, 512 tokens, top 2 of 8
-        assert run.timing.dropped_tokens == 0
-    else:
-        assert run.outcome == "refused"
-        assert "balanced routing was requested, but layers.0.moe sends" in run.reason
-
-
-# ---- what it leaves behind
-
-
 # ---- lies about time
-
-
-@pytest.mark.slow
-def test_a_clock_that_was_replaced_is_noticed_by_the_systems_own(tmp_path: Path) -> None:
-    """Half the seconds that passed, on all ranks alike: nothing in the records contradicts it."""
-    lie = "import time\n_real = time.perf_counter\ntime.perf_counter = lambda: 0.5 * _real()\n"
-    slow = GOOD_LAYER.replace(FORWARD, f"{FORWARD}        time.sleep(0.1)\n")
-    run = run_of(tmp_path, lie + slow)
-    assert run.outcome == "bad_record"
-    assert "by the system's clock they took" in run.reason
-    assert run.timing is not None, "it is shown"
-
-
-# ---- little machines
 
 
 # ---- records that are forged
 
 FORGERIES = [
-    ("records[0]['steps']['step_s'][2] = -1.0", "bad_record", "steps.step_s.2: Input should be greater than or equal"),
     ("records[1]['steps']['step_s'][2] = 0.0", "bad_record", "rank 1 claims a step that took no time"),
     ("records[0]['steps']['step_s'][2] = float('nan')", "bad_record", "NaN is not a number"),
-    ("records[0]['steps']['step_s'][2] = float('inf')", "bad_record", "Infinity is not a number"),
-    ("records[0]['loss'][2] = float('nan')", "bad_record", "NaN is not a number"),
     ("records[0]['loss'][2] = None", "diverged", "its loss is not finite in 1 of 6 steps, first in step 3"),
-    ("records[0]['loss'].pop(); records[1]['loss'].pop()", "bad_record", "one loss for each of 6 steps"),
     (
         "[shorten(each, 4) for each in records]; seconds = total()",
         "short",
         "without an error after 4 of 6 steps",
     ),
-    (
-        "[shorten(each, 0) for each in records]; seconds = 0.0",
-        "short",
-        "without an error after 0 of 6 steps",
-    ),
     ("shorten(records[0], 1); shorten(records[1], 1); seconds += 1.0", "bad_record", "by the system's clock they took"),
-    ("shorten(records[1], 4)", "bad_record", "the ranks claim different numbers of steps"),
     ("longer(records[0]); longer(records[1])", "bad_record", "rank 0 claims 7 steps, but 6 were requested"),
-    ("records[0]['steps']['wait_s'].pop()", "bad_record", "different numbers of steps in one record"),
+    ("shorten(records[1], 4)", "bad_record", "the ranks claim different numbers of steps"),
     ("scale(records[0], 10); scale(records[1], 10)", "bad_record", "by the system's clock they took"),
     ("scale(records[1], 10)", "bad_record", "rank 1 claims"),
     ("del records[0]['steps'], records[1]['steps']", "bad_record", "rank 0 has no step times"),
     ("marks = []", "bad_record", "a mark of the first or the last step is missing"),
     ("records.pop(1)", "no_record", "ended rank 1 with exit code 0"),
-    ("records.clear()", "no_record", "ended ranks 0, 1 with exit code 0"),
     ("records[1]['rank'] = 0", "bad_record", "claims to be of rank 0"),
     ("records[0]['request'] = 'old'", "bad_record", "answers another request"),
     ("records[0]['skipped_steps'] = 2", "diverged", "the optimizer skipped 2 of 6 steps"),
-    ("records[0]['skipped_steps'] = -2", "bad_record", "skipped_steps: Input should be greater than or equal to 0"),
-    (
-        "refuse(records[0], 'Connection closed by peer'); refuse(records[1], 'no such kernel')",
-        "crashed",
-        "no such kernel",
-    ),
-    ("records[0]['steps']['step_s'][2] = '0.1'", "bad_record", "should be a valid number"),
 ]
 
 

@@ -4,12 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from regbot.check.single_run import SingleRunOptions, timed_task
 from regbot.engines import EngineError, Launch, LaunchResult
 from regbot.records.config import Config, ConfigError, Workload
 from regbot.records.run import Position
 from regbot.workloads import Checkout, RunSpec, Scratch, needs_of, plan, time_run, timed_tasks
-from regbot.workloads.shapes import ShapeError
 from support.layers import ARM, LIMITS
 from support.timed_builder import NODE
 
@@ -37,23 +35,7 @@ def test_a_node_with_gpus_times_the_smoke_size_in_one_expert_parallel_group(gpus
 
 def test_a_framework_and_a_mesh_with_data_groups_need_all_gpus_of_their_mesh() -> None:
     assert timed(4, meshes=["ep-dp"], shapes=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep-dp", "cpu", 4)]
-    assert timed(4, shapes=["qwen3-30b-a3b"]) == [("qwen3-30b-a3b@1/ep", "smoke", 4)]
     assert timed(4, adapter="torchtitan", shapes=["qwen3-30b-a3b"]) == [], "torchtitan has no program for processors"
-
-
-@pytest.mark.parametrize(
-    ("gpus", "ranks", "variant"), [(0, 2, "cpu"), (1, 1, "smoke"), (2, 2, "smoke"), (4, 4, "smoke"), (8, 8, "smoke")]
-)
-def test_a_single_run_takes_the_same_mesh_as_a_check(tmp_path: Path, gpus: int, ranks: int, variant: str) -> None:
-    task = timed_task(SingleRunOptions("mixtral-8x7b"), tmp_path, gpus)
-    assert (task.variant.name, task.parallelism.world_size) == (variant, ranks)
-
-
-def test_a_single_run_takes_the_number_of_ranks_of_the_user(tmp_path: Path) -> None:
-    task = timed_task(SingleRunOptions("mixtral-8x7b", world=2), tmp_path, 8)
-    assert (task.variant.name, task.parallelism.world_size, task.parallelism.ep) == ("smoke", 2, 2)
-    with pytest.raises(ShapeError, match="needs 4 GPUs, and this machine has 2"):
-        timed_task(SingleRunOptions("mixtral-8x7b", world=4), tmp_path, 2)
 
 
 class RecordingSeat:
@@ -80,11 +62,6 @@ def test_a_run_that_is_timed_on_processors_sees_no_gpu(
     position = Position(block=1, slot=0, order="BAAB")
     time_run(task, RunSpec(position, 1, 6, 1), Checkout(ARM, tmp_path), seat, Scratch(tmp_path / "scratch", LIMITS))
     assert tuple(seat.launch.env.get(name) for name in names) == visible
-
-
-def test_the_configuration_names_what_is_timed() -> None:
-    assert timed(timed=["mixtral-8x7b"]) == [("mixtral-8x7b@1/ep", "cpu", 2)]
-    assert timed(timed=[]) == []
 
 
 def test_a_shape_without_a_size_for_it_is_traced_only_unless_it_is_named() -> None:

@@ -4,11 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regbot.baselines.reference import summarise_calibrations
-from regbot.records.calibration import Calibration, CalibrationSession
-from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.session import read_session
-from regbot.stats.paired import Thresholds
 from support.check_cases import Case, only
 
 CONFIG = """
@@ -37,7 +33,6 @@ for step in range(steps):
     print(f"completed step: {step}, seconds: {0.004 * level * (1 + noise.gauss(0, 0.001)):.6f}, "
           "TFLOP/s/device: 1.000, Tokens/s/device: 8.000, total_weights: 8, loss: 9.000")
 """
-THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
 
 
 @pytest.mark.slow
@@ -58,18 +53,3 @@ def test_a_program_that_draws_its_speed_per_cache_loses_the_vote_and_its_comment
         assert "the luck of an arm" in only(verdict)["throughput"]["reasons"][0]
         runs = read_session(tmp_path / f"out-{number}" / "session.jsonl").runs
         assert {run.position.draw for run in runs if run.position} >= {1, 2}, "a check draws the caches anew"
-
-
-def session(draws: list[int] | None, ratios: list[float], number: int) -> CalibrationSession:
-    fields = {"session": f"{number:064x}", "injected_pct": 0.0, "decision": "no_change", "pairs": 4, "covered": True}
-    return CalibrationSession.model_validate(
-        {**fields, "log_ratios": {"median": ratios, "mean": ratios}, "draws": draws}
-    )
-
-
-def summary(calibration: Calibration, draws: list[int] | None) -> CalibrationSummary:
-    ratios = [[0.001, -0.001, 0.002, 0.0], [-0.001, 0.001, -0.002, 0.0]]
-    sessions = [session(draws, ratios[number % 2], number) for number in range(8)]
-    result = summarise_calibrations([calibration.model_copy(update={"sessions": sessions})], THRESHOLDS)
-    assert result is not None
-    return result

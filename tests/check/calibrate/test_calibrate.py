@@ -8,10 +8,8 @@ from typer.testing import CliRunner
 
 from regbot.baselines import Store
 from regbot.baselines.reference import summarise_calibrations
-from regbot.check.calibrate.flow import summary_lines
 from regbot.cli.app import app
 from regbot.records.calibration import CalibrationSession
-from regbot.records.calibration_summary import CalibrationSummary
 from regbot.stats.paired import Thresholds
 
 TRAINER = """
@@ -73,16 +71,6 @@ def test_twenty_placebo_pairs_and_five_with_a_slowdown_are_stored_with_what_the_
     assert "+20% found" in text
 
 
-def test_a_command_without_a_place_for_the_slowdown_is_told_what_to_write(folder: Path) -> None:
-    config = CONFIG.replace(', "{slowdown_pct}"', "")
-    (folder / "regbot.toml").write_text(config)
-    (folder / "train.py").write_text(TRAINER.replace("NOISE", "0.004").replace("float(sys.argv[2])", "0.0"))
-    code, text = calibrate("--pairs", "4", "--inject", "20")
-    assert code == 2
-    assert "{slowdown_pct}" in text
-    assert "--resume" in text
-
-
 @pytest.mark.slow
 def test_what_was_ended_goes_on_and_another_calibration_is_not_overwritten(folder: Path) -> None:
     assert calibrate("--pairs", "4")[0] == 0
@@ -132,39 +120,3 @@ def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_doe
 
     assert with_flags(1, 20) == ""
     assert "raised a false alarm" in with_flags(6, 20)
-
-
-def test_a_gate_whose_placebo_pairs_are_proven_to_depend_on_each_other_loses_its_vote(folder: Path) -> None:
-    assert calibrate("--pairs", "4")[0] == 0
-    store = Store(folder / "baselines")
-    (group,) = store.class_folders()
-    made = store.calibration(store.calibrations(group)[0])
-
-    def summary(ratios: list[float]) -> CalibrationSummary:
-        sessions = [session("no_change", True, ratios) for _ in range(8)]
-        shows = summarise_calibrations([made.model_copy(update={"sessions": sessions})], THRESHOLDS)
-        assert shows is not None
-        return shows
-
-    alike = summary([0.004, 0.004, -0.004, -0.004, 0.003, 0.003, -0.005, -0.004])
-    assert alike.block_correlation is not None
-    assert alike.block_correlation.low > 0.9
-    assert alike.contradicted.startswith("the two pairs of a block depend on each other: their correlation is 0.99 (")
-    assert "pairs of a block   correlated by 0.99 (95%: 0.98 to 1.00)" in summary_lines(alike)
-    opposite = summary([0.004, -0.004, -0.004, 0.004, 0.003, -0.003, -0.005, 0.004])
-    assert opposite.lag_correlation is not None
-    assert opposite.lag_correlation.high < 0.2
-    assert opposite.contradicted == ""
-
-
-@pytest.mark.slow
-def test_a_session_that_is_stored_twice_counts_once(folder: Path) -> None:
-    assert calibrate("--pairs", "4")[0] == 0
-    code, text = calibrate("--pairs", "4", "--inject", "20", "--injected-pairs", "4", "--resume")
-    assert code == 0, text
-    store = Store(folder / "baselines")
-    result = [store.calibration(path) for path in store.calibrations(store.class_folders()[0])]
-    assert len(result) == 2
-    shows = summarise_calibrations(result, THRESHOLDS)
-    assert shows is not None
-    assert (shows.pairs, shows.false_flags.total, shows.covered.total) == (4, 1, 2)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.docs_cases import missing
-from support.step_files import real, regbot
+from support.step_files import regbot
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
@@ -48,30 +48,3 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path, monkeypatch: p
             assert (process.stdout, process.returncode) == (stdout, code), process.stderr
         assert shown.splitlines()[-1] == f"exit code {code}", f"{last}\n{stdout}"
         assert not missing(shown, f"{stdout}exit code {code}\n"), f"{last}\n{stdout}"
-
-
-@pytest.mark.parametrize(
-    ("original", "options"),
-    [
-        ("golden/moe_memory_speed_h100.json", []),
-        ("golden/moe_tp4ep2pp2_h100_before_26.04.json", []),
-        ("golden/bridge_golden_deepseek_fsdp_gb200.json", []),
-        ("logs/maxtext_mixtral_docs.log", []),
-        ("logs/megatron_756_mixtral_16xh100.log", []),
-        ("logs/torchtitan_2475.log", ["--tokens-per-step", "16384"]),
-        ("logs/torchtitan_1373.log", ["--tokens-per-step", "16384"]),
-    ],
-)
-def test_logs_of_real_jobs_grown_into_sets_give_the_verdicts_of_the_page(
-    original: str, options: list[str], tmp_path: Path
-) -> None:
-    source = real(original)
-    for slower, noise, status in (("0", "0.3", 0), ("8", "0.3", 1), ("-8", "0.3", 0), ("0", "4", 3)):
-        out = tmp_path / f"{slower}-{noise}"
-        grow = [sys.executable, str(ROOT / "docs" / "examples" / "grow.py"), source, str(out), "--runs", "8"]
-        subprocess.run([*grow, f"--slower={slower}", "--run-noise", noise], check=True)
-        base, head = (sorted(str(path) for path in out.glob(f"{arm}-*")) for arm in ("base", "head"))
-        result = regbot("--base", *base, "--head", *head, *options, "--paired")
-        assert result.exit_code == status, result.stdout
-        assert regbot("--base", *base, "--head", *head, *options).exit_code == 3
-        assert regbot("--base", base[0], "--head", head[0], *options).exit_code == 3

@@ -4,11 +4,8 @@ The real files are those of published jobs; where they are not beside this repos
 what they show is shown by values made here too.
 """
 
-import json
-import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,9 +25,6 @@ from support.step_files import (
     write_records,
     write_runs,
 )
-
-MAXTEXT = [44.923, 0.319, 5.658, 5.402, 5.669, 5.668, 5.668, 5.669, 5.668, 5.667]
-"""Ten steps of Mixtral in MaxText's documentation (Apache-2.0); the second is how long it took to enqueue."""
 
 
 @pytest.fixture(autouse=True)
@@ -88,20 +82,6 @@ class TestSteadyState:
         assert (head[0].cut, head[3].cut) == (max(files[0].cut, files[4].cut), 30)
 
 
-class TestMaxText:
-    def test_dispatches_in_a_csv_file_are_no_steps_either(self) -> None:
-        for arm in "bh":
-            for number in range(4):
-                chance = random.Random(f"{arm}{number}")
-                times = [5.668 * (1 + chance.gauss(0, 0.001)) for _ in range(60)]
-                if arm == "h":
-                    times[12::3] = [0.319] * len(times[12::3])
-                Path(f"{arm}{number}.csv").write_text(csv(times))
-        verdict = verdict_of([f"b{i}.csv" for i in range(4)], [f"h{i}.csv" for i in range(4)])
-        assert verdict.verdict == "INCONCLUSIVE"
-        assert says(verdict, "the clock measured the dispatch, not the device")
-
-
 class TestUnits:
     @pytest.mark.parametrize(("base", "head"), [(1.0, 1000.0), (1000.0, 1.0)])
     @pytest.mark.parametrize("files", [1, 4])
@@ -133,12 +113,6 @@ class TestWholeRuns:
             path.write_text(megatron(step_times("crashed")) + path.read_text())
         elif how == "nan loss":
             path.write_text(path.read_text().replace("lm loss: 1.8E+00", "lm loss: nan"))
-        elif how == "skipped":
-            path.write_text(megatron(step_times(name), skipped=1))
-        elif how == "nan time":
-            lines = path.read_text().splitlines(keepends=True)
-            lines[30] = lines[30].replace("(ms): ", "(ms): nan |")
-            path.write_text("".join(lines))
 
     @pytest.mark.slow
     @pytest.mark.parametrize(
@@ -147,8 +121,6 @@ class TestWholeRuns:
             ("missing", "h00.log lacks steps between 29 and 32"),
             ("restart", "h00.log contains 2 jobs, of which only the last is compared"),
             ("nan loss", "h00.log contains 40 steps with a loss that is not finite"),
-            ("skipped", "h00.log contains 1 steps that the optimizer skipped"),
-            ("nan time", "h00.log has no time for 1 step, first for step 31"),
         ],
     )
     def test_there_is_no_pass_without_the_whole_run(self, how: str, told: str) -> None:
@@ -184,20 +156,6 @@ class TestRealFiles:
             verdict = verdict_of([before], [after], *paired, "--noise", "3")
             assert (verdict.verdict, section(verdict).decision) == expected
 
-    @pytest.mark.parametrize("first", [0, 1, 2])
-    def test_the_halves_of_a_bimodal_node_show_a_doubling_and_nothing_less(self, first: int) -> None:
-        values = json.loads(Path(real("golden/moe_ep8_gb200_1node_bimodal.json")).read_text())["iteration-time"]
-        times = [float(value) for value in values["values"].values() if value != "nan"][first:]
-        half = len(times) // 2
-        for by, status in ((1.0, "INCONCLUSIVE"), (2.0, "FAIL")):
-            arms = {"b": times[:half], "h": [by * value for value in times[half : 2 * half]]}
-            for arm, part in arms.items():
-                for number in range(4):
-                    run = part[number * len(part) // 4 : (number + 1) * len(part) // 4]
-                    Path(f"{arm}{number}.csv").write_text(csv(run))
-            names = [[f"{arm}{number}.csv" for number in range(4)] for arm in arms]
-            assert verdict_of(*names, "--paired").verdict == status
-
     def test_logs_of_maxtext(self) -> None:
         docs, started = real("logs/maxtext_mixtral_docs.log"), real("logs/maxtext_getting_started.log")
         assert read_steps(Path(docs)).cut == 2
@@ -205,10 +163,3 @@ class TestRealFiles:
         invalid = verdict_of([docs], [started])
         assert invalid.verdict == "INVALID"
         assert "step 2 (0.002 s) was not waited for" in invalid.workloads[0].validity.reasons[0]
-
-    def test_logs_of_the_other_frameworks(self) -> None:
-        titan: tuple[Any, ...] = (["--tokens-per-step", "16384"], "torchtitan_2475.log", "torchtitan_1373.log")
-        for options, base, head in (([], "megatron_756_mixtral_16xh100.log", "maxtext_mixtral_docs.log"), titan):
-            verdict = verdict_of([real(f"logs/{base}")], [real(f"logs/{head}")], *options)
-            assert (verdict.verdict, section(verdict).decision) == ("INCONCLUSIVE", "undecided")
-            assert says(verdict, base, "no steady state", "too few")

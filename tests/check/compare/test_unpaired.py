@@ -17,7 +17,6 @@ from support.step_files import (
     says,
     section,
     verdict_of,
-    write_records,
     write_runs,
     write_session,
 )
@@ -125,8 +124,3 @@ class TestNoEvidence:
         assert (result.status, result.decision, result.tests) == ("INCONCLUSIVE", "undecided", [])
         assert result.estimate_pct == pytest.approx(100 * (seconds / STEP_S - 1), abs=3)
         assert "nothing in the files shows that base and head ran in turn in one session" in result.reasons[0]
-
-    def test_records_of_other_days_decide_nothing(self) -> None:
-        other = Node(name="n2", node_class="2 cores", cores=2)
-        verdict = verdict_of(write_records("b", 8), write_records("h", 8, arm="head", node=other))
-        assert verdict.verdict == "INCONCLUSIVE"

@@ -1,6 +1,5 @@
 """Refresh: what is absorbed, what is held back and why, and what is left of it when it is ended in the middle."""
 
-import subprocess
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from regbot.records.baseline import Baseline
 from regbot.records.config import ConfigError
 from regbot.records.session import Session
 from support.baseline_cases import NOW
+from support.git_repos import Repository
 from support.refresh_cases import night_session, nights, refreshed
-from support.store_cases import holds, script
 
 LATER = NOW + timedelta(days=365)
 
@@ -147,79 +146,23 @@ def test_a_command_proves_no_code_and_is_refused_before_anything_runs(root: Path
 # ---- a branch
 
 
-def git(repo: Path, *arguments: str) -> str:
-    who = ("-c", "user.name=ada", "-c", "user.email=ada@example.org", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *who, *arguments], cwd=repo, check=True, capture_output=True, text=True).stdout
-
-
 @pytest.fixture
-def repo(tmp_path: Path) -> Path:
-    folder = tmp_path / "repo"
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "main")
-    (folder / "train.py").write_text("pass\n")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-q", "-m", "one")
-    (folder / "train.py").write_text("changed, and not committed\n")
-    (folder / "new.py").write_text("untracked\n")
-    return folder
+def repo(tmp_path: Path) -> Repository:
+    repository = Repository.create(tmp_path / "repo")
+    repository.commit("one", {"train.py": "pass\n"})
+    (repository.path / "train.py").write_text("changed, and not committed\n")
+    (repository.path / "new.py").write_text("untracked\n")
+    return repository
 
 
-def test_a_branch_is_proposed_and_the_checkout_is_as_it_was(repo: Path, root: Path, tmp_path: Path) -> None:
-    before = git(repo, "status", "--porcelain"), git(repo, "rev-parse", "HEAD"), (repo / ".git/index").read_bytes()
-    result = refreshed(root, tmp_path, repo=repo)
+def test_a_branch_is_proposed_and_the_checkout_is_as_it_was(repo: Repository, root: Path, tmp_path: Path) -> None:
+    before = repo.git("status", "--porcelain"), repo.git("rev-parse", "HEAD"), (repo.path / ".git/index").read_bytes()
+    result = refreshed(root, tmp_path, repo=repo.path)
     assert result.branch is not None
-    after = git(repo, "status", "--porcelain"), git(repo, "rev-parse", "HEAD"), (repo / ".git/index").read_bytes()
+    after = repo.git("status", "--porcelain"), repo.git("rev-parse", "HEAD"), (repo.path / ".git/index").read_bytes()
     assert before == after
     assert not root.exists()
-    changed = git(repo, "diff", "--name-status", "main", result.branch).splitlines()
+    changed = repo.git("diff", "--name-status", "main", result.branch).splitlines()
     assert {line.split("\t")[0] for line in changed} == {"A"}
     assert all(line.split("\t")[1].startswith("baselines/") for line in changed)
     assert (tmp_path / "out-ada-0" / "pull-request.md").read_text() == proposal_text(result)
-
-
-def test_two_refreshes_at_once_merge_and_two_anchors_conflict(repo: Path, root: Path, tmp_path: Path) -> None:
-    git(repo, "checkout", "-q", "-f", "main")
-    ones = [refreshed(root, tmp_path, number, who, repo=repo) for number, who in enumerate(("ada", "bob"))]
-    git(repo, "merge", "-q", str(ones[0].branch))
-    who = ("-c", "user.name=ada", "-c", "user.email=ada@example.org")  # a machine may have no identity of its own
-    merged = subprocess.run(
-        ["git", *who, "merge", str(ones[1].branch)], cwd=repo, capture_output=True, text=True, check=False
-    )
-    assert "anchor.json" in merged.stdout, "both propose a first anchor, by different people"
-    git(repo, "merge", "--abort")
-    (repo / "train.py").write_text("two\n")
-    git(repo, "commit", "-q", "-a", "-m", "two")
-    more = [refreshed(root, tmp_path, number, repo=repo) for number in (2, 3)]
-    for each in more:
-        git(repo, "merge", "-q", "-m", "merge", str(each.branch))
-    assert verify(Store(repo / "baselines"), LATER).problems == []
-    assert [each.series for each in stored(repo / "baselines")].count("rolling") == 3
-
-
-# ---- ended in the middle
-
-
-@pytest.mark.long
-def test_two_refreshes_killed_at_any_moment_leave_a_sound_store_that_holds_what_they_said(root: Path) -> None:
-    said = script("killed", root, "refresh")
-    assert [each["problems"] for each in said] == [[]] * len(said)
-    assert holds(Store(root), _sessions(said)) > 8
-
-
-@pytest.mark.long
-def test_a_refresh_whose_files_may_not_grow_leaves_nothing_behind(root: Path) -> None:
-    said = script("limited", root, "refresh")
-    assert any(each["code"] for each in said)
-    assert any(not each["code"] for each in said)
-    assert all(each["problems"] == [] for each in said)
-    holds(Store(root), _sessions(said))
-
-
-def _sessions(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the files, the sessions."""
-    skipped = ("anchor.json", ".gitattributes")
-    return [
-        {**each, "files": [f for f in each["files"] if not f.endswith(skipped) and not f.startswith("ledgers/")]}
-        for each in said
-    ]

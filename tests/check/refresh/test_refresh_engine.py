@@ -1,6 +1,5 @@
 """Where a refresh measures: on the engine that was named, and against the anchor of the nodes that it gives."""
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,17 +7,14 @@ from typing import Any, cast
 from unittest.mock import patch
 
 import pytest
-from typer.testing import CliRunner
 
 from regbot.baselines import Store
 from regbot.check.refresh import RefreshOptions
 from regbot.check.refresh import context as site
-from regbot.cli.app import app
 from regbot.engines import Engine, LocalEngine, Needs, Seat
 from regbot.engines.availability import unavailable_reason
 from regbot.records.config import Config
-from support.git_repos import Repository
-from support.refresh_cases import CONFIG, measuring, night_session, refreshed
+from support.refresh_cases import refreshed
 from support.required import needed
 from support.timed_builder import NODE
 
@@ -50,23 +46,6 @@ def opening(engine: Engine, named: list[str]) -> Callable[..., Any]:
     return opened
 
 
-def test_the_engine_that_is_named_is_opened_once_and_measures(tmp_path: Path) -> None:
-    engine, named, given = Nodes(), list[str](), list[object]()
-    stand_in = measuring(lambda check: night_session(0, str(check.base), check.head, 0.0))
-
-    def check(options: Any, watch: Any, where: object) -> Any:
-        given.append(where)
-        return stand_in(options)
-
-    with (
-        patch.object(site, "open_engine", opening(engine, named)),
-        patch("support.refresh_cases.measuring", lambda _: check),
-    ):
-        result = refreshed(tmp_path / "baselines", tmp_path, engine="slurm")
-    assert (named, result.status) == (["slurm"], "PASS")
-    assert given == [engine]
-
-
 def test_the_class_of_the_nodes_is_asked_of_a_seat_where_nothing_else_tells_it(tmp_path: Path) -> None:
     root, engine = tmp_path / "baselines", Nodes()
     with patch.object(site, "open_engine", opening(engine, [])):
@@ -94,22 +73,3 @@ def test_a_refresh_measures_in_a_sandbox_unless_none_is_asked_for(
     options = RefreshOptions(tmp_path, tmp_path / "cache", tmp_path / "out", "ada", no_sandbox=no_sandbox)
     with site.open_refresh_engine(options, Config(), lambda _: None) as engine:
         assert (engine.sandbox is not None) == confined
-
-
-def test_a_machine_without_bubblewrap_refuses_a_refresh_as_it_refuses_a_check(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "git").symlink_to(str(shutil.which("git")))
-    monkeypatch.setenv("REGBOT_CACHE", str(tmp_path / "cache"))
-    at = Repository.create(tmp_path / "r")
-    at.commit("base", {"regbot.toml": CONFIG})
-    at.commit("head", {"a.py": ""})
-    monkeypatch.setenv("PATH", str(tmp_path))
-    words = ["--repo", str(at.path), "--out", str(tmp_path / "out")]
-    refresh = CliRunner().invoke(app, ["baseline", "refresh", *words])
-    check = CliRunner().invoke(app, ["check", "--base", "HEAD~1", "--untrusted", *words])
-    assert (refresh.exit_code, refresh.stderr) == (check.exit_code, check.stderr)
-    assert refresh.exit_code == 2
-    assert "untrusted code needs a sandbox, and bubblewrap is not installed" in refresh.stderr
-    assert "(--no-sandbox)" in refresh.stderr
-    assert not (tmp_path / "out").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from regbot.check.sessions.schedule import MAX_MOVES, Slot, next_slot
+from regbot.check.sessions.schedule import Slot, next_slot
 from regbot.check.sessions.timed import SessionRunner
 from regbot.engines import Launch, LaunchResult, LocalEngine, Needs, NoSeatError, Seat, SeatLostError
 from regbot.judge import judge
@@ -62,21 +62,6 @@ def test_the_arms_are_warmed_again_on_other_nodes() -> None:
     runs = moved(lambda number: number == 7)
     warm = [(run.node, run.arm.name) for run in runs if run.position is not None and not run.position.block]
     assert warm == [(NODE, "base"), (NODE, "head"), (OTHER, "base"), (OTHER, "head")]
-
-
-def test_a_session_that_loses_every_seat_ends() -> None:
-    runs = moved(lambda number: number > 2 and number % 3 == 0)
-    assert sum(run.outcome == "lost" for run in runs) <= (MAX_MOVES + 2) * 8
-
-
-def test_only_the_last_attempt_at_a_block_counts() -> None:
-    runs = [ran(slot(0, place, arm)) for place, arm in enumerate(("base", "head"))]
-    runs += [ran(slot(1, place, arm)) for place, arm in enumerate(("base", "head", "head", "base"))]
-    runs += [ran(slot(2, 0, "base")), ran(slot(2, 1, "head"), outcome="lost")]
-    runs += [ran(slot(2, place, arm, attempt=2)) for place, arm in enumerate(("base", "head"))]
-    runs += [ran(slot(2, 2, "head", attempt=2), outcome="lost")]
-    runs += [ran(slot(2, place, arm, attempt=3)) for place, arm in enumerate(("base", "head", "head", "base"))]
-    assert [tuple(pair.key) for pair in pair_up(runs).valid] == [(1, 1, 0), (1, 1, 1), (2, 3, 0), (2, 3, 1)]
 
 
 def test_a_failure_of_head_after_a_loss_is_still_blamed_on_head() -> None:

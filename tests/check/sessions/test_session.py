@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from regbot.check.sessions.blocks import BLOCK_SLOTS
+from regbot.check.sessions.blocks import BLOCK_SLOTS, draw_order
 from regbot.check.sessions.schedule import (
     WARM_STEPS,
     Slot,
@@ -97,3 +97,8 @@ def test_a_block_is_begun_only_if_it_fits_the_budget(budget_s: float, blocks: in
         runs.append(launch(following))
     assert max((run.position.block for run in runs if run.position), default=0) == blocks
     assert len(runs) in (0, 2, 2 + 4 * blocks)
+
+
+def test_a_resumed_session_draws_the_same_orders() -> None:
+    """Stored sessions resume with these orders, so they must never change."""
+    assert [draw_order(7, "moe@1/ep", n) for n in range(1, 7)] == ["ABBA", "ABBA", "ABBA", "BAAB", "ABBA", "BAAB"]

@@ -7,8 +7,6 @@ import pytest
 from regbot.workloads.checkout import repository_cache
 from support.git_repos import Repository
 
-PAGE = Path(__file__).parents[3] / "docs" / "operator.md"
-
 
 def repository_with_origin(path: Path, origin: str = "") -> Repository:
     repository = Repository.create(path)
@@ -26,11 +24,6 @@ def test_clones_of_one_origin_have_one_folder_whatever_their_path_and_token(tmp_
     clones = [repository_with_origin(tmp_path / str(n), origin).path for n, origin in enumerate(origins)]
     (folder,) = {repository_cache(tmp_path / "cache", clone) for clone in clones}
     assert folder.parent == tmp_path / "cache" / "repositories"
-
-
-def test_the_command_of_the_operators_page_prints_the_name_of_the_folder(tmp_path: Path) -> None:
-    repository = repository_with_origin(tmp_path / "code", "https://github.com/OWNER/REPOSITORY")
-    assert f"\n{repository_cache(tmp_path, repository.path).name}\n" in PAGE.read_text()
 
 
 def test_two_origins_at_one_path_have_two_folders(tmp_path: Path) -> None:

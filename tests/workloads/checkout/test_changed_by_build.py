@@ -1,6 +1,5 @@
 """The warning about a build that changes tracked files: escaped, and never displaced by other warnings."""
 
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -59,23 +58,3 @@ def test_a_build_can_change_neither_the_other_arm_nor_the_records(tmp_path: Path
     written = [*cache.glob("worktrees/*.json"), *cache.glob("repos/*/config")]
     assert len(written) == 3
     assert all("evil" not in path.read_text() for path in written)
-
-
-LARGE = 200 * 2**20
-
-
-@pytest.mark.parametrize("command", [f"head -c {LARGE} /dev/urandom > moe.py", "truncate -s 1T moe.py"])
-def test_a_tracked_file_that_a_build_makes_large_is_not_read_into_memory(tmp_path: Path, command: str) -> None:
-    repo = Repository.create(tmp_path / "repo")
-    commit = repo.commit("head", {"moe.py": "x = 1\n", "utils.py": ""})
-    cache = tmp_path / "cache"
-    tracemalloc.start()
-    tree = check_out(repo.path, commit, cache, Build([command, "echo y > utils.py"], "python3", 60.0))
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert sorted(tree.changed) == ["moe.py", "utils.py"]
-    assert peak_bytes < 2**25
-    again = Build([command, "echo y > utils.py"], "python3", 60.0)
-    assert not check_out(repo.path, commit, cache, again).built
-    (tree.path / "moe.py").touch()
-    assert check_out(repo.path, commit, cache, again).built

