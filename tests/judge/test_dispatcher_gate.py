@@ -171,13 +171,6 @@ def test_a_library_that_returned_from_its_exchanges_was_executed(
     assert _words(backends["fused_permute"]) == (permute, permute, permute)
 
 
-def test_a_library_that_one_rank_cannot_import_is_used_by_none(stepped: Path) -> None:
-    for rank in range(RANKS):
-        backend = answer(stepped, "halved", rank)["backends"]["dispatcher"]
-        assert _words(backend) == ("deepep", "alltoall", "alltoall")
-        assert "rank 1: deep_ep cannot be imported: ModuleNotFoundError" in backend["evidence"]
-
-
 @pytest.fixture
 def missing(shared: Shared) -> Path:
     return shared(

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from regbot.check.static_trace import read_ledgers
 from regbot.ledgers.readers import ReadError, Source, flight_recorder
 from regbot.records.ledger import Ledger
 
@@ -144,19 +143,6 @@ def test_the_rank_is_that_of_the_dump_else_that_of_the_files_name(
     ledger = flight_recorder.read(Source(path))
     assert ledger.rank == rank
     assert ledger.warnings == [] if not warning else warning in ledger.warnings[0]
-
-
-def test_the_dumps_of_two_ranks_are_read_together(tmp_path: Path) -> None:
-    paths = [tmp_path / f"fr_r{rank}.json" for rank in (0, 1)]
-    for path in paths:
-        path.write_text(json.dumps({**NCCL, "entries": [entry(0, "0", "nccl:all_reduce", 1, [[8]])]}))
-    assert sorted(read_ledgers(paths).rank_digests) == ["1"]
-
-
-def test_a_dump_above_the_cap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flight_recorder, "MAX_BYTES", 1000)
-    with pytest.raises(ReadError, match=r"more than 1,000 bytes"):
-        read(tmp_path, [entry(i, "0", "nccl:all_reduce", i, [[8]]) for i in range(9)])
 
 
 def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) -> None:

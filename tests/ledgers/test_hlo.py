@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 
@@ -181,15 +180,6 @@ def test_what_a_program_calls_its_scopes_changes_no_count(tmp_path: Path, name: 
     assert ledger.program == plain.program
 
 
-def test_a_trip_count_counts_where_the_compiler_wrote_it_and_in_no_frontend_attribute(tmp_path: Path) -> None:
-    text = text_of("cpu_scan")
-    recorded = re.search(r', backend_config=\{[^\n]*"known_trip_count":\{"n":"3"\}[^\n]*', text)
-    assert recorded
-    attribute = ', frontend_attributes={note="a, known_trip_count:{n:9}",known_trip_count={"n":"9"}}'
-    ledger = read_text(tmp_path, text.replace(recorded[0], attribute + recorded[0]))
-    assert only(ledger.entries, kind="all_to_all").count == 3
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -203,40 +193,6 @@ def test_a_trip_count_counts_where_the_compiler_wrote_it_and_in_no_frontend_attr
 )
 def test_attributes_are_those_of_the_top_level(text: str, expected: dict[str, str]) -> None:
     assert parse_attributes(text) == expected
-
-
-def limited_by(lines: list[str], limit: str) -> str:
-    """A loop that counts by 2 to what the integer ``limit`` comes to, which ``lines`` of its condition work out."""
-    text = (
-        text_of("tpu_unrolled").replace("%condition (", f"{PLUS}\n%condition (").replace("constant(6)", "constant(0)")
-    )
-    old, new = "  ROOT %lt = pred[]{:T(512)} compare(%i.1, %limit)", f"  ROOT %lt = pred[] compare(%i.1, %{limit})"
-    assert old in text
-    return text.replace(old, "\n".join([*lines, new]))
-
-
-PLUS = """%plus (q: u32[]) -> u32[] {
-  %q = u32[] parameter(0)
-  %k = u32[] constant(1)
-  ROOT %s = u32[] add(%q, %k)
-}
-"""
-
-
-def test_arithmetic_that_is_too_much_is_given_up_and_the_loop_is_a_guess(tmp_path: Path) -> None:
-    names = ["plus", *(f"twice{i}" for i in range(1, 14))]
-    doubling = [
-        f"%{name} (q: u32[]) -> u32[] {{\n  %q = u32[] parameter(0)\n  %a = u32[] fusion(%q), calls=%{before}\n"
-        f"  ROOT %b = u32[] fusion(%a), calls=%{before}\n}}\n"
-        for before, name in pairwise(names)
-    ]
-    text = limited_by(["  %f = u32[] fusion(%limit), kind=kLoop, calls=%LAST"], "f").replace(
-        PLUS, "\n".join([PLUS, *doubling])
-    )
-    few, many = (read_text(tmp_path, text.replace("%LAST", f"%twice{number}")) for number in (3, 13))
-    assert (only(few.entries, kind="permute").count, few.guesses) == (4, [])
-    assert only(many.entries, kind="permute").count == 1
-    assert any("without a known trip count" in guess for guess in many.guesses)
 
 
 @pytest.mark.parametrize(
@@ -386,17 +342,10 @@ def test_custom_calls_that_communicate_are_counted_or_reported(tmp_path: Path, c
     assert ("all_to_all" in totals(ledger)) == (expected is None)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        r"custom_call_target=\"nccl_all_reduce\"",
-        r"{\"has_communication\": true}",
-        "ragged_all_to_all, replica_groups={{0,1}}, replica_groups = dense<[[0, 1]]>",
-    ],
-)
-@pytest.mark.parametrize("place", ['metadata={op_name="WORDS"}', 'frontend_attributes={note="WORDS"}'])
+@pytest.mark.parametrize("words", [r"custom_call_target=\"nccl_all_reduce\"", r"{\"has_communication\": true}"])
+@pytest.mark.parametrize("place", ["metadata={op_name", "frontend_attributes={note"])
 def test_a_custom_call_is_what_its_target_says_and_not_its_scope(tmp_path: Path, words: str, place: str) -> None:
-    call = f'custom_call_target="plain", {place.replace("WORDS", words)}'
+    call = f'custom_call_target="plain", {place}="{words}"}}'
     line = f"  %extra = bf16[4,8]{{1,0}} custom-call(%x.1, %x.1), {call}\n  ROOT %all-gather.1"
     ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("  ROOT %all-gather.1", line))
     assert ledger.unclassified == []
@@ -414,13 +363,6 @@ def test_a_send_is_counted_and_its_receive_and_host_transfers_are_not(tmp_path: 
     ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("  ROOT %all-gather.1", lines))
     assert totals(ledger)["send_recv"] == (1, 1, 64)
     assert ledger.unclassified == []
-
-
-def test_a_program_for_one_device_has_an_empty_ledger_and_a_warning(tmp_path: Path) -> None:
-    text = "HloModule m, is_scheduled=true\n\nENTRY %e (p: f32[2]) -> f32[2] {\n  ROOT %p = f32[2]{0} parameter(0)\n}\n"
-    ledger = read_text(tmp_path, text)
-    assert ledger.entries == []
-    assert any("compiled for one device" in warning for warning in ledger.warnings)
 
 
 def test_collectives_that_nothing_runs_are_not_counted(tmp_path: Path) -> None:
@@ -484,10 +426,3 @@ def test_a_broken_program_is_refused_with_what_is_broken(tmp_path: Path, old: st
 def test_two_modules_in_one_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="more than one HloModule"):
         read_text(tmp_path, text_of("tpu_unrolled") + text_of("gpu_async"))
-
-
-def test_a_chunk_boundary_anywhere_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = read(TEXTS / "cpu_scan.hlo.txt")
-    chunks = Source.chunks
-    monkeypatch.setattr(Source, "chunks", lambda self, size=7: chunks(self, 7))
-    assert read(TEXTS / "cpu_scan.hlo.txt") == whole

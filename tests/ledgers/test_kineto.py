@@ -151,15 +151,6 @@ def test_symmetric_memory_is_counted_by_its_operator_where_there_is_one(ledger_o
     }
 
 
-def test_the_annotation_of_an_all_gather_has_no_output_so_its_bytes_are_unknown(
-    ledger_of: Callable[..., Ledger],
-) -> None:
-    shapes = {"Input Dims": [[64]], "Input type": ["float"]}
-    ledger = ledger_of(event("user_annotation", "nccl:_all_gather_base", 0, 5, **shapes))
-    assert (counts(ledger), ledger.entries[0].bytes) == ({"all_gather": 1}, 0)
-    assert any("the bytes of all_gather (1) are unknown" in warning for warning in ledger.warnings)
-
-
 def test_an_operator_that_a_dispatch_mode_sent_twice_is_one(ledger_of: Callable[..., Ledger]) -> None:
     twice = [operator("c10d::barrier", start, length) for start, length in ((0, 50), (10, 20), (100, 9), (110, 9))]
     assert counts(ledger_of(*twice), "control") == {"barrier": 3}
@@ -372,19 +363,6 @@ def test_steps_are_counted_where_they_are_equal(
     assert any(message in warning for warning in ledger.warnings) if message else not ledger.warnings
 
 
-def test_calls_outside_the_steps_are_reported(ledger_of: Callable[..., Ledger]) -> None:
-    ledger = ledger_of(*calls_in_steps(2, 2), operator("record_param_comms", 5000, 5, **metadata("broadcast")))
-    assert (counts(ledger), ledger.warnings) == ({"all_reduce": 2}, ["1 collectives outside any step were not counted"])
-
-
-def test_bytes_that_differ_from_step_to_step_are_reported(ledger_of: Callable[..., Ledger]) -> None:
-    given = calls_in_steps(1, 1)
-    given[-1]["args"]["In msg nelems"] = 1026
-    ledger = ledger_of(*given)
-    assert ledger.entries[0].bytes == 2050
-    assert ledger.warnings == ["the bytes of all_reduce over ep differ from step to step; their mean is shown"]
-
-
 # Exposed communication
 
 
@@ -397,12 +375,6 @@ def test_exposed_and_hidden_communication_are_interval_unions_per_step() -> None
         ("all_to_all", "backward", "payload"): (60e-6, 0.0),
     }.items():
         assert times[key] == pytest.approx((exposed, hidden), abs=1e-9), key
-
-
-def test_kernels_of_old_traces_are_linked_to_annotations_by_their_launch() -> None:
-    times = {(e.kind, e.role): (e.exposed_s, e.hidden_s) for e in read("annotations_2022.json").entries}
-    assert times["all_to_all", "payload"] == pytest.approx((60e-6, 20e-6), abs=1e-9)
-    assert times["all_reduce", "payload"] == pytest.approx((80e-6, 0), abs=1e-9)
 
 
 # What is refused

@@ -135,14 +135,6 @@ def test_the_reason_for_slurm_has_no_character_that_a_shell_reads(machine: Machi
     assert arguments[3] == "Reason=regbot: the GPUs do not answer: the driver; (reboot) x"
 
 
-def test_the_prolog_refuses_even_if_scontrol_fails(machine: Machine) -> None:
-    machine.gpus("0, 0\n", code=1)
-    machine.tool("scontrol", "exit 1")
-    done = machine.run(PROLOG)
-    assert done.returncode == 1
-    assert "the reason could not be set" in done.stderr
-
-
 def test_jobs_of_other_partitions_are_let_through_and_the_settings_are_read_from_a_file(machine: Machine) -> None:
     machine.gpus("0, 0\n")
     (machine.folder / "regbot-slurm.conf").write_text("REGBOT_PARTITION=bench\nREGBOT_GPUS=8\n")
@@ -343,20 +335,6 @@ def test_the_set_up_can_be_repeated_and_gives_each_folder_its_owner(tmp_path: Pa
         (runner, 0o700),
         (runner, 0o700),
         (0, 0o600),
-    ]
-
-
-def test_the_service_runs_jobs_as_the_runner_and_cleans_up_as_root() -> None:
-    unit = (RUNNERS / "regbot-runner.service").read_text()
-    settings = re.findall(r"^(User|ExecStartPre|ExecStart|ExecStopPost|Restart)=(.*)$", unit, re.MULTILINE)
-    assert settings == [
-        ("User", "regbot-runner"),
-        ("ExecStartPre", "+/opt/regbot/runners/clean.sh"),
-        ("ExecStartPre", "+/opt/regbot/runners/clocks.sh set"),
-        ("ExecStartPre", "+/opt/regbot/runners/run-one-job.sh prepare"),
-        ("ExecStart", "/opt/regbot/runners/run-one-job.sh run"),
-        ("ExecStopPost", "+/opt/regbot/runners/clean.sh"),
-        ("Restart", "always"),
     ]
 
 

@@ -1,22 +1,17 @@
 """Preflight: every rule applies in its case, and not if one value is different or unknown."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from regbot.check.preflight import examine_configuration
-from regbot.cli.app import app
 from regbot.judge.preflight import facts_of_run, find_advice, find_conflicts, preflight_page, read_dump
 from regbot.judge.preflight.conditions import evaluate
 from regbot.judge.preflight.facts import Facts
 from regbot.judge.preflight.rules import shipped_advice, shipped_rules
 from regbot.records.files import RecordError, write_record
 from regbot.records.ledger import Scalar
-from regbot.records.preflight import Preflight
 from regbot.records.run import Node
 from support.ledger_builder import backend, smoke_arm, smoke_ledger, smoke_run
 
@@ -295,13 +290,6 @@ def test_comm_overlap_has_precedence_over_the_model() -> None:
     assert applying(config, {}) == set()
 
 
-def test_a_key_on_which_sections_disagree_without_precedence_is_unknown() -> None:
-    config: Config = {"a.moe_token_dispatcher_type": "allgather", "b.moe_token_dispatcher_type": "alltoall"}
-    assert applying({**config, "expert_model_parallel_size": 8}, {}) == set()
-    config["b.moe_token_dispatcher_type"] = "allgather"
-    assert applying({**config, "expert_model_parallel_size": 8}, {}) == {"allgather-default"}
-
-
 # conditions
 
 
@@ -383,23 +371,6 @@ HOSTILE: dict[str, Any] = {
         "expert_model_parallel_size": 1,
     }
 }
-
-
-def test_lone_surrogates_in_a_dump_can_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = ["p.json", os.fsdecode(b"\xff.json")]
-    for name in names:
-        try:
-            Path(name).write_text(json.dumps(HOSTILE))
-        except OSError:
-            pytest.skip("this file system has no such names")
-        record = examine_configuration(name, tmp_path, tmp_path).record()
-        assert record.conflicts
-        assert Preflight.model_validate_json(record.to_json()) == record
-        assert not {"\x1b", "\ud800"} & set(record.to_json())
-    result = CliRunner().invoke(app, ["preflight", "p.json", "--json"])
-    assert (result.exit_code, json.loads(result.stdout)["workload"]) == (4, "p.json")
-    assert CliRunner().invoke(app, ["preflight", "p.json"]).exit_code == 4
 
 
 # files
