@@ -91,16 +91,8 @@ def test_what_a_guest_leaves_in_a_folder_that_persists_stops_no_later_guest(tree
     assert run(tree, f"os.mkdir('more'); os.chdir('more')\n{DEEP_FOLDERS}").excess.startswith("made files that cannot")
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "for n in range(6001): open(str(n), 'w').close()",
-        "open('seed', 'w').close()\nfor n in range(6001): os.link('seed', str(n))",
-    ],
-    ids=["files", "names of one file"],
-)
-def test_too_many_files_are_found_even_after_the_guest_has_ended(tree: Path, code: str) -> None:
-    result = run(tree, code, SANDBOX)
+def test_too_many_names_of_one_file_are_found_even_after_the_guest_has_ended(tree: Path) -> None:
+    result = run(tree, "open('seed', 'w').close()\nfor n in range(6001): os.link('seed', str(n))")
     assert result.excess == "wrote more than 6,000 files (sandbox.disk_files)"
 
 

@@ -106,15 +106,9 @@ def test_deepep_keeps_its_settings_and_compiles_into_a_folder_that_the_guest_may
 
 @confining
 def test_unlinked_files_cannot_fill_the_disk(tmp_path: Path) -> None:
-    """Without a sandbox such a file is in no listing, so the limit of the record folder does not count it."""
+    """Such a file is in no listing, so the limit of the record folder does not count it."""
     code = "import os; f = open('record/x', 'wb'); os.unlink('record/x'); f.write(bytes(2**23)); print(f.flush())"
     assert "No space left" in run(tmp_path / "run", code).log_tail
-    assert (
-        "None"
-        in LocalEngine()
-        .run(escapes.launch(tmp_path / "run", "memory", {}, command=(sys.executable, "-c", code)))
-        .log_tail
-    )
 
 
 @confining

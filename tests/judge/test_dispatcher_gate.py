@@ -53,8 +53,6 @@ def _on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0
         ("raise AssertionError('set CUDA_HOME')", "AssertionError: set CUDA_HOME"),
         ("import no_such_extension", "ModuleNotFoundError: No module named 'no_such_extension'"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "the import was ended by SIGSEGV"),
-        ("import os; os._exit(3)", "the import ended the process with exit code 3"),
-        ("raise SystemExit('no')", "SystemExit: no"),
         ("import os; print('{}', flush=True); os._exit(0)", "the import ended the process with exit code 0"),
     ],
 )
@@ -96,10 +94,8 @@ def test_the_newest_class_that_this_gpu_runs_is_taken(
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        ((2, 28, 9), "deep_ep 2.1.0: its ElasticBuffer needs NCCL 2.30.4, and torch has loaded 2.28.9"),
         ((2, 30, 3), "deep_ep 2.1.0: its ElasticBuffer needs NCCL 2.30.4, and torch has loaded 2.30.3"),
         ((2, 30, 4), ""),
-        ((2, 31, 0), ""),
     ],
 )
 def test_version_2_is_refused_with_an_nccl_that_is_too_old(

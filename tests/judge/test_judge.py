@@ -103,8 +103,6 @@ def test_guesses_do_not_matter_where_both_arms_run_the_same_program() -> None:
     ("base_guesses", "head_guesses", "expected"),
     [
         ([A_SCALAR], [ANOTHER], f"{A_SCALAR} in base, {ANOTHER} in head"),
-        ([], [ANOTHER], f"nothing in base, {ANOTHER} in head"),
-        ([A_SCALAR] * 5, [], "and 2 more in base, nothing in head"),
     ],
 )
 def test_other_guesses_in_different_programs_need_review(
