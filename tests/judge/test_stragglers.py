@@ -7,7 +7,6 @@ import pytest
 from regbot.judge.stragglers import find_stragglers
 from regbot.stats.stragglers import Lateness, rank_lateness
 from support.straggler_cases import OWN_S, STEPS, run_of, session, steps
-from support.straggler_cases import ranks as ranks
 
 # ---- arrays
 
@@ -90,6 +89,3 @@ def test_a_session_that_moved_does_not_mix_two_machines() -> None:
     here = session([1, 1.3], [1, 1.3], ["n1", "n2"])[:6]
     there = session([1, 1], [1, 1], ["n3", "n4"])[6:]
     assert [(each.rank, each.host) for each in find_stragglers([*here, *there])] == [(1, "n2")]
-
-
-# ---- real ranks

@@ -5,14 +5,14 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from regbot.ledgers.readers import ReadError, Source, detect_reader, kineto, read_file
 from regbot.ledgers.readers.kernels import classify
 from regbot.ledgers.readers.kineto import events, record
-from regbot.records.ledger import Kind, Ledger
+from regbot.records.ledger import Ledger
 from support.guest_runs import GUEST, TINY, _run, ask, once
 from traces.writer import DP, EP, GEMM, INFO, NCCL, Event, Writer, event, metadata, operator, step, text, write
 
@@ -169,10 +169,8 @@ def test_the_host_may_be_missing(ledger_of: Callable[..., Ledger]) -> None:
     ("description", "ranks", "axis"),
     [
         ("mesh_ep", EP, "ep"),
-        ("ep", EP, "ep"),
         ("EXPERT_MODEL_PARALLEL_GROUP", EP, "ep"),
         ("DATA_PARALLEL_GROUP", EP, "dp"),
-        ("mesh_dp_cp", EP, "dp_cp"),
         ("undefined", "[0, 4]", "[0,4]"),
         ("default_pg", DP, "[0-7]"),
         ("undefined", EP, "ep"),  # the ranks of the only axis that has them
@@ -210,10 +208,7 @@ def test_a_kernel_name_that_contradicts_the_metadata_is_a_warning(ledger_of: Cal
     "name",
     [
         "void deep_ep::elastic::dispatch_v3_impl<8>(void*)",
-        "ncclTurboKernel_17",
-        "void nvshmemi_put_block<4>()",
         "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
-        "userbuffers_fp16_sum_inplace_gpu_rr_rs_oop",
         SENDRECV,
     ],
 )
@@ -247,11 +242,9 @@ def test_a_collective_that_no_table_knows_is_unclassified(ledger_of: Callable[..
     [
         GEMM,
         "triton_poi_fused_all_gather_into_tensor_wait_tensor_3",
-        "void cub::DeviceReduceKernel<float>(float*)",
         "void at::native::vectorized_gather_kernel<16, long>(char*)",
         "void hybrid_ep::permute_kernel<unsigned short>(unsigned short*)",
         "void deep_ep::layout::get_dispatch_layout<256>(long const*)",
-        "void deep_ep::elastic::dispatch_copy_epilogue_impl<8>(void*)",
     ],
 )
 def test_kernels_that_work_on_local_memory_compute(name: str) -> None:
@@ -262,8 +255,6 @@ def test_kernels_that_work_on_local_memory_compute(name: str) -> None:
     ("name", "possible_kinds"),
     [
         ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", {"all_reduce", "barrier"}),
-        ("mscclKernel_Sum_half_Simple(void*)", set(get_args(Kind))),
-        ("ncclDevKernel_AllGatherV_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {"all_gather"}),
         ("ncclSymkDevKernel_ReduceScatter_LD_sum_bf16(ncclSymkDevWorkArgs4K)", {"reduce_scatter"}),
         ("ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {"reduce", "reduce_scatter"}),
     ],
@@ -302,14 +293,6 @@ def test_a_kernel_of_a_call_before_the_trace_is_reported_and_not_counted(ledger_
     ledger = ledger_of(*writer.events)
     assert counts(ledger) == {"all_reduce": 1}
     assert any("1 kernels belong to calls before the start of the trace" in w for w in ledger.warnings)
-
-
-def test_calls_without_a_kernel_are_reported(ledger_of: Callable[..., Ledger]) -> None:
-    writer = Writer([operator("record_param_comms", 0, 5, **metadata("all_to_allv"))])
-    writer.call("allreduce", 10, 100, 9)
-    ledger = ledger_of(*writer.events)
-    assert counts(ledger) == {"all_to_all": 1, "all_reduce": 1}
-    assert any("calls without a kernel" in w and "all_to_all (1)" in w for w in ledger.warnings)
 
 
 # Steps
@@ -351,7 +334,6 @@ def calls_in_steps(*numbers: int) -> list[Event]:
         ((3, 3, 3), "step", 3, 3, ""),
         ((3, 3, 1), "step", 1, 3, "first or the last step differs"),
         ((1, 3, 3, 9), "step", 2, 3, "first or the last step differs"),
-        ((3, 2), "whole", 2, 5, "2 steps are not equal (3, 2 collectives)"),
         ((3, 2, 3, 3), "whole", 4, 11, "4 steps are not equal (3, 2, 3, 3 collectives)"),
     ],
 )
@@ -428,7 +410,6 @@ def _put(path: Path, data: bytes) -> Path:
     ("old", "new", "message"),
     [
         ('"ts": 30', '"ts": NaN', "not written as Kineto"),
-        ('"dur": 5', '"dur": Infinity', "not written as Kineto"),
         ('"dur": 5', '"dur": -5', "ends before it begins"),
         ('"dtype": "Half"', '"dtype": "Half", "dtype": "Float"', "'dtype' twice"),
         (
@@ -436,7 +417,6 @@ def _put(path: Path, data: bytes) -> Path:
             '"Collective name": "send", "Collective name": "wait"',
             "'Collective name' twice",
         ),
-        ('"dtype": "Half"', '"dtype": Half', "not JSON"),
         ('"dtype": "Half"', '"dtype": ' + "[" * 3000, "not JSON"),
     ],
 )

@@ -4,7 +4,6 @@ in exactly one finding."""
 import pytest
 
 from regbot.ledgers import catalogue as names
-from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.patterns import INVERSE, compare_ledgers
 from regbot.ledgers.wire import wire_s
@@ -215,11 +214,3 @@ def test_a_dispatcher_silently_off_does_not_swallow_a_lost_reduction_on_a_shared
 def test_a_dispatcher_back_on_passes_where_the_step_gets_cheaper() -> None:
     (finding,) = diff(GATHERED, A2A, DispatcherChange(names.DISPATCHER_ON, "alltoall", "allgather", "alltoall"))
     assert (finding.pattern, finding.status) == (names.DISPATCHER_ON, "PASS")
-
-
-@pytest.mark.parametrize(
-    ("dtype", "expected"),
-    [("bfloat16", 2), ("bf16", 2), ("float8_e4m3fn", 1), ("int64", 8), ("s32", 4)],
-)
-def test_width_of_types_by_the_names_that_sources_use(dtype: str, expected: int) -> None:
-    assert width(dtype) == expected

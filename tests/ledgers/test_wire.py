@@ -42,12 +42,10 @@ def test_control_exchanges_cost_nothing_in_the_model() -> None:
 @pytest.mark.parametrize(
     ("ranks", "axis", "size", "expected"),
     [
-        ([8, 9, 10, 11], "dp", 4, False),
         ([0, 16, 32, 48], "dp", 4, True),
         ([6, 7, 8, 9], "dp", 4, True),
         ([0, 8], "ep|dp", 2, True),  # a joint label has the ranks of either axis
         ([0, 8], "dp", 4, False),  # the ranks of a group of another size
-        ([0, 8], "unknown", 8, False),
         ([0, 8], "unknown", 9, True),
     ],
 )

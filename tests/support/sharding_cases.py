@@ -28,6 +28,7 @@ from regbot.records.verdict import (
     compute_overall_status,
 )
 from support import timed_cases
+from support.ledger_builder import entry
 
 Case = tuple[Verdict, Session]
 
@@ -75,18 +76,7 @@ def _entry(
     each: int,
     role: Role = "payload",
 ) -> Entry:
-    return Entry(
-        kind=kind,
-        axis=axis,
-        group_size=size,
-        dtype=dtype,
-        phase=phase,
-        role=role,
-        where=where,
-        via="fake",
-        count=count,
-        bytes=count * each,
-    )
+    return entry(kind, axis, size, dtype, phase, where, count * each, count, role)
 
 
 def all_to_all(shape: Shape, layer: int) -> list[Entry]:
