@@ -347,7 +347,7 @@ def test_a_delegated_group_limits_processes_and_memory(monkeypatch: pytest.Monke
 def test_the_table_gives_the_sandbox() -> None:
     text = (
         '[sandbox]\nuntrusted = true\nread = ["/data"]\nwrite = ["/scratch"]\nnetwork = true\nbuild_network = false\n'
-        "tmp_mb = 64\ndisk_mb = 128\ndisk_files = 9\npids = 100\nmemory_gb = 1.5\n"
+        "tmp_mb = 64\npids = 100\nmemory_gb = 1.5\n"
     )
     settings = parse_config(text, "regbot.toml").sandbox
     assert (settings.untrusted, settings.build_network) == (True, False)
@@ -356,8 +356,6 @@ def test_the_table_gives_the_sandbox() -> None:
         write=(Path("/scratch"),),
         network=True,
         tmp_mb=64,
-        disk_mb=128,
-        disk_files=9,
         pids=100,
         memory_gb=1.5,
         build_network=False,

@@ -99,18 +99,10 @@ def test_guesses_do_not_matter_where_both_arms_run_the_same_program() -> None:
     assert not any("guessed" in reason for reason in section.reasons)
 
 
-@pytest.mark.parametrize(
-    ("base_guesses", "head_guesses", "expected"),
-    [
-        ([A_SCALAR], [ANOTHER], f"{A_SCALAR} in base, {ANOTHER} in head"),
-    ],
-)
-def test_other_guesses_in_different_programs_need_review(
-    base_guesses: list[str], head_guesses: list[str], expected: str
-) -> None:
-    section = sharding(pair(guessing(*base_guesses), guessing(*head_guesses, program="b" * 64)))
+def test_other_guesses_in_different_programs_need_review() -> None:
+    section = sharding(pair(guessing(A_SCALAR), guessing(ANOTHER, program="b" * 64)))
     assert section.status == "REVIEW"
-    assert section.reasons[0].endswith(expected)
+    assert section.reasons[0].endswith(f"{A_SCALAR} in base, {ANOTHER} in head")
     assert section.reasons[0].startswith("sizes may depend on guessed values, which differ between the arms")
 
 
@@ -313,16 +305,6 @@ def test_a_dense_control_need_not_exchange_anything() -> None:
     assert verdict_of(smoke_session(*runs)).verdict == "PASS"
 
 
-@pytest.mark.parametrize(
-    ("base", "head", "pattern"),
-    [(TWO_AXES, IGNORES_MESH, names.AXIS_LOST), (IGNORES_MESH, TWO_AXES, names.AXIS_GAINED)],
-)
-def test_an_exchange_that_one_arm_does_not_have_is_a_finding_and_not_silence(
-    base: Ledger, head: Ledger, pattern: str
-) -> None:
-    assert pattern in [f.pattern for f in sharding(pair(base, head)).findings]
-
-
 # Ledgers alone
 
 
@@ -342,14 +324,9 @@ A_LITTLE_UP = WireTime(base_s=1.0, head_s=1.04)
         (names.ALL_TO_ALL_REPLACED, DOWN, UP, "REVIEW"),
         (names.RECOMPUTES, UP, UP, "FAIL"),
         (names.RECOMPUTES, UP, A_LITTLE_UP, "REVIEW"),
-        (names.RESHARDS, UP, UP, "FAIL"),
         (names.AXIS_LOST, UP, UP, "FAIL"),
-        (names.AXIS_LOST, DOWN, DOWN, "REVIEW"),
         (names.AXIS_LOST, DOWN, UP, "REVIEW"),
-        (names.AXIS_GAINED, DOWN, DOWN, "REVIEW"),
         (names.GRADIENT_GAINED, UP, UP, "FAIL"),
-        (names.WIDENED, UP, UP, "FAIL"),
-        (names.NARROWED, DOWN, DOWN, "REVIEW"),
         (names.COUNTS_ADDED, SAME, SAME, "REVIEW"),
         (names.BYTES_UP, UP, UP, "FAIL"),
         (names.BYTES_UP, UP, A_LITTLE_UP, "REVIEW"),
@@ -366,10 +343,7 @@ A_LITTLE_UP = WireTime(base_s=1.0, head_s=1.04)
         (names.RESTORED, DOWN, DOWN, "PASS"),
         (names.RESTORED, DOWN, SAME, "REVIEW"),
         (names.RESTORED, UP, UP, "FAIL"),
-        (names.RECOMPUTES_NOT, DOWN, DOWN, "PASS"),
-        (names.KEEPS_GATHERED, DOWN, DOWN, "PASS"),
         (names.DISPATCHER_ON, DOWN, DOWN, "PASS"),
-        (names.COUNTS_REMOVED, SAME, SAME, "REVIEW"),
     ],
 )
 def test_a_finding_has_the_status_of_its_table_row(

@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from regbot.records.files import RecordError, append_line, parse_record, read_record, write_record
-from regbot.records.ledger import Entry, Ledger
+from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, RawRun
 from regbot.records.schema_files import schema_text
 from regbot.records.session import SessionHeader, read_session
@@ -23,19 +23,9 @@ from regbot.records.verdict import (
     WorkloadVerdict,
     compute_overall_status,
 )
+from support.ledger_builder import entry
 
-ENTRY = Entry(
-    kind="all_to_all",
-    axis="ep",
-    group_size=16,
-    dtype="bfloat16",
-    phase="forward",
-    role="payload",
-    where="layers.0.moe",
-    via="fake",
-    count=2,
-    bytes=268435456,
-)
+ENTRY = entry(size=268435456, count=2)
 LEDGER = Ledger(source="dispatch-mode", scope="step", steps=1, world_size=16, entries=[ENTRY])
 ARM = Arm(name="base", revision="main", commit="a" * 40, tree="b" * 40)
 

@@ -66,17 +66,9 @@ Layers = Callable[[int], bool]
 
 
 def _entry(
-    kind: Kind,
-    axis: str,
-    size: int,
-    dtype: str,
-    phase: Phase,
-    where: str,
-    count: int,
-    each: int,
-    role: Role = "payload",
+    kind: Kind, axis: str, size: int, dtype: str, phase: Phase, at: str, count: int, each: int, role: Role = "payload"
 ) -> Entry:
-    return entry(kind, axis, size, dtype, phase, where, count * each, count, role)
+    return entry(kind, axis, size, dtype, phase, at, count * each, count, role)
 
 
 def all_to_all(shape: Shape, layer: int) -> list[Entry]:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from regbot.records.text.clip import clip, clip_line
-from regbot.records.text.table import format_table
+from regbot.records.text.clip import clip
 from regbot.records.text.words import listed
 from regbot.records.text.wrap import wrapped
 
@@ -13,24 +12,10 @@ def test_text_that_is_too_long_ends_with_an_ellipsis(text: str, shown: str) -> N
     assert clip(text, 5) == shown
 
 
-def test_text_on_one_line_has_single_spaces() -> None:
-    assert clip_line("  two\n\n words  ", 20) == "two words"
-    assert clip_line("a " * 1000, 5) == "a a …"
-
-
 def test_a_list_names_some_and_counts_the_rest() -> None:
     assert listed(["a", "b"], 2) == "a, b"
     assert listed([1, 2, 3], 2) == "1, 2 and 1 more"
     assert listed(["a", "b"], 2, "; ") == "a; b"
-
-
-def test_a_table_with_a_head_puts_numbers_right() -> None:
-    assert format_table([("name", "runs"), ("a", "7"), ("b", "12")]).splitlines() == [
-        "name  runs",
-        "----  ----",
-        "a        7",
-        "b       12",
-    ]
 
 
 def test_sentences_are_wrapped_between_words_and_do_nothing_to_a_terminal() -> None:
