@@ -106,11 +106,6 @@ def test_a_missing_executable_is_an_error_that_names_it(tmp_path: Path, mark: st
         run(tmp_path, mark, "", command=("no-such-python", "-c", ""))
 
 
-def test_a_log_that_cannot_be_written_ends_the_guest(tmp_path: Path, mark: str) -> None:
-    with pytest.raises(EngineError, match=r"its output could not be written: .*No space left"):
-        run(tmp_path, mark, "import time; print('x', flush=True); time.sleep(60)", log=Path("/dev/full"))
-
-
 # ---- limits
 
 
@@ -179,13 +174,6 @@ def test_a_helper_that_ends_soon_after_the_guest_is_not_counted(tmp_path: Path, 
     code = "import os, time\nif os.fork() == 0: time.sleep(0.2); print('helper', flush=True); os._exit(0)"
     result = run(tmp_path, mark, code)
     assert (result.left_behind, result.log_tail) == (0, "helper")
-
-
-def test_a_process_that_forks_and_exits_all_the_time_is_killed(tmp_path: Path, mark: str) -> None:
-    code = "import os, time\nwhile True:\n    if os.fork(): os._exit(0)\n    time.sleep(0.0005)"
-    result = run(tmp_path, mark, code)
-    assert (result.exit_code, result.unkilled) == (0, 0)
-    assert result.left_behind >= 1
 
 
 def test_a_daemon_of_a_guest_that_kills_its_supervisor_is_killed_too(tmp_path: Path, mark: str) -> None:

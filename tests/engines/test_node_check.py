@@ -113,16 +113,6 @@ def test_probes_of_fit_nodes_are_stored_and_the_oldest_are_dropped(
     assert read_record(history, NodeHistory).probes == [*past("n2", WINDOW)[1:], probe_of("n1"), probe_of("n2")]
 
 
-def test_a_damaged_history_begins_anew_with_a_warning(
-    tmp_path: Path, probes: list[Sequence[NodeProbe] | ProbeError]
-) -> None:
-    (tmp_path / "nodes.json").write_text("{")
-    probes.append([probe_of("n1")])
-    (warning,) = checked(tmp_path).warnings
-    assert "the stored probes of nodes begin anew" in warning
-    assert read_record(tmp_path / "nodes.json", NodeHistory).probes == [probe_of("n1")]
-
-
 def test_this_machine_and_programs_of_one_process_are_not_probed(tmp_path: Path) -> None:
     folder = tmp_path / "scratch"
     assert check_nodes(ClusterSeat(), Needs(ranks=0), "", folder, tmp_path / "nodes.json") == NodeCheck()

@@ -11,7 +11,6 @@ from regbot.records.config import ShardingThresholds, WireBandwidths
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding
 from support.ledger_builder import (
-    Dispatcher,
     edited,
     entry,
     ledger_of,
@@ -38,9 +37,6 @@ from support.pattern_cases import (
 def only(base: Ledger, head: Ledger) -> Finding:
     (finding,) = diff(base, head)
     return finding
-
-
-DISPATCHERS: tuple[Dispatcher, Dispatcher] = ("alltoall", "allgather")
 
 
 @pytest.mark.parametrize("case", POSITIVES, ids=lambda case: case.name)

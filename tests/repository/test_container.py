@@ -16,7 +16,6 @@ from ruamel.yaml import YAML
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Containerfile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-INSTRUCTIONS = {"FROM", "LABEL", "RUN", "ARG", "COPY", "ENV", "USER", "WORKDIR", "ENTRYPOINT"}
 TARGET = "/opt/regbot/"
 
 

@@ -3,19 +3,12 @@
 import pytest
 
 from regbot.records.text.clip import clip
-from regbot.records.text.words import listed
 from regbot.records.text.wrap import wrapped
 
 
 @pytest.mark.parametrize(("text", "shown"), [("", ""), ("abcde", "abcde"), ("abcdef", "abcd…")])
 def test_text_that_is_too_long_ends_with_an_ellipsis(text: str, shown: str) -> None:
     assert clip(text, 5) == shown
-
-
-def test_a_list_names_some_and_counts_the_rest() -> None:
-    assert listed(["a", "b"], 2) == "a, b"
-    assert listed([1, 2, 3], 2) == "1, 2 and 1 more"
-    assert listed(["a", "b"], 2, "; ") == "a; b"
 
 
 def test_sentences_are_wrapped_between_words_and_do_nothing_to_a_terminal() -> None:
