@@ -13,7 +13,6 @@ import pytest
 from regbot.check.sessions.worktrees import confined_builder
 from regbot.engines import LaunchResult, LocalEngine, NoSeatError
 from regbot.engines.availability import unavailable_reason
-from regbot.engines.confinement import DiskGrowth
 from regbot.engines.sandbox import Sandbox
 from regbot.workloads.checkout import Build, BuildError, check_out
 from support import escapes
@@ -92,39 +91,9 @@ def test_what_a_guest_leaves_in_a_folder_that_persists_stops_no_later_guest(tree
     assert run(tree, f"os.mkdir('more'); os.chdir('more')\n{DEEP_FOLDERS}").excess.startswith("made files that cannot")
 
 
-def test_a_folder_that_earlier_guests_filled_with_files_stops_no_later_guest(tmp_path: Path) -> None:
-    """A small limit in place of the million files with which counting would take too long."""
-    full, empty = tmp_path / "full", tmp_path / "empty"
-    for folder in (full, empty):
-        folder.mkdir()
-    for number in range(30):
-        (full / str(number)).touch()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("regbot.engines.confinement.MAX_FILES_BEFORE", 20)
-        growth = DiskGrowth([str(full), str(empty)], max_bytes=2**30, max_files=5)
-    assert growth.find_excess(has_ended=True) == ""
-    for number in range(6):
-        (empty / str(number)).touch()
-    assert growth.find_excess(has_ended=True) == "wrote more than 5 files (sandbox.disk_files)"
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "for n in range(6001): open(str(n), 'w').close()",
-        "open('seed', 'w').close()\nfor n in range(6001): os.link('seed', str(n))",
-    ],
-    ids=["files", "names of one file"],
-)
-def test_too_many_files_are_found_even_after_the_guest_has_ended(tree: Path, code: str) -> None:
-    result = run(tree, code, SANDBOX)
+def test_too_many_names_of_one_file_are_found_even_after_the_guest_has_ended(tree: Path) -> None:
+    result = run(tree, "open('seed', 'w').close()\nfor n in range(6001): os.link('seed', str(n))")
     assert result.excess == "wrote more than 6,000 files (sandbox.disk_files)"
-
-
-def test_as_many_files_as_allowed_are_no_excess(tree: Path) -> None:
-    (tree / "earlier").touch()
-    result = run(tree, "for n in range(1000): open(str(n), 'w').close()", replace(SANDBOX, disk_files=1000))
-    assert (result.excess, result.exit_code, count_files(tree)) == ("", 0, 1001)
 
 
 def test_files_without_a_name_leave_room_for_regbot(small_disk: Path) -> None:

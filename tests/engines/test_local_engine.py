@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from regbot.engines import EngineError, Launch, LaunchResult, LocalEngine, clean_environment, supervisor
-from regbot.engines.supervisor import LARGE_RECORD, is_over_limit
+from regbot.engines import EngineError, Launch, LaunchResult, LocalEngine, clean_environment
+from regbot.engines.supervisor import LARGE_RECORD
 
 MARK = "REGBOT_TEST_MARK"
 KIB = 1024
@@ -106,19 +106,7 @@ def test_a_missing_executable_is_an_error_that_names_it(tmp_path: Path, mark: st
         run(tmp_path, mark, "", command=("no-such-python", "-c", ""))
 
 
-def test_a_log_that_cannot_be_written_ends_the_guest(tmp_path: Path, mark: str) -> None:
-    with pytest.raises(EngineError, match=r"its output could not be written: .*No space left"):
-        run(tmp_path, mark, "import time; print('x', flush=True); time.sleep(60)", log=Path("/dev/full"))
-
-
 # ---- limits
-
-
-def test_a_guest_that_hangs_is_ended_at_its_time_limit(tmp_path: Path, mark: str) -> None:
-    code = "import time; print('before', flush=True); time.sleep(1000)"
-    result = run(tmp_path, mark, code, timeout_s=0.4)
-    assert (result.timed_out, result.exit_code, result.log_tail) == (True, None, "before")
-    assert 0.4 <= result.wall_s < 5
 
 
 def test_a_guest_that_ignores_signals_is_ended_with_its_children(tmp_path: Path, mark: str) -> None:
@@ -146,12 +134,6 @@ def test_the_log_keeps_the_beginning_and_the_end_of_a_million_lines(tmp_path: Pa
     assert result.log_tail.endswith("999998\n999999\nthe reason")
 
 
-def test_endless_output_neither_blocks_nor_fills_the_disk(tmp_path: Path, mark: str) -> None:
-    result = run(tmp_path, mark, "while True: print('x' * 1000)", timeout_s=0.5)
-    assert (result.timed_out, result.output_truncated) == (True, True)
-    assert (tmp_path / "run.log").stat().st_size < 257 * KIB
-
-
 def test_a_record_folder_that_grows_too_large_ends_the_guest(tmp_path: Path, mark: str) -> None:
     code = (
         "import os, time; os.mkdir('record/deep'); open('record/deep/big', 'wb').write(bytes(2**21)); time.sleep(1000)"
@@ -163,17 +145,6 @@ def test_a_record_folder_that_grows_too_large_ends_the_guest(tmp_path: Path, mar
 def test_a_record_folder_that_is_too_large_at_the_end_is_detected(tmp_path: Path, mark: str) -> None:
     result = run(tmp_path, mark, "open('record/big', 'wb').write(bytes(2**21))")
     assert (result.excess, result.exit_code) == (LARGE_RECORD, 0)
-
-
-def test_a_record_folder_with_too_many_files_or_an_unreadable_one_counts_as_too_large(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in "abc":
-        (tmp_path / name).touch()
-    assert not is_over_limit(str(tmp_path), KIB)
-    assert is_over_limit(str(tmp_path / "a"), KIB)  # not a folder
-    monkeypatch.setattr(supervisor, "MAX_ENTRIES", 2)
-    assert is_over_limit(str(tmp_path), KIB)
 
 
 # ---- surviving processes
@@ -203,18 +174,6 @@ def test_a_helper_that_ends_soon_after_the_guest_is_not_counted(tmp_path: Path, 
     code = "import os, time\nif os.fork() == 0: time.sleep(0.2); print('helper', flush=True); os._exit(0)"
     result = run(tmp_path, mark, code)
     assert (result.left_behind, result.log_tail) == (0, "helper")
-
-
-def test_a_process_that_forks_and_exits_all_the_time_is_killed(tmp_path: Path, mark: str) -> None:
-    code = "import os, time\nwhile True:\n    if os.fork(): os._exit(0)\n    time.sleep(0.0005)"
-    result = run(tmp_path, mark, code)
-    assert (result.exit_code, result.unkilled) == (0, 0)
-    assert result.left_behind >= 1
-
-
-def test_a_guest_that_kills_its_supervisor_dies_with_it(tmp_path: Path, mark: str) -> None:
-    with pytest.raises(EngineError, match=r"supervisor ended without a report \(exit code -9\): it was killed"):
-        run(tmp_path, mark, "import os, time; os.kill(os.getppid(), 9); time.sleep(1000)")
 
 
 def test_a_daemon_of_a_guest_that_kills_its_supervisor_is_killed_too(tmp_path: Path, mark: str) -> None:
@@ -258,39 +217,6 @@ def start_regbot(tmp_path: Path, mark: str) -> "subprocess.Popen[str]":
     raise AssertionError(f"the guest did not come up: {regbot.communicate()[0]}")
 
 
-def test_a_stuck_supervisor_does_not_block_others_when_regbot_exits(tmp_path: Path, mark: str) -> None:
-    """If the second supervisor had inherited the first one's pipe, the first would not see that regbot is gone."""
-    stuck = exit_amid_two_runs(tmp_path, mark, "os.kill(second, signal.SIGSTOP)")
-    try:
-        assert survivors(f"{mark}-one", wait_s=3.0) == []
-        assert len(carrying(f"{mark}-two")) == 2  # it was indeed stuck
-    finally:
-        os.kill(stuck, signal.SIGCONT)
-
-
-def exit_amid_two_runs(tmp_path: Path, mark: str, last_line: str = "") -> int:
-    """End a process by os._exit while two of its threads run guests with daemons. Return the second supervisor's id."""
-    guest = DAEMON + "open('supervisor.pid', 'w').write(str(os.getppid())); os.rename('supervisor.pid', 'up')\n"
-    code = (
-        "import os, signal, threading, time\n"
-        "from pathlib import Path\n"
-        "from engines import test_local_engine\n"
-        "for name in ('one', 'two'):\n"
-        f"    folder = Path({str(tmp_path)!r}, name)\n"
-        "    folder.mkdir()\n"
-        f"    arguments = (folder, {mark!r} + '-' + name, {guest!r} + 'time.sleep(1000)')\n"
-        "    threading.Thread(target=test_local_engine.run, args=arguments).start()\n"
-        "    while not (folder / 'up').exists(): time.sleep(0.01)\n"
-        "second = int((folder / 'up').read_text())\n"
-        f"{last_line}\n"
-        f"found = len(test_local_engine.carrying({mark!r}))\n"
-        "os._exit(130 if found == 4 else found)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=30, check=False).returncode == 130
-    return int((tmp_path / "two" / "up").read_text())
-
-
 # ---- log tail and environment
 
 
@@ -308,21 +234,14 @@ def test_the_tail_is_bounded_and_has_no_terminal_escapes(tmp_path: Path, mark: s
 
 
 def test_a_clean_environment_has_what_training_needs_and_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    passed = {"NCCL_DEBUG": "WARN", "CUDA_VISIBLE_DEVICES": "0", "LC_ALL": "C", "TORCH_LOGS": "x", "HF_HOME": "/hf"}
-    blocked = {
-        "GITHUB_TOKEN": "t",
-        "AWS_ACCESS_KEY_ID": "k",
-        "HF_TOKEN": "t",
-        "TORCH_API_KEY": "k",
-        "NCCL_SECRETS": "s",
-        "PYTHONPATH": "/elsewhere",
-        "RANK": "3",
-        "UNKNOWN": "u",
-    }
-    for name, value in {**passed, **blocked}.items():
-        monkeypatch.setenv(name, value)
+    passed = {"NCCL_DEBUG", "LC_ALL", "TORCH_LOGS", "HF_HOME", "EP_DISABLE_GIN", "HYBRID_EP_MULTINODE"}
+    passed |= {"NVSHMEM_REMOTE_TRANSPORT", "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", "NVLINK_DOMAIN_SIZE"}
+    blocked = {"GITHUB_TOKEN", "AWS_ACCESS_KEY_ID", "HF_TOKEN", "TORCH_API_KEY", "NCCL_SECRETS", "EP_TOKEN"}
+    blocked |= {"NUM_OF_SECRETS_API", "PYTHONPATH", "RANK", "UNKNOWN"}
+    for name in passed | blocked:
+        monkeypatch.setenv(name, "value")
     clean = clean_environment({"MY_TOKEN": "meant"})
-    assert {name: clean.get(name) for name in passed} == passed
-    assert not set(blocked) & set(clean)
+    assert passed <= set(clean)
+    assert not blocked & set(clean)
     assert clean["MY_TOKEN"] == "meant"
     assert clean["PATH"] == os.environ["PATH"]

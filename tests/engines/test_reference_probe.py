@@ -1,7 +1,6 @@
 """The reference probe with real ranks, and with the records of broken nodes."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -84,12 +83,9 @@ def edited(rank: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[Pat
     ("change", "message"),
     [
         (edited(1, lambda d: d["gemm"].update(median_s=float("nan"))), "rank 1 on n2: .*NaN is not a number"),
-        (edited(1, lambda d: d["gemm"].update(median_s=-1.0)), "rank 1 on n2: .*gemm.median_s"),
         (edited(0, lambda d: d.update(request="another")), "rank 0 on n1: its record answers another request"),
-        (edited(0, lambda d: d["gemm"].update(n=10**6)), "rank 0 on n1: its times are inconsistent"),
         (edited(0, lambda d: d["gemm"].update(fast_s=9.0)), "rank 0 on n1: its times are inconsistent"),
         (edited(0, lambda d: d.update(all_to_all=None)), "n1: its ranks did not measure what was requested"),
-        (edited(0, lambda d: d.pop("gemm")), "rank 0 on n1: its record is incomplete"),
     ],
 )
 def test_an_invalid_record_of_a_broken_node_is_not_judged(
@@ -140,16 +136,6 @@ def test_a_rank_that_never_writes_is_named_with_its_host(recorded: Path) -> None
         replayed(recorded, lambda folder: (folder / "node.1.json").unlink(), exit_code=-9)
     with pytest.raises(ProbeError, match="did not end within 180 s without a record of rank 1 on n2"):
         replayed(recorded, lambda folder: (folder / "node.1.json").unlink(), exit_code=None, timed_out=True)
-
-
-def test_the_probe_waits_for_records_that_a_shared_file_system_shows_late(recorded: Path) -> None:
-    def late(folder: Path) -> None:
-        path = folder / "node.1.json"
-        path.rename(folder / "hidden")
-        move = f"import os, time; time.sleep(0.5); os.rename({str(folder / 'hidden')!r}, {str(path)!r})"
-        subprocess.Popen([sys.executable, "-c", move])
-
-    assert len(replayed(recorded, late)) == 2
 
 
 def test_ranks_that_do_not_spread_evenly_are_refused_before_the_start(tmp_path: Path) -> None:

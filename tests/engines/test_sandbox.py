@@ -1,10 +1,8 @@
 """The sandbox, tested with real programs that try to escape: all fail inside it, and all succeed without it."""
 
-import json
 import os
 import platform
 import resource
-import signal
 import sys
 from dataclasses import replace
 from importlib import resources
@@ -22,7 +20,7 @@ from regbot.engines.escape import PROCESSES
 from regbot.engines.proof import prove
 from regbot.engines.sandbox import Sandbox, confine, sandbox_from_settings, unbounded
 from regbot.engines.supervisor import LARGE_RECORD
-from regbot.records.config import Config, ConfigError, parse_config
+from regbot.records.config import Config, parse_config
 from support import escapes
 from support.escapes import MEMORY_GB, PIDS, TMP_MB, escaped, unconfined
 from support.required import needed
@@ -108,15 +106,9 @@ def test_deepep_keeps_its_settings_and_compiles_into_a_folder_that_the_guest_may
 
 @confining
 def test_unlinked_files_cannot_fill_the_disk(tmp_path: Path) -> None:
-    """Without a sandbox such a file is in no listing, so the limit of the record folder does not count it."""
+    """Such a file is in no listing, so the limit of the record folder does not count it."""
     code = "import os; f = open('record/x', 'wb'); os.unlink('record/x'); f.write(bytes(2**23)); print(f.flush())"
     assert "No space left" in run(tmp_path / "run", code).log_tail
-    assert (
-        "None"
-        in LocalEngine()
-        .run(escapes.launch(tmp_path / "run", "memory", {}, command=(sys.executable, "-c", code)))
-        .log_tail
-    )
 
 
 @confining
@@ -169,16 +161,6 @@ def test_deeply_nested_folders_in_a_record_do_not_block_regbot(tmp_path: Path) -
     code = "import os\nos.chdir('record')\nfor _ in range(5000): os.mkdir('d'); os.chdir('d')"
     result = run(tmp_path / "run", code)
     assert (result.exit_code, result.excess) == (0, LARGE_RECORD)
-
-
-@pytest.mark.slow
-@confining
-def test_a_confined_guest_ends_like_an_unconfined_one(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    assert run(folder, "import sys; sys.exit(7)").exit_code == 7
-    assert run(folder, "import os; os.kill(os.getpid(), 11)").exit_code == -signal.SIGSEGV
-    hung = run(folder, "import time; print('before', flush=True); time.sleep(60)", timeout_s=1.0)
-    assert (hung.timed_out, hung.exit_code, hung.log_tail, hung.unkilled) == (True, None, "before", 0)
 
 
 @pytest.mark.slow
@@ -282,16 +264,6 @@ def test_a_link_in_a_checkout_shows_no_other_project(tmp_path: Path, links: dict
     assert run(tmp_path / "run", "", replace(SANDBOX, read=(other,)), **changes).log_tail == "a secret"
 
 
-@pytest.mark.parametrize("home", ["{tree}/loop/bin", "/\0", f"/{5000 * 'a'}/bin"], ids=["loop", "null byte", "long"])
-def test_a_pyvenv_cfg_that_names_no_folder_stops_nothing_but_its_launch(tmp_path: Path, home: str) -> None:
-    tree = tmp_path / "tree"
-    python = environment_in(tree, Path(sys.base_prefix))
-    (tree / "loop").symlink_to("loop")
-    (tree / "venv" / "pyvenv.cfg").write_text(f"home = {home.format(tree=tree)}\n")
-    with pytest.raises(EngineError, match="the Python installation behind it cannot be found"):
-        run(tmp_path / "run", "", command=(str(python), "-c", ""), readable=(tree,))
-
-
 @confining
 @pytest.mark.parametrize("links", [{"bin/python": "bin/python3"}, {"bin": "bin"}, {"": ""}], ids=str)
 def test_an_environment_in_the_checkout_may_use_the_interpreter_of_regbot(
@@ -375,7 +347,7 @@ def test_a_delegated_group_limits_processes_and_memory(monkeypatch: pytest.Monke
 def test_the_table_gives_the_sandbox() -> None:
     text = (
         '[sandbox]\nuntrusted = true\nread = ["/data"]\nwrite = ["/scratch"]\nnetwork = true\nbuild_network = false\n'
-        "tmp_mb = 64\ndisk_mb = 128\ndisk_files = 9\npids = 100\nmemory_gb = 1.5\n"
+        "tmp_mb = 64\npids = 100\nmemory_gb = 1.5\n"
     )
     settings = parse_config(text, "regbot.toml").sandbox
     assert (settings.untrusted, settings.build_network) == (True, False)
@@ -384,8 +356,6 @@ def test_the_table_gives_the_sandbox() -> None:
         write=(Path("/scratch"),),
         network=True,
         tmp_mb=64,
-        disk_mb=128,
-        disk_files=9,
         pids=100,
         memory_gb=1.5,
         build_network=False,
@@ -393,21 +363,7 @@ def test_the_table_gives_the_sandbox() -> None:
     assert sandbox_from_settings(Config().sandbox) == Sandbox()
 
 
-@pytest.mark.parametrize("folder", ["data", "/", "/data/../root"])
-def test_a_folder_that_is_no_absolute_path_is_refused(folder: str) -> None:
-    with pytest.raises(ConfigError, match=r"regbot\.toml: sandbox\.read: .*absolute path of a folder"):
-        parse_config(f"[sandbox]\nread = [{json.dumps(folder)}]\n", "regbot.toml")
-
-
 # ---- availability
-
-
-def test_without_bubblewrap_the_advice_is_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandboxes, "_bwrap", lambda: "/nowhere/bwrap")
-    assert (
-        unavailable_reason()
-        == "bubblewrap is not installed; install it: apt-get install bubblewrap, or dnf install bubblewrap"
-    )
 
 
 # ---- the proof that doctor gives

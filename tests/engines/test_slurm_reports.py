@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ from typing import Any
 import pytest
 
 from regbot.engines.conversation import SupervisorOutput
-from regbot.engines.launch import NO_GPUS, Launch
 from regbot.engines.slurm.limits import parse_gpus, parse_minutes
-from regbot.engines.slurm.node import BEGUN, LINE_CHARACTERS, print_marked, run_part, step_request
+from regbot.engines.slurm.node import BEGUN, LINE_CHARACTERS, print_marked
 from regbot.engines.slurm.reports import combine_reports, find_missing_file, parse_messages, srun_messages
 from regbot.engines.slurm.seat import OUT_OF_MEMORY
 
@@ -45,31 +43,6 @@ def report(**changes: Any) -> dict[str, Any]:
         "warnings": [],
         "files": {},
     } | changes
-
-
-@pytest.mark.parametrize(
-    ("env", "printed"),
-    [({"CUDA_VISIBLE_DEVICES": "5"}, "'0,1' '2'"), (NO_GPUS, "'' ''")],
-    ids=["the GPUs of the job", "no GPUs"],
-)
-def test_a_node_shows_the_gpus_of_the_job_unless_the_launch_hides_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, env: dict[str, str], printed: str
-) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2")
-    code = "import os; print(*(repr(os.environ[kind + '_VISIBLE_DEVICES']) for kind in ('CUDA', 'ROCR')))"
-    launch = Launch(
-        command=(sys.executable, "-c", code),
-        cwd=tmp_path,
-        env=env,
-        log=tmp_path / "log",
-        record_dir=tmp_path / "record",
-        timeout_s=20.0,
-        max_output_bytes=1024,
-        max_dir_bytes=1024,
-    )
-    request = step_request(launch) | {"commands": [launch.command], "logs": [str(launch.log)], "sandbox": None}
-    assert run_part(request, 0)["log_tail"] == printed
 
 
 def test_a_long_report_is_joined_even_if_two_nodes_print_at_the_same_time() -> None:
@@ -141,9 +114,7 @@ def test_limits_and_gpus_are_parsed_as_slurm_writes_them() -> None:
     ("message", "memory"),
     [
         ("slurmstepd-n1: error: StepId=1.0 exceeded memory limit (893476864 > 629145600), being killed", True),
-        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.3", True),
         ("srun: error: n1: task 0: Out Of Memory", True),
-        ("srun: error: n1: task 0: Killed", False),
         ("slurmstepd: error: *** STEP 7.3 ON n1 CANCELLED AT 2026-11-22T06:31:59 DUE TO TIME LIMIT ***", False),
     ],
 )

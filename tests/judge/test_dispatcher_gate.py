@@ -53,8 +53,6 @@ def _on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0
         ("raise AssertionError('set CUDA_HOME')", "AssertionError: set CUDA_HOME"),
         ("import no_such_extension", "ModuleNotFoundError: No module named 'no_such_extension'"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "the import was ended by SIGSEGV"),
-        ("import os; os._exit(3)", "the import ended the process with exit code 3"),
-        ("raise SystemExit('no')", "SystemExit: no"),
         ("import os; print('{}', flush=True); os._exit(0)", "the import ended the process with exit code 0"),
     ],
 )
@@ -96,10 +94,8 @@ def test_the_newest_class_that_this_gpu_runs_is_taken(
 @pytest.mark.parametrize(
     ("version", "expected"),
     [
-        ((2, 28, 9), "deep_ep 2.1.0: its ElasticBuffer needs NCCL 2.30.4, and torch has loaded 2.28.9"),
         ((2, 30, 3), "deep_ep 2.1.0: its ElasticBuffer needs NCCL 2.30.4, and torch has loaded 2.30.3"),
         ((2, 30, 4), ""),
-        ((2, 31, 0), ""),
     ],
 )
 def test_version_2_is_refused_with_an_nccl_that_is_too_old(
@@ -169,13 +165,6 @@ def test_a_library_that_returned_from_its_exchanges_was_executed(
     assert _words(backends["dispatcher"]) == (dispatcher, dispatcher, dispatcher)
     assert backends["dispatcher"]["evidence"].startswith(f"4 exchanges returned by {dispatcher} ({by}); ")
     assert _words(backends["fused_permute"]) == (permute, permute, permute)
-
-
-def test_a_library_that_one_rank_cannot_import_is_used_by_none(stepped: Path) -> None:
-    for rank in range(RANKS):
-        backend = answer(stepped, "halved", rank)["backends"]["dispatcher"]
-        assert _words(backend) == ("deepep", "alltoall", "alltoall")
-        assert "rank 1: deep_ep cannot be imported: ModuleNotFoundError" in backend["evidence"]
 
 
 @pytest.fixture

@@ -22,10 +22,8 @@ def test_it_is_the_number_of_the_shape_and_variant(variant: str) -> None:
     [
         {"variant": "cpu-dense"},
         {"adapter": "command"},
-        {"adapter": "megatron"},
         {"entry": "qwen3-30b-a3b@99/ep"},
         {"entry": "some/thing"},
-        {"variant": "huge"},
     ],
 )
 def test_it_is_unknown_for_models_without_experts_or_without_a_shape(case: dict[str, str]) -> None:

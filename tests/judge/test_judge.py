@@ -70,13 +70,6 @@ def test_other_collectives_under_the_same_fingerprint_are_not_identical() -> Non
     assert (section.status, section.identical_program) == ("FAIL", False)
 
 
-def test_only_the_decisive_findings_are_reasons() -> None:
-    head = edited(GATHERED, lambda e: e, entry("barrier", "dp", where="", size=0, role="control"))
-    section = sharding(pair(head=head))
-    assert [finding.status for finding in section.findings] == ["FAIL", "REVIEW"]
-    assert len(section.reasons) == 1
-
-
 def test_configurations_of_one_commit_are_compared_and_not_judged() -> None:
     overrides = {"dispatcher": "allgather"}
     head = smoke_arm("head", commit=BASE.commit, tree=BASE.tree, overrides=overrides)
@@ -106,31 +99,11 @@ def test_guesses_do_not_matter_where_both_arms_run_the_same_program() -> None:
     assert not any("guessed" in reason for reason in section.reasons)
 
 
-@pytest.mark.parametrize(
-    ("base_guesses", "head_guesses", "expected"),
-    [
-        ([A_SCALAR], [ANOTHER], f"{A_SCALAR} in base, {ANOTHER} in head"),
-        ([], [ANOTHER], f"nothing in base, {ANOTHER} in head"),
-        ([A_SCALAR] * 5, [], "and 2 more in base, nothing in head"),
-    ],
-)
-def test_other_guesses_in_different_programs_need_review(
-    base_guesses: list[str], head_guesses: list[str], expected: str
-) -> None:
-    section = sharding(pair(guessing(*base_guesses), guessing(*head_guesses, program="b" * 64)))
+def test_other_guesses_in_different_programs_need_review() -> None:
+    section = sharding(pair(guessing(A_SCALAR), guessing(ANOTHER, program="b" * 64)))
     assert section.status == "REVIEW"
-    assert section.reasons[0].endswith(expected)
+    assert section.reasons[0].endswith(f"{A_SCALAR} in base, {ANOTHER} in head")
     assert section.reasons[0].startswith("sizes may depend on guessed values, which differ between the arms")
-
-
-def test_a_check_for_infinity_that_only_one_arm_makes_needs_no_review() -> None:
-    """Megatron-LM #5623 no longer compares the norm of the gradients with infinity."""
-    base = with_kinds(guessing(A_SCALAR, A_CHECK), {A_SCALAR: "value", A_CHECK: "finite"})
-    head = with_kinds(guessing(A_SCALAR, program="b" * 64), {A_SCALAR: "value"})
-    section = sharding(pair(base, head))
-    assert section.status == "PASS"
-    assert section.reasons[1].endswith(f"{A_CHECK} only in base, nothing only in head")
-    assert sharding(pair(head, base)).status == "PASS"
 
 
 @pytest.mark.parametrize(
@@ -226,13 +199,6 @@ def test_a_head_that_cannot_be_measured_is_invalid_however_often(outcome: Outcom
     assert "because" in why_invalid(smoke_session(smoke_run(BASE, A2A), *runs))
 
 
-def test_a_skipped_run_is_invalid_with_its_reason() -> None:
-    skipped = failed("head", "skipped", reason="not started: mixtral-8x7b@1/ep of the same arm hung before it")
-    assert why_invalid(smoke_session(smoke_run(BASE, A2A), skipped)) == (
-        "head did not run: not started: mixtral-8x7b@1/ep of the same arm hung before it"
-    )
-
-
 def test_a_workload_that_hangs_twice_fails_the_check_although_others_are_skipped() -> None:
     other = "mixtral-8x7b@1/ep"
     hung = [failed("head", "hung", attempt) for attempt in (1, 2)]
@@ -320,12 +286,6 @@ def test_a_planned_workload_without_a_run_is_invalid(runs: list[Run], complaint:
     assert complaint in why_invalid(smoke_session(*runs))
 
 
-def test_a_failing_workload_outranks_an_invalid_one() -> None:
-    session = pair(head=GATHERED)
-    header = session.header.model_copy(update={"workloads": [WORKLOAD, "mixtral-8x7b@1/ep"]})
-    assert verdict_of(session.model_copy(update={"header": header})).verdict == "FAIL"
-
-
 def test_a_layer_that_ignores_the_mesh_in_both_arms_has_measured_nothing() -> None:
     """FSDP still gathers and reduces on dp and edp, because the harness shards every layer."""
     assert {"all_gather", "reduce_scatter"} == {e.kind for e in IGNORES_MESH.entries}
@@ -343,21 +303,6 @@ def test_a_dense_control_need_not_exchange_anything() -> None:
     silent = IGNORES_MESH.model_copy(update={"variant": "full-dense"})
     runs = [smoke_run(arm, silent, variant="full-dense", backends={}) for arm in (BASE, HEAD)]
     assert verdict_of(smoke_session(*runs)).verdict == "PASS"
-
-
-@pytest.mark.parametrize(
-    ("base", "head", "pattern"),
-    [(TWO_AXES, IGNORES_MESH, names.AXIS_LOST), (IGNORES_MESH, TWO_AXES, names.AXIS_GAINED)],
-)
-def test_an_exchange_that_one_arm_does_not_have_is_a_finding_and_not_silence(
-    base: Ledger, head: Ledger, pattern: str
-) -> None:
-    assert pattern in [f.pattern for f in sharding(pair(base, head)).findings]
-
-
-def test_the_verdict_is_the_same_every_time() -> None:
-    session = pair(head=GATHERED)
-    assert verdict_of(session).to_json() == verdict_of(session).to_json()
 
 
 # Ledgers alone
@@ -379,14 +324,9 @@ A_LITTLE_UP = WireTime(base_s=1.0, head_s=1.04)
         (names.ALL_TO_ALL_REPLACED, DOWN, UP, "REVIEW"),
         (names.RECOMPUTES, UP, UP, "FAIL"),
         (names.RECOMPUTES, UP, A_LITTLE_UP, "REVIEW"),
-        (names.RESHARDS, UP, UP, "FAIL"),
         (names.AXIS_LOST, UP, UP, "FAIL"),
-        (names.AXIS_LOST, DOWN, DOWN, "REVIEW"),
         (names.AXIS_LOST, DOWN, UP, "REVIEW"),
-        (names.AXIS_GAINED, DOWN, DOWN, "REVIEW"),
         (names.GRADIENT_GAINED, UP, UP, "FAIL"),
-        (names.WIDENED, UP, UP, "FAIL"),
-        (names.NARROWED, DOWN, DOWN, "REVIEW"),
         (names.COUNTS_ADDED, SAME, SAME, "REVIEW"),
         (names.BYTES_UP, UP, UP, "FAIL"),
         (names.BYTES_UP, UP, A_LITTLE_UP, "REVIEW"),
@@ -403,10 +343,7 @@ A_LITTLE_UP = WireTime(base_s=1.0, head_s=1.04)
         (names.RESTORED, DOWN, DOWN, "PASS"),
         (names.RESTORED, DOWN, SAME, "REVIEW"),
         (names.RESTORED, UP, UP, "FAIL"),
-        (names.RECOMPUTES_NOT, DOWN, DOWN, "PASS"),
-        (names.KEEPS_GATHERED, DOWN, DOWN, "PASS"),
         (names.DISPATCHER_ON, DOWN, DOWN, "PASS"),
-        (names.COUNTS_REMOVED, SAME, SAME, "REVIEW"),
     ],
 )
 def test_a_finding_has_the_status_of_its_table_row(

@@ -156,11 +156,3 @@ def test_a_compiled_step_that_was_not_timed_is_invalid() -> None:
     reason = why_invalid(untimed)
     assert "base has no timed run, so the collectives of its step are unknown" in reason
     assert "would be compiled by torch.compile" in reason
-
-
-def test_timed_runs_that_could_be_counted_answer_for_traces_that_could_not() -> None:
-    """Compilation may be switched off in the timed runs."""
-    counted = {"ledger": A2A.model_copy(update={"variant": "cpu"})}
-    _, workload = judged(session(counted, counted, refused()))
-    assert workload.sharding is not None
-    assert (workload.sharding.status, workload.sharding.tier) == ("PASS", "timed")

@@ -160,17 +160,3 @@ def test_the_numbers_of_a_verdict_follow_from_its_runs(seed: int) -> None:
     check_sums(section)
     for run, its_verdict in zip(session.timed_runs(HEADER.workloads[0]), section.runs, strict=True):
         check_record(run, its_verdict)
-
-
-def test_the_storm_holds_every_role_and_every_reason() -> None:
-    runs = [run for seed in range(SEEDS) for run in section_of(storm(seed)[1]).runs]
-    assert {run.role for run in runs} == {"warm-up", "stored", "pair", "unused", "void"}
-    assert {"look0", "stored", "pairs"} <= {section_of(storm(seed)[1]).by for seed in range(SEEDS)}
-    reasons = {run.reason.split(":")[0] for run in runs if run.role == "void"}
-    assert {
-        "signal 9",
-        "job 7",
-        "the other run of its pair does not count",
-        "its block was repeated",
-        "the node was not fit",
-    } <= reasons

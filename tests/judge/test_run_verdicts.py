@@ -1,20 +1,15 @@
 """Numbers of one timed run in the verdict: which steps and ranks they are of, and where they are repeated."""
 
 import random
-import re
-from dataclasses import replace
 
 import pytest
 
 from regbot.check.sessions.schedule import Slot
-from regbot.cli.terminal import run_page
 from regbot.judge import judge
-from regbot.judge.run_verdicts import run_verdict
 from regbot.records.config import Config
 from regbot.records.run import Run
-from regbot.records.verdict import RunVerdict
 from regbot.report import comment, html
-from support.timed_builder import HEADER, PLAN, play, session_of, slot, timed_run, timing
+from support.timed_builder import HEADER, PLAN, play, session_of, timed_run, timing
 from support.verdict_page import Page, section_of
 
 LONG = PLAN.model_copy(update={"steps": 60, "cut": 10})
@@ -51,38 +46,3 @@ def test_the_mean_of_a_run_leaves_out_the_steps_before_its_steady_state() -> Non
     verdict = judge(session, Config())
     means = [float(row[5].removesuffix(" ms")) for row in Page(html(verdict, session)).runs if row[6] == "pair"]
     assert means == pytest.approx([100.0] * len(means), abs=0.5), "and not the 120 ms of all steps after the plan's cut"
-
-
-def test_a_single_run_is_summarised_after_the_cut_of_a_check() -> None:
-    run = slow_start(replace(slot(1, 0, "base"), steps=LONG.steps), 0.1, 20)
-    assert re.search(r"median of 40 after 20\), mean (100|99\.9\d?) ms", run_page(run))
-
-
-def test_the_wall_explains_the_difference_after_the_cut_that_was_compared() -> None:
-    """Only head starts slowly. Steps before the cut do not count towards the difference of a step."""
-    header_ = HEADER.model_copy(update={"timed": [LONG]})
-
-    def launch(at: Slot) -> Run:
-        return slow_start(at, 0.12, 40) if at.arm == "head" else slow_start(at, 0.1, 0)
-
-    section = section_of(judge(session_of(play(launch, header_), header_), Config()))
-    match = re.search(r"of the added ([\d.]+) ms per step", section.wall)
-    assert match is not None
-    assert float(match[1]) == pytest.approx(1000 * ((section.head_step_s or 0) - (section.base_step_s or 0)), abs=0.2)
-
-
-def run_of_ranks(*ranks: list[float]) -> RunVerdict:
-    """Return the verdict on a run of ranks with these step times, of which none is left out."""
-    made = timing([max(times) for times in zip(*ranks, strict=True)])
-    ranks_ = {str(number): made.ranks["0"].model_copy(update={"step_s": times}) for number, times in enumerate(ranks)}
-    run = timed_run(slot(1, 0, "base"), 1.0).model_copy(
-        update={"timing": made.model_copy(update={"ranks": ranks_, "cut": 0})}
-    )
-    return run_verdict(run, 1, "pair", cut=0)
-
-
-def test_quartiles_are_of_the_slowest_rank_so_the_median_lies_between_them() -> None:
-    """Each step of these ranks takes 2 s on one of them. Over whole steps both quartiles would be 2 s."""
-    verdict = run_of_ranks([1.0, 2.0] * 3, [2.0, 1.0] * 3)
-    assert (verdict.low_quartile_s, verdict.high_quartile_s) == (1.0, 2.0)
-    assert 1.0 < (verdict.median_s or 0) < 2.0

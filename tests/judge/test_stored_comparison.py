@@ -66,14 +66,6 @@ def test_a_base_outside_its_interval_is_a_warning_that_names_the_command_and_dec
     assert "regbot baseline refresh" in warning
 
 
-def test_few_sessions_give_an_interval_and_no_warning() -> None:
-    session_header = header(reference(sessions=4, sd=0.001))
-    section = times(play(at(0.11, base_s=0.11), session_header), session_header)
-    assert section.sessions == 4
-    assert select_tests(section, "base")["median"].low_pct > 0
-    assert not section.base_drifted
-
-
 OTHER_NODES = [
     session.model_copy(update={"node": f"node-{number % 2}{number % 2}"})
     for number, session in enumerate(KNOWN.sessions)
@@ -108,16 +100,6 @@ def stored_trace(**changes: object) -> StoredTrace:
         ledger=smoke_ledger(),
     )
     return trace.model_copy(update=changes)
-
-
-def test_the_ledger_of_head_is_compared_with_the_stored_one() -> None:
-    session = session_of([], header(KNOWN, timed=[], stored=[stored_trace()], created="2026-01-02T00:00:00Z"))
-    stored = judge(session, Config()).workloads[0].stored
-    assert stored is not None
-    assert stored.times is None
-    assert stored.collectives is not None
-    assert (stored.collectives.patterns, stored.collectives.reason) == ([], "")
-    assert (stored.collectives.commit, stored.collectives.age_days) == (BASE.commit, 1.0)
 
 
 def test_a_head_with_other_collectives_names_what_differs_from_the_stored_ledger() -> None:

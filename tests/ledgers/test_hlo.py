@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable
-from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from regbot.ledgers.readers.hlo.groups import (
     Devices,
     ReplicaGroup,
     find_group,
-    find_permute_group,
 )
 from regbot.ledgers.readers.hlo.text import parse_attributes, parse_tensors
 from regbot.records.ledger import Entry, Ledger
@@ -153,14 +151,12 @@ def test_a_trip_count_that_is_assumed_is_a_guess(tmp_path: Path, old: str, new: 
 
 
 MISLEADING = [
-    "known_trip_count: {n: 0}",
     r"\"known_trip_count\":{\"n\":\"0\"}",
     "x, replica_groups={{0,1}}, channel_id=4",
     "x}, replica_groups={{0,1}}, backend_config={known_trip_count:{n:7}}",
     r"custom_call_target=\"nccl_all_reduce\"",
     r"{\"has_communication\": true}",
     "body=%dear, condition=%dear, calls=%dear, branch_computations={%dear}",
-    "source_target_pairs={{0,1}}",
     "parameter(0) ROOT = s32[] all-to-all(%x), ",
 ]
 """What a user may call a scope: jax prints it into ``op_name``, where it means nothing."""
@@ -181,15 +177,6 @@ def test_what_a_program_calls_its_scopes_changes_no_count(tmp_path: Path, name: 
     assert ledger.program == plain.program
 
 
-def test_a_trip_count_counts_where_the_compiler_wrote_it_and_in_no_frontend_attribute(tmp_path: Path) -> None:
-    text = text_of("cpu_scan")
-    recorded = re.search(r', backend_config=\{[^\n]*"known_trip_count":\{"n":"3"\}[^\n]*', text)
-    assert recorded
-    attribute = ', frontend_attributes={note="a, known_trip_count:{n:9}",known_trip_count={"n":"9"}}'
-    ledger = read_text(tmp_path, text.replace(recorded[0], attribute + recorded[0]))
-    assert only(ledger.entries, kind="all_to_all").count == 3
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -198,80 +185,28 @@ def test_a_trip_count_counts_where_the_compiler_wrote_it_and_in_no_frontend_attr
         ("(%a), groups=mesh['x'=2,'y'=4], ids=(0,1) {'x'}", {"groups": "mesh['x'=2,'y'=4]", "ids": "(0,1) {'x'}"}),
         ("(f32[2]{0} %a, /*index=1*/s32[] %b), a=1, a=2", {"a": "1"}),
         ('(%a), a="never closed, b=1', {"a": '"never closed, b=1'}),
-        ("()", {}),
     ],
 )
 def test_attributes_are_those_of_the_top_level(text: str, expected: dict[str, str]) -> None:
     assert parse_attributes(text) == expected
 
 
-def limited_by(lines: list[str], limit: str) -> str:
-    """A loop that counts by 2 to what the integer ``limit`` comes to, which ``lines`` of its condition work out."""
-    text = (
-        text_of("tpu_unrolled").replace("%condition (", f"{PLUS}\n%condition (").replace("constant(6)", "constant(0)")
-    )
-    old, new = "  ROOT %lt = pred[]{:T(512)} compare(%i.1, %limit)", f"  ROOT %lt = pred[] compare(%i.1, %{limit})"
-    assert old in text
-    return text.replace(old, "\n".join([*lines, new]))
-
-
-PLUS = """%plus (q: u32[]) -> u32[] {
-  %q = u32[] parameter(0)
-  %k = u32[] constant(1)
-  ROOT %s = u32[] add(%q, %k)
-}
-"""
-
-
-def test_arithmetic_that_is_too_much_is_given_up_and_the_loop_is_a_guess(tmp_path: Path) -> None:
-    names = ["plus", *(f"twice{i}" for i in range(1, 14))]
-    doubling = [
-        f"%{name} (q: u32[]) -> u32[] {{\n  %q = u32[] parameter(0)\n  %a = u32[] fusion(%q), calls=%{before}\n"
-        f"  ROOT %b = u32[] fusion(%a), calls=%{before}\n}}\n"
-        for before, name in pairwise(names)
-    ]
-    text = limited_by(["  %f = u32[] fusion(%limit), kind=kLoop, calls=%LAST"], "f").replace(
-        PLUS, "\n".join([PLUS, *doubling])
-    )
-    few, many = (read_text(tmp_path, text.replace("%LAST", f"%twice{number}")) for number in (3, 13))
-    assert (only(few.entries, kind="permute").count, few.guesses) == (4, [])
-    assert only(many.entries, kind="permute").count == 1
-    assert any("without a known trip count" in guess for guess in many.guesses)
-
-
 @pytest.mark.parametrize(
     ("attributes", "ranks", "axis"),
     [
-        ("replica_groups={{0,1},{2,3}}, use_global_device_ids=true", (0, 1), ""),
         ("replica_groups={{4,5},{2,0}}, use_global_device_ids=true", (0, 2), ""),
         ("replica_groups={}, use_global_device_ids=true", tuple(range(8)), ""),
-        ("replica_groups=[1,8]<=[8], use_global_device_ids=true", tuple(range(8)), ""),
         ("replica_groups=[4,2]<=[2,4]T(1,0), use_global_device_ids=true", (0, 4), ""),
         ("replica_groups=[2,4]<=[2,2,2]T(1,0,2), use_global_device_ids=true", (0, 1, 4, 5), ""),
-        ("replica_groups=mesh['axis_0'=1,'axis_1'=8] {'axis_1'}", tuple(range(8)), ""),
-        ("replica_groups=mesh['data'=2,'expert'=4] {'expert'}", (0, 1, 2, 3), "expert"),
         ("replica_groups=mesh['data'=2,'expert'=4] {'expert','data'}", tuple(range(8)), "data+expert"),
         ("replica_groups=mesh[data=2,expert=4] {data}", (0, 4), "data"),
         ("replica_groups=mesh['a'=8] {'a':(1)2}", (0, 4), "a:(1)2"),
-        ("replica_groups=mesh['a'=8] {'a':(2)2}", (0, 2), "a:(2)2"),
         ("replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}", (0, 1, 2, 3), "a"),
         ("replica_groups=mesh['a'=4,'b'=2], device_ids=(0,4,1,5,2,6,3,7) {'b'}", (0, 4), "b"),
     ],
 )
 def test_every_syntax_of_groups_gives_the_group_of_device_0(attributes: str, ranks: tuple[int, ...], axis: str) -> None:
     assert find_group(f"channel_id=1, {attributes}", EIGHT, reduces_or_gathers=False) == ReplicaGroup(ranks, axis)
-
-
-def test_a_group_that_leaves_device_0_alone_is_counted_as_that_of_the_others() -> None:
-    lists = "replica_groups={{0},{1,2},{3,4,5,6,7}}, use_global_device_ids=true"
-    assert find_group(f"channel_id=1, {lists}", EIGHT, reduces_or_gathers=True) == ReplicaGroup(
-        (3, 4, 5, 6, 7), without_device_0=True
-    )
-    assert find_group(f"channel_id=1, {lists.replace('{0},', '')}", EIGHT, reduces_or_gathers=True).without_device_0
-    assert find_group("replica_groups={{0},{1},{2}}", Devices(3, 1), reduces_or_gathers=True) == ReplicaGroup((0,))
-    assert find_permute_group("{{0,0},{1,2},{2,1}}", EIGHT, has_channel=True) == ReplicaGroup(
-        (1, 2), without_device_0=True
-    )
 
 
 def test_a_collective_without_device_0_is_a_guess_and_not_hidden(tmp_path: Path) -> None:
@@ -290,7 +225,6 @@ def test_groups_of_replicas_reach_over_all_partitions_unless_they_are_global() -
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
-        ("f32[]", [("f32", 4)]),
         ("bf16[2,4]{1,0:T(8,128)(2,1)S(1)}", [("bf16", 16)]),
         ("(f32[2]{0}, (s8[3], pred[5]), /*index=3*/u32[])", [("f32", 8), ("s8", 3), ("pred", 5), ("u32", 4)]),
         ("(s4[3], f8e4m3fn[8], c64[2], token[])", [("s4", 2), ("f8e4m3fn", 8), ("c64", 16)]),
@@ -313,7 +247,6 @@ def test_shapes_have_the_bytes_of_their_tensors(shape: str, expected: list[tuple
         ("jit(f)/jvp()/while/body/eval_jaxpr/wo/EBCH,EHM -> EBCM/mul", "forward", "wo/EBCH,EHM -> EBCM/mul"),
         ("jit(f)/(transpose(jvp(a))/dot:jvp(b)/dot)", "backward", "(a/dot:b/dot)"),
         ("jit(f)/optimizer/adamw/add", "optimizer", "optimizer/adamw/add"),
-        ("jit(f)/reduce_sum", "unknown", "reduce_sum"),
         ("", "unknown", ""),
         ("jit(f)/x\x1b[31m\x07y", "unknown", "xy"),
     ],
@@ -346,10 +279,7 @@ def test_the_fingerprint_survives_other_names_and_moved_lines(tmp_path: Path, na
     [
         ("add(%a, %b)", "multiply(%a, %b)"),
         ("f32[3,8]{1,0} parameter(1)", "f32[3,8]{0,1} parameter(1)"),
-        ("tuple(%next, %y)", "tuple(%next, %x)"),
-        ("fusion(%i.1, %limit)", "fusion(%limit, %i.1)"),
         ("replica_groups=[4,2]<=[2,4]T(1,0)", "replica_groups=[4,2]<=[8]"),
-        ("constant(3)", "constant(4)"),
         ("body=%layer", "body=%dear"),
         ('"known_trip_count":{"n":"3"}', '"known_trip_count":{"n":"4"}'),
         ("num_partitions=8", "num_partitions=16"),
@@ -386,17 +316,10 @@ def test_custom_calls_that_communicate_are_counted_or_reported(tmp_path: Path, c
     assert ("all_to_all" in totals(ledger)) == (expected is None)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        r"custom_call_target=\"nccl_all_reduce\"",
-        r"{\"has_communication\": true}",
-        "ragged_all_to_all, replica_groups={{0,1}}, replica_groups = dense<[[0, 1]]>",
-    ],
-)
-@pytest.mark.parametrize("place", ['metadata={op_name="WORDS"}', 'frontend_attributes={note="WORDS"}'])
+@pytest.mark.parametrize("words", [r"custom_call_target=\"nccl_all_reduce\"", r"{\"has_communication\": true}"])
+@pytest.mark.parametrize("place", ["metadata={op_name", "frontend_attributes={note"])
 def test_a_custom_call_is_what_its_target_says_and_not_its_scope(tmp_path: Path, words: str, place: str) -> None:
-    call = f'custom_call_target="plain", {place.replace("WORDS", words)}'
+    call = f'custom_call_target="plain", {place}="{words}"}}'
     line = f"  %extra = bf16[4,8]{{1,0}} custom-call(%x.1, %x.1), {call}\n  ROOT %all-gather.1"
     ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("  ROOT %all-gather.1", line))
     assert ledger.unclassified == []
@@ -414,13 +337,6 @@ def test_a_send_is_counted_and_its_receive_and_host_transfers_are_not(tmp_path: 
     ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("  ROOT %all-gather.1", lines))
     assert totals(ledger)["send_recv"] == (1, 1, 64)
     assert ledger.unclassified == []
-
-
-def test_a_program_for_one_device_has_an_empty_ledger_and_a_warning(tmp_path: Path) -> None:
-    text = "HloModule m, is_scheduled=true\n\nENTRY %e (p: f32[2]) -> f32[2] {\n  ROOT %p = f32[2]{0} parameter(0)\n}\n"
-    ledger = read_text(tmp_path, text)
-    assert ledger.entries == []
-    assert any("compiled for one device" in warning for warning in ledger.warnings)
 
 
 def test_collectives_that_nothing_runs_are_not_counted(tmp_path: Path) -> None:
@@ -464,13 +380,11 @@ def test_what_is_no_compiled_program_is_refused_with_what_to_give_instead(
     ("old", "new", "message"),
     [
         ("body=%body", "body=%gone", "gone, which is not in the file"),
-        ("calls=%async_computation,", "calls=%main,", "it calls main, which is not in the file before it"),
         ("%body (", "%condition (", "two computations are called condition"),
         ("mesh['fsdp'=4] {'fsdp'}", "mesh['fsdp'=4] {'other'}", "the axis 'other'"),
         ("mesh['fsdp'=4] {'fsdp'}", "rings(3)", "replica_groups in an unknown syntax"),
         ("bf16[16,8]{1,0:T(8,128)(2,1)} all-gather(", "bf16[?,8] all-gather(", "the dimension '\\?' has no size"),
         ("bf16[16,8]{1,0:T(8,128)(2,1)} all-gather(", "quux[16,8] all-gather(", "element type quux"),
-        ("constant(6)", "constant(99999999999999999)", "more than 2\\^53"),
         ("ENTRY %main", "%main", "no ENTRY"),
     ],
 )
@@ -484,10 +398,3 @@ def test_a_broken_program_is_refused_with_what_is_broken(tmp_path: Path, old: st
 def test_two_modules_in_one_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ReadError, match="more than one HloModule"):
         read_text(tmp_path, text_of("tpu_unrolled") + text_of("gpu_async"))
-
-
-def test_a_chunk_boundary_anywhere_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = read(TEXTS / "cpu_scan.hlo.txt")
-    chunks = Source.chunks
-    monkeypatch.setattr(Source, "chunks", lambda self, size=7: chunks(self, 7))
-    assert read(TEXTS / "cpu_scan.hlo.txt") == whole

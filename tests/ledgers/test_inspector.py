@@ -72,27 +72,11 @@ def test_the_rank_is_that_in_the_largest_communicator(tmp_path: Path) -> None:
     assert "rank 5 is the rank in the largest communicator, of 8 ranks" in ledger.warnings
 
 
-def test_more_communicators_than_a_process_has_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspector, "MAX_COMMUNICATORS", 3)
-    with pytest.raises(ReadError, match="more than 3 communicators"):
-        read(tmp_path, *(line("AllReduce", 0, id=f"0x{i}") for i in range(4)))
-
-
 def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) -> None:
     ledger = read(tmp_path, line("AllReduce", 0, comm_name="mesh_\ud800ep\x07"), line("New\udfff", 1))
     assert [entry.axis for entry in ledger.entries] == ["ep"]
     assert [unclassified.name for unclassified in ledger.unclassified] == ["New"]
     assert Ledger.model_validate_json(ledger.to_json()) == ledger
-
-
-def test_communicators_without_a_name_are_numbered_in_order(tmp_path: Path) -> None:
-    ledger = read(
-        tmp_path, line("AllReduce", 0), line("AllReduce", 0, id="0xb"), line("AllReduce", 0, n_ranks=1, id="0xc")
-    )
-    assert {entry.axis for entry in ledger.entries} == {
-        "communicator of 8 ranks, no. 1",
-        "communicator of 8 ranks, no. 2",
-    }
 
 
 @pytest.mark.parametrize(
@@ -110,18 +94,3 @@ def test_a_line_that_does_not_belong_is_refused_by_its_number(
 ) -> None:
     with pytest.raises(ReadError, match=message):
         read(tmp_path, line("AllReduce", 0), second)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('{"header": {"id": 1, "id": 2}}', "line 1: .*id"),
-        ('{"header": {"id": NaN}}', "line 1: .*NaN"),
-        ('{"header": {"id": ', "line 1: .*cut off"),
-    ],
-)
-def test_lines_that_are_no_json_are_refused_by_their_number(tmp_path: Path, text: str, message: str) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text(text)
-    with pytest.raises(ReadError, match=message):
-        inspector.read(Source(path))

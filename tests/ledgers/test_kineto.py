@@ -5,14 +5,14 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from regbot.ledgers.readers import ReadError, Source, detect_reader, kineto, read_file
 from regbot.ledgers.readers.kernels import classify
 from regbot.ledgers.readers.kineto import events, record
-from regbot.records.ledger import Kind, Ledger
+from regbot.records.ledger import Ledger
 from support.guest_runs import GUEST, TINY, _run, ask, once
 from traces.writer import DP, EP, GEMM, INFO, NCCL, Event, Writer, event, metadata, operator, step, text, write
 
@@ -151,15 +151,6 @@ def test_symmetric_memory_is_counted_by_its_operator_where_there_is_one(ledger_o
     }
 
 
-def test_the_annotation_of_an_all_gather_has_no_output_so_its_bytes_are_unknown(
-    ledger_of: Callable[..., Ledger],
-) -> None:
-    shapes = {"Input Dims": [[64]], "Input type": ["float"]}
-    ledger = ledger_of(event("user_annotation", "nccl:_all_gather_base", 0, 5, **shapes))
-    assert (counts(ledger), ledger.entries[0].bytes) == ({"all_gather": 1}, 0)
-    assert any("the bytes of all_gather (1) are unknown" in warning for warning in ledger.warnings)
-
-
 def test_an_operator_that_a_dispatch_mode_sent_twice_is_one(ledger_of: Callable[..., Ledger]) -> None:
     twice = [operator("c10d::barrier", start, length) for start, length in ((0, 50), (10, 20), (100, 9), (110, 9))]
     assert counts(ledger_of(*twice), "control") == {"barrier": 3}
@@ -178,10 +169,8 @@ def test_the_host_may_be_missing(ledger_of: Callable[..., Ledger]) -> None:
     ("description", "ranks", "axis"),
     [
         ("mesh_ep", EP, "ep"),
-        ("ep", EP, "ep"),
         ("EXPERT_MODEL_PARALLEL_GROUP", EP, "ep"),
         ("DATA_PARALLEL_GROUP", EP, "dp"),
-        ("mesh_dp_cp", EP, "dp_cp"),
         ("undefined", "[0, 4]", "[0,4]"),
         ("default_pg", DP, "[0-7]"),
         ("undefined", EP, "ep"),  # the ranks of the only axis that has them
@@ -219,10 +208,7 @@ def test_a_kernel_name_that_contradicts_the_metadata_is_a_warning(ledger_of: Cal
     "name",
     [
         "void deep_ep::elastic::dispatch_v3_impl<8>(void*)",
-        "ncclTurboKernel_17",
-        "void nvshmemi_put_block<4>()",
         "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
-        "userbuffers_fp16_sum_inplace_gpu_rr_rs_oop",
         SENDRECV,
     ],
 )
@@ -256,11 +242,9 @@ def test_a_collective_that_no_table_knows_is_unclassified(ledger_of: Callable[..
     [
         GEMM,
         "triton_poi_fused_all_gather_into_tensor_wait_tensor_3",
-        "void cub::DeviceReduceKernel<float>(float*)",
         "void at::native::vectorized_gather_kernel<16, long>(char*)",
         "void hybrid_ep::permute_kernel<unsigned short>(unsigned short*)",
         "void deep_ep::layout::get_dispatch_layout<256>(long const*)",
-        "void deep_ep::elastic::dispatch_copy_epilogue_impl<8>(void*)",
     ],
 )
 def test_kernels_that_work_on_local_memory_compute(name: str) -> None:
@@ -271,8 +255,6 @@ def test_kernels_that_work_on_local_memory_compute(name: str) -> None:
     ("name", "possible_kinds"),
     [
         ("ncclKernel_AllReduce_RING_LL_Sum_float(ncclWorkElem)", {"all_reduce", "barrier"}),
-        ("mscclKernel_Sum_half_Simple(void*)", set(get_args(Kind))),
-        ("ncclDevKernel_AllGatherV_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {"all_gather"}),
         ("ncclSymkDevKernel_ReduceScatter_LD_sum_bf16(ncclSymkDevWorkArgs4K)", {"reduce_scatter"}),
         ("ncclDevKernel_Reduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", {"reduce", "reduce_scatter"}),
     ],
@@ -311,14 +293,6 @@ def test_a_kernel_of_a_call_before_the_trace_is_reported_and_not_counted(ledger_
     ledger = ledger_of(*writer.events)
     assert counts(ledger) == {"all_reduce": 1}
     assert any("1 kernels belong to calls before the start of the trace" in w for w in ledger.warnings)
-
-
-def test_calls_without_a_kernel_are_reported(ledger_of: Callable[..., Ledger]) -> None:
-    writer = Writer([operator("record_param_comms", 0, 5, **metadata("all_to_allv"))])
-    writer.call("allreduce", 10, 100, 9)
-    ledger = ledger_of(*writer.events)
-    assert counts(ledger) == {"all_to_all": 1, "all_reduce": 1}
-    assert any("calls without a kernel" in w and "all_to_all (1)" in w for w in ledger.warnings)
 
 
 # Steps
@@ -360,7 +334,6 @@ def calls_in_steps(*numbers: int) -> list[Event]:
         ((3, 3, 3), "step", 3, 3, ""),
         ((3, 3, 1), "step", 1, 3, "first or the last step differs"),
         ((1, 3, 3, 9), "step", 2, 3, "first or the last step differs"),
-        ((3, 2), "whole", 2, 5, "2 steps are not equal (3, 2 collectives)"),
         ((3, 2, 3, 3), "whole", 4, 11, "4 steps are not equal (3, 2, 3, 3 collectives)"),
     ],
 )
@@ -370,19 +343,6 @@ def test_steps_are_counted_where_they_are_equal(
     ledger = ledger_of(*calls_in_steps(*numbers))
     assert (ledger.scope, ledger.steps, counts(ledger)) == (scope, steps, {"all_reduce": count})
     assert any(message in warning for warning in ledger.warnings) if message else not ledger.warnings
-
-
-def test_calls_outside_the_steps_are_reported(ledger_of: Callable[..., Ledger]) -> None:
-    ledger = ledger_of(*calls_in_steps(2, 2), operator("record_param_comms", 5000, 5, **metadata("broadcast")))
-    assert (counts(ledger), ledger.warnings) == ({"all_reduce": 2}, ["1 collectives outside any step were not counted"])
-
-
-def test_bytes_that_differ_from_step_to_step_are_reported(ledger_of: Callable[..., Ledger]) -> None:
-    given = calls_in_steps(1, 1)
-    given[-1]["args"]["In msg nelems"] = 1026
-    ledger = ledger_of(*given)
-    assert ledger.entries[0].bytes == 2050
-    assert ledger.warnings == ["the bytes of all_reduce over ep differ from step to step; their mean is shown"]
 
 
 # Exposed communication
@@ -397,12 +357,6 @@ def test_exposed_and_hidden_communication_are_interval_unions_per_step() -> None
         ("all_to_all", "backward", "payload"): (60e-6, 0.0),
     }.items():
         assert times[key] == pytest.approx((exposed, hidden), abs=1e-9), key
-
-
-def test_kernels_of_old_traces_are_linked_to_annotations_by_their_launch() -> None:
-    times = {(e.kind, e.role): (e.exposed_s, e.hidden_s) for e in read("annotations_2022.json").entries}
-    assert times["all_to_all", "payload"] == pytest.approx((60e-6, 20e-6), abs=1e-9)
-    assert times["all_reduce", "payload"] == pytest.approx((80e-6, 0), abs=1e-9)
 
 
 # What is refused
@@ -456,7 +410,6 @@ def _put(path: Path, data: bytes) -> Path:
     ("old", "new", "message"),
     [
         ('"ts": 30', '"ts": NaN', "not written as Kineto"),
-        ('"dur": 5', '"dur": Infinity', "not written as Kineto"),
         ('"dur": 5', '"dur": -5', "ends before it begins"),
         ('"dtype": "Half"', '"dtype": "Half", "dtype": "Float"', "'dtype' twice"),
         (
@@ -464,7 +417,6 @@ def _put(path: Path, data: bytes) -> Path:
             '"Collective name": "send", "Collective name": "wait"',
             "'Collective name' twice",
         ),
-        ('"dtype": "Half"', '"dtype": Half', "not JSON"),
         ('"dtype": "Half"', '"dtype": ' + "[" * 3000, "not JSON"),
     ],
 )

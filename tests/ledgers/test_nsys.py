@@ -1,6 +1,5 @@
 """The Nsight Systems reader: NCCL's ranges, the kernels beside them, and databases that are something else."""
 
-import gzip
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -98,12 +97,6 @@ def test_kernels_of_cuda_graphs_are_reported_as_missing(tmp_path: Path) -> None:
     assert any("1 NCCL kernels ran from CUDA graphs" in guess for guess in ledger.guesses)
 
 
-def test_deepep_is_counted_by_its_kernels(tmp_path: Path) -> None:
-    kernels = [("void deep_ep::intranode::dispatch<8, 768, 8192>(int4*, float*)", 0, 10)]
-    ledger = read(export(tmp_path / "a.sqlite", ["ncclAllReduce"], kernels))
-    assert {(entry.kind, entry.via) for entry in ledger.entries} == {("all_reduce", "nccl"), ("all_to_all", "deepep")}
-
-
 def test_of_several_processes_the_one_on_the_first_device_is_read(tmp_path: Path) -> None:
     path = export(tmp_path / "a.sqlite", ["ncclAllReduce"] * 3, [(ALL_REDUCE, 0, 10)] * 3, process=5, device=1)
     export(path, ["ncclAllReduce"] * 2, [(ALL_REDUCE, 0, 10)] * 2, process=9, device=0)
@@ -147,23 +140,3 @@ def test_tables_that_run_code_are_not_read(tmp_path: Path, code: str) -> None:
         database.commit()
     with pytest.raises(ReadError, match="not an Nsight Systems export"):
         read(path)
-
-
-def test_an_export_in_which_nothing_was_recorded_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match="no communication was recorded; profile with"):
-        read(export(tmp_path / "a.sqlite", [], [(GEMM, 0, 10)]))
-
-
-def test_a_packed_export_has_to_be_unpacked_first(tmp_path: Path) -> None:
-    packed = tmp_path / "a.sqlite.gz"
-    packed.write_bytes(gzip.compress(export(tmp_path / "a.sqlite", ["ncclAllReduce"]).read_bytes()))
-    with pytest.raises(ReadError, match="is compressed; decompress it first"):
-        read(packed)
-
-
-def test_reading_leaves_the_file_and_its_folder_as_they_were(tmp_path: Path) -> None:
-    path = export(tmp_path / "a.sqlite", ["ncclAllReduce"])
-    before = path.read_bytes()
-    read(path)
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["a.sqlite"]

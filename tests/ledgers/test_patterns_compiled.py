@@ -69,11 +69,6 @@ def test_weights_gathered_and_gradients_summed_for_an_exchange_are_an_all_to_all
     assert "dispatch/BSM,BSEC -> EBCM/dot_general" in " ".join(finding.modules)
 
 
-def test_on_a_backend_with_reduce_scatter_it_is_the_same_pattern() -> None:
-    exchange, fallback = (edited(side, where("all_reduce", kind="reduce_scatter")) for side in (EXPERT, FALLBACK))
-    assert only(exchange, fallback).pattern == names.ALL_TO_ALL_REPLACED
-
-
 @pytest.mark.parametrize(
     ("name", "head"),
     [

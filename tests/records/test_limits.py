@@ -7,7 +7,7 @@ from typing import Any
 import pydantic
 import pytest
 
-from regbot.records.files import MAX_DEPTH, MAX_ITEMS, MAX_KEYS, RecordError, estimate_memory, parse_json, parse_record
+from regbot.records.files import MAX_DEPTH, MAX_ITEMS, MAX_KEYS, RecordError, estimate_memory, parse_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
@@ -33,9 +33,6 @@ LEDGER = smoke_ledger()
 RUN = play(noisy(1.0, 0.002))[0]
 INVALID_LISTS: dict[str, tuple[type[Any], bytes]] = {
     "numbers for texts": (SessionHeader, with_text(HEADER, "warnings", repeated("1", 90_000))),
-    "lists for objects": (SessionHeader, with_text(HEADER, "timed", repeated("[]", 90_000))),
-    "objects without fields": (SessionHeader, with_text(HEADER, "unconcerned", repeated("{}", 90_000))),
-    "lists in a list": (Run, with_text(RUN, "loss", repeated("[1]", 90_000))),
     "texts for numbers": (Run, with_text(RUN, "loss", repeated('"x"', 90_000))),
     "entries": (Run, with_text(RUN, "ledger", '{"entries": ' + repeated('{"kind": 1}', 90_000) + "}")),
     "ranks of a hang": (Run, with_text(RUN, "hang", '{"text": "", "ranks": ' + repeated("{}", 60_000) + "}")),
@@ -50,27 +47,16 @@ def test_validation_of_a_list_stops_at_its_first_invalid_item(model: type[Any], 
     assert caught.value.__cause__.error_count() < 20
 
 
-def test_thousands_of_unknown_keys_are_counted_and_not_described() -> None:
-    data = HEADER.to_json().rstrip()[:-1] + "," + keys(MAX_KEYS - 100)[1:]
-    with pytest.raises(RecordError, match=r"^it: 19,900 faults$"):
-        parse_record(data.encode(), SessionHeader, "it")
-
-
 REFUSED = {
     "many values": (repeated("1", 4_000_000), "with more values than a record may have; it was not read"),
-    "many empty lists": (repeated("[]", 2_000_000), "with more values than a record may have"),
-    "many empty objects": (repeated("{}", 500_000), "with more values than a record may have"),
     "a long text": (f'"{"x" * 70_000_000}"', "with more values than a record may have"),
     "a long list": (repeated("1", MAX_ITEMS + 1), "has a list of more than 100,000 items"),
-    "a long list in a list": (f"[[[{repeated('1', MAX_ITEMS + 1)}]]]", "has a list of more than 100,000 items"),
     "many keys": (keys(MAX_KEYS + 1), "an object has 20,001 keys, more than the 20,000 of any record"),
     "a key twice among many": (keys(MAX_KEYS - 1)[:-1] + ',"k7":1}', "the key 'k7' appears twice"),
     "deep lists": ("[" * (MAX_DEPTH + 2) + "]" * (MAX_DEPTH + 2), "is nested too deeply"),
-    "deep objects": ('{"a":' * (MAX_DEPTH + 2) + "1" + "}" * (MAX_DEPTH + 2), "is nested too deeply"),
     "deeper than Python": ("[" * 10**6, "is nested too deeply"),
     "a number of many digits": ("9" * 100_000, "Exceeds the limit"),
     "an infinite number": ("[1e999]", "1e999 is not a number that a record may hold"),
-    "a negative infinite number": ('{"a": -1e999}', "-1e999 is not a number that a record may hold"),
 }
 
 
@@ -83,12 +69,6 @@ def test_hostile_json_is_refused_before_a_model_sees_it(
         parse_record(text.encode(), Ledger, "it")
     assert reason in str(caught.value)
     assert len(str(caught.value)) < 400
-
-
-def test_json_at_the_limits_is_read() -> None:
-    assert len(parse_json(repeated("1", MAX_ITEMS).encode(), "it")) == MAX_ITEMS
-    assert len(parse_json(keys(MAX_KEYS).encode(), "it")) == MAX_KEYS
-    parse_json(b"[" * MAX_DEPTH + b"]" * MAX_DEPTH, "it")
 
 
 @pytest.mark.parametrize("field", ["peak_rss_bytes", "exit_code", "wall_s"])

@@ -9,9 +9,9 @@ import jsonschema
 import pytest
 
 from regbot.records.files import RecordError, append_line, parse_record, read_record, write_record
-from regbot.records.ledger import Entry, Ledger
+from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, RawRun
-from regbot.records.schema_files import RECORDS, schema_text
+from regbot.records.schema_files import schema_text
 from regbot.records.session import SessionHeader, read_session
 from regbot.records.verdict import (
     EXIT_CODES,
@@ -23,19 +23,9 @@ from regbot.records.verdict import (
     WorkloadVerdict,
     compute_overall_status,
 )
+from support.ledger_builder import entry
 
-ENTRY = Entry(
-    kind="all_to_all",
-    axis="ep",
-    group_size=16,
-    dtype="bfloat16",
-    phase="forward",
-    role="payload",
-    where="layers.0.moe",
-    via="fake",
-    count=2,
-    bytes=268435456,
-)
+ENTRY = entry(size=268435456, count=2)
 LEDGER = Ledger(source="dispatch-mode", scope="step", steps=1, world_size=16, entries=[ENTRY])
 ARM = Arm(name="base", revision="main", commit="a" * 40, tree="b" * 40)
 
@@ -53,18 +43,11 @@ def test_a_record_satisfies_its_printed_schema() -> None:
         validator.validate({**json.loads(LEDGER.to_json()), "extra": 1})
 
 
-def test_every_schema_has_the_name_of_its_record() -> None:
-    for name, record in RECORDS.items():
-        assert record.json_schema()["properties"]["schema"]["const"] == f"regbot/{name}"
-
-
 BAD: dict[str, tuple[Callable[[str], str], str]] = {
     "nan": (lambda text: text.replace('"bytes":268435456', '"bytes":NaN'), "NaN is not a number"),
-    "infinity": (lambda text: text.replace('"bytes":268435456', '"bytes":Infinity'), "Infinity is not a number"),
     "duplicate_key": (lambda text: text.replace('"steps":1', '"steps":1,"steps":2'), "'steps' appears twice"),
     "unknown_key": (lambda text: text.replace('"steps":1', '"steps":1,"stepz":2'), "stepz"),
     "wrong_type": (lambda text: text.replace('"steps":1', '"steps":"1"'), "steps"),
-    "float_count": (lambda text: text.replace('"count":2', '"count":2.5'), "count"),
     "negative_bytes": (lambda text: text.replace('"bytes":268435456', '"bytes":-1'), "bytes"),
     "huge_integer": (lambda text: text.replace('"bytes":268435456', '"bytes":' + "9" * 6000), "not valid JSON"),
     "unknown_kind": (lambda text: text.replace("all_to_all", "all_to_some"), "kind"),
@@ -72,8 +55,6 @@ BAD: dict[str, tuple[Callable[[str], str], str]] = {
     "group_of_one": (lambda text: text.replace('"group_size":16', '"group_size":1'), "group_size"),
     "too_deep": (lambda _: "[" * 100_000, "nested too deeply"),
     "torn": (lambda text: text[: len(text) // 2], "not valid JSON"),
-    "empty": (lambda _: "", "not valid JSON"),
-    "long_text": (lambda text: text.replace("layers.0.moe", "x" * 501), "where"),
 }
 
 
@@ -83,11 +64,6 @@ def test_a_bad_record_is_refused_with_the_reason(fault: str) -> None:
     with pytest.raises(RecordError, match="the-file") as caught:
         parse_record(spoil(LEDGER.to_line()).encode(), Ledger, "the-file")
     assert reason in str(caught.value)
-
-
-def test_bytes_that_are_not_utf_8_are_refused() -> None:
-    with pytest.raises(RecordError, match="not UTF-8"):
-        parse_record(b"\xff\xfe{}", Ledger, "x")
 
 
 def test_a_record_of_100_mb_is_refused_unread(tmp_path: Path) -> None:

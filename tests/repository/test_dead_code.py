@@ -24,26 +24,3 @@ def test_every_function_class_and_constant_of_a_module_is_used_outside_of_tests(
         if uses[named or assigned] == 1
     }
     assert unused == set()
-
-
-def test_a_package_exports_only_what_others_import_from_it() -> None:
-    imported = {
-        (package, name)
-        for folder in ("regbot", "tests", "benchmarks", "docs", ".ci")
-        for path in (ROOT / folder).rglob("*.*")
-        if path.suffix in {".py", ".md"}
-        for package, names in re.findall(
-            r"from (regbot[\w.]*) import ((?:\w+(?: as \w+)?, )*\w+|\([^)]*\))", path.read_text()
-        )
-        for name in re.findall(r"(\w+)(?: as \w+)?", names)
-    }
-    unused = {
-        f"{package}.{name}"
-        for path in (ROOT / "regbot").rglob("__init__.py")
-        if not {"sources", "guest"} & set(path.relative_to(ROOT).parts)
-        for package, text in [(".".join(path.parent.relative_to(ROOT).parts), path.read_text())]
-        for exports in re.findall(r"__all__ = \[([^]]*)\]", text)
-        for name in re.findall(r"\w+", exports)
-        if (package, name) not in imported and not re.search(rf"^(def|class) {name}\b", text, re.M)
-    }
-    assert unused == set()

@@ -17,7 +17,6 @@ FENCE = re.compile(r"^( *)```.*?^\1```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`]+)`")
 OPTION = re.compile(r"(?<![\w=-])--[a-z][a-z-]*")
-FILE = re.compile(r"(?<![\w/.:-])(?:benchmarks|runners|workflows)/[\w./-]*\w")
 
 OF_OTHERS = {"--cpu-bind", "--exclusive", "--gpus-per-node", "--mem", "--no-requeue", "--real", "--security-opt"}
 """Options that pages name of Slurm, Docker, and a benchmark."""
@@ -85,12 +84,6 @@ def test_every_option_that_is_named_is_one_of_some_command(commands: dict[str, s
         for span in SPAN.findall(prose(page)):
             if span.startswith("--"):
                 assert set(OPTION.findall(span)) <= known, f"{page.name}: {span}"
-
-
-def test_every_script_that_is_named_exists() -> None:
-    for page in PAGES:
-        for name in FILE.findall(page.read_text(encoding="utf-8")):
-            assert (ROOT / name).exists(), f"{page.name} names {name}"
 
 
 def test_every_command_that_is_named_exists_and_has_its_options(commands: dict[str, set[str]]) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
-from regbot.cli.init.flow import InitOptions, initialise
 from regbot.records.config import GitHub, parse_config
 from support.docs_cases import missing
 from support.guest_runs import Shared
@@ -204,12 +203,6 @@ def test_every_command_is_executed() -> None:
     assert PAGE.count("```text\n") == len(shown()) + sum(bool(text) for _, _, text in every)
 
 
-def test_what_may_differ_is_taken_out_and_nothing_else() -> None:
-    assert steady("FAIL  8500ef7bfa77 -> 1752023baafd 8 all_to_all") == "FAIL  COMMIT -> COMMIT 8 all_to_all"
-    assert steady("runner  a\nSlurm           yes  (x)\n\nSlurm\n") == "runner  a\n(an empty line)\nSlurm"
-    assert missing(steady("one\n\ntwo\n"), steady("one\nmore\n\ntwo\n")) == "(an empty line)"
-
-
 def test_the_configuration_of_the_page_is_valid() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert parse_config(text, "docs/tutorial.md").github == GitHub(shadow=True)
@@ -225,15 +218,3 @@ def test_the_options_of_the_page_are_those_of_the_command() -> None:
     table = PAGE.partition("## What init does")[2]
     named = set(re.findall(r"`(?:regbot init )?(--[a-z-]+)", table))
     assert named == known - {"--help", "--repo"}
-
-
-def test_the_layer_of_the_page_is_found_and_nothing_of_it_is_executed(tmp_path: Path) -> None:
-    (commands,) = [commands for kind, commands, _ in blocks() if kind == REPOSITORY]
-    home = tmp_path / "moe"
-    (home / "src" / "tinymoe").mkdir(parents=True)
-    layer = re.search(r"<<'END'\n(.*?)^END$", commands, re.DOTALL | re.MULTILINE)
-    assert layer is not None
-    (home / "src" / "tinymoe" / "moe.py").write_text(f"raise SystemExit\n{layer[1]}")
-    subprocess.run(["git", "init", "-q", "-b", "main", str(home)], check=True)
-    report = initialise(InitOptions(folder=home))
-    assert report.traced == "tinymoe.moe:build_layer"

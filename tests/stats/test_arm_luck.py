@@ -5,20 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from regbot.stats.arm_luck import ASSUMED_LUCK, DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
+from regbot.stats.arm_luck import DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
 from regbot.stats.calibration import RateEstimate, contradiction
 from regbot.stats.paired import (
     LOOK_ALPHA,
-    Thresholds,
     add_luck,
     interval,
-    mde,
-    pairs_needed,
-    session_mde,
 )
 
 NO_PROOF = RateEstimate.from_counts(0, 0)
-LIMITS = Thresholds.from_percent(2.0, 1.0)
 
 
 def placebo_draws(luck: float, noise: float, draws: int, seed: int) -> list[list[float]]:
@@ -48,11 +43,6 @@ def test_the_interval_contains_the_truth_in_95_percent(luck: float, noise: float
     assert sum(e is not None and e.low <= luck <= e.high for e in estimates) > 930
 
 
-def test_luck_that_chance_explains_does_not_count() -> None:
-    estimates = [estimate_luck(placebo_draws(0.0, 0.008, 15, seed)) for seed in range(1000)]
-    assert 10 < sum(e is not None and e.counted > 0 for e in estimates) < 50, "3 of 100"
-
-
 def test_luck_that_chance_explains_counts_if_neighbouring_pairs_are_correlated() -> None:
     draws = placebo_draws(0.002, 0.008, 5, 6)
     independent, dependent = estimate_luck(draws, 0.25), estimate_luck(draws, 0.26)
@@ -60,19 +50,6 @@ def test_luck_that_chance_explains_counts_if_neighbouring_pairs_are_correlated()
     assert dependent is not None
     assert (independent.counted, dependent.counted) == (0.0, dependent.sd)
     assert dependent.sd > 0
-
-
-def test_assumed_luck_has_a_normal_interval_and_falls_with_the_draws() -> None:
-    plain = interval([0.02, 0.021, 0.019, 0.02], LOOK_ALPHA)
-    assumed = SharedLuck.assume([1] * 4)
-    wide = add_luck(plain, assumed)
-    assert (assumed.is_assumed, SharedLuck(0.003, 15, [1]).is_assumed) == (True, False)
-    assert wide.high - wide.estimate == pytest.approx(
-        math.hypot(plain.high - plain.estimate, 2.3193 * ASSUMED_LUCK * math.sqrt(2)), rel=1e-3
-    )
-    assert SharedLuck.assume([1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12) == pytest.approx(
-        ASSUMED_LUCK * math.sqrt(2 / 3)
-    )
 
 
 def test_few_draws_or_no_noise_give_no_estimate() -> None:
@@ -98,18 +75,6 @@ def test_an_interval_contains_the_luck() -> None:
         math.hypot(plain.high - plain.estimate, 2.5927 * 0.004243), rel=1e-3
     )
     assert add_luck(plain, None) == plain
-
-
-def test_the_smallest_detectable_slowdown_grows_with_luck() -> None:
-    assert mde(0.003, 12, LOOK_ALPHA, LIMITS.eps, luck=0.004) > mde(0.003, 12, LOOK_ALPHA, LIMITS.eps)
-    needed, needed_with_luck = (pairs_needed(0.003, LOOK_ALPHA, LIMITS, luck=luck) for luck in (0.0, 0.004))
-    assert needed is not None
-    assert needed_with_luck is not None
-    assert needed_with_luck > needed
-    bounds = add_luck(interval([0.01, 0.012, 0.011, 0.013], LOOK_ALPHA), SharedLuck(0.003, 15, [1] * 4))
-    assert session_mde([bounds], 12, LIMITS.eps) == pytest.approx(
-        mde(bounds.sd, 12, LOOK_ALPHA, LIMITS.eps, luck=0.003 * math.sqrt(2))
-    )
 
 
 def test_proven_luck_takes_the_vote_and_likely_luck_does_not() -> None:

@@ -29,10 +29,6 @@ class TestRates:
             result = stats.binomtest(count, total).proportion_ci(0.95, "exact")
             assert rate_bounds(count, total) == pytest.approx((result.low, result.high), abs=1e-11)
 
-    def test_zero_of_zero_has_the_bounds_0_and_1(self) -> None:
-        assert rate_bounds(0, 0) == (0.0, 1.0)
-        assert RateEstimate.from_counts(0, 0) == RateEstimate(0, 0, 0.0, 1.0)
-
 
 class TestResampling:
     def test_a_large_pool_gives_the_power_and_coverage_of_the_node(self) -> None:

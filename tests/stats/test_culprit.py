@@ -10,16 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from regbot.stats import next_run
 from regbot.stats.culprit import (
-    MAX_EFFECT,
     Bools,
     CulpritModel,
     Floats,
     Posterior,
     Sample,
     culprit_model,
-    group_posterior,
     is_noise_known,
     posterior,
 )
@@ -173,16 +170,6 @@ def test_the_level_of_a_stratum_does_not_matter(samples: list[Sample], noise: di
     assert all_of(posterior(model, moved)) == pytest.approx(all_of(posterior(model, samples)), abs=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
-@given(samples=SAMPLES, scale=st.sampled_from([0.01, 0.5, 3.0, 1000.0]))
-def test_the_unit_does_not_matter(samples: list[Sample], scale: float) -> None:
-    model = linear_model(6)
-    more = {"smallest": 0.01 * scale, "noise": SD * scale, "largest": MAX_EFFECT * scale}
-    other = linear_model(6, **more)
-    scaled = posterior(other, [s._replace(value=s.value * scale) for s in samples])
-    assert all_of(scaled) == pytest.approx(all_of(posterior(model, samples)), abs=1e-6)
-
-
 @settings(max_examples=40, deadline=None)
 @given(samples=SAMPLES, noise=NOISES, point=st.integers(0, 6), value=st.floats(-5, 5))
 def test_a_single_run_of_a_stratum_adds_no_information(
@@ -208,20 +195,6 @@ def test_the_prior_counts_as_it_should() -> None:
     cleared = posterior(linear_model(4, weights=[1, 1, 0, 1]), samples)
     assert cleared.culprit[2] == 0
     assert all_of(cleared).sum() == pytest.approx(1)
-
-
-@pytest.mark.parametrize("noise", [SD, None])
-@pytest.mark.parametrize("at", [1, 3, 6])
-def test_a_step_is_located_at_its_commit(at: int, noise: float | None) -> None:
-    result = posterior(linear_model(6, noise=noise), runs([0.05 * (place >= at) for place in range(7)], 4))
-    assert result.culprit[at - 1] > 0.99
-    assert result.effect == pytest.approx(0.05, rel=0.2)
-    assert result.noise == pytest.approx(SD, rel=0.3)
-
-
-@pytest.mark.parametrize("noise", [SD, None])
-def test_without_a_step_there_is_no_culprit(noise: float | None) -> None:
-    assert posterior(linear_model(6, noise=noise, smallest=0.02), runs([0.0] * 7, 8)).no_culprit > 0.95
 
 
 @pytest.mark.parametrize("noise", [SD, None])
@@ -254,41 +227,6 @@ def test_a_point_that_cannot_be_measured_is_never_chosen(
     available = anywhere(model)
     available[list(broken)] = False
     assert available[choose_next_run(model, samples, "a", available, run_costs(7, built, 1.0, 5.0))]
-
-
-def test_expensive_builds_favour_built_points() -> None:
-    model = linear_model(64)
-    samples = [*runs([0.0], 2), Sample(20, 0.001, "a"), *(Sample(64, 0.015 + 0.001 * n, "a") for n in range(2))]
-    assert choose_next_run(model, samples, "a", anywhere(model)) not in (0, 20, 64)
-    dear = run_costs(65, {0, 64, 20}, 1.0, 1000.0)
-    assert choose_next_run(model, samples, "a", anywhere(model), costs=dear) in (0, 20, 64)
-    cheap = run_costs(65, {0, 64, 20}, 1.0, 0.0)
-    assert choose_next_run(model, samples, "a", anywhere(model), costs=cheap) == choose_next_run(
-        model, samples, "a", anywhere(model)
-    )
-
-
-def information(model: CulpritModel, samples: Sequence[Sample], stratum: str = "a") -> Floats:
-    points = np.arange(len(model.prior) + 1)
-    return next_run._information_gain(model, group_posterior(model, samples), stratum, points)
-
-
-def test_information_equals_brute_force_if_only_level_and_culprit_are_unknown() -> None:
-    effect, count = 0.02, 5
-    affected = affected_on_line(count + 1)
-    prior = np.full(count, 0.9 / count)
-    model = CulpritModel(prior, np.array([effect]), np.array([1e-9]), np.array([SD]), np.ones(1))
-    samples = [*runs([0, 0, 0.02, 0.02, 0.02, 0.02], 1, seed=4)[::5], Sample(3, 0.012, "a")]
-    belief = all_of(posterior(model, samples))
-    rows = np.vstack([affected, np.zeros(count + 1, dtype=bool)])
-    for point, gain in enumerate(information(model, samples)):
-        means = np.array([np.mean([s.value - effect * row[s.point] for s in samples]) for row in rows])
-        sd = SD * math.sqrt(1 + 1 / len(samples))
-        values = np.linspace(-0.15, 0.2, 4001)
-        density = norm.pdf(values[:, None], means + effect * rows[:, point], sd)
-        mixed = density @ belief
-        known = np.where(density > 0, density * np.log(np.maximum(density, 1e-300) / mixed[:, None]), 0) @ belief
-        assert gain == pytest.approx(float(known.sum() * (values[1] - values[0])), rel=0.03, abs=1e-4)
 
 
 def test_no_search_stalls() -> None:

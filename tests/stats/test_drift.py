@@ -18,7 +18,6 @@ from regbot.stats.drift import (
     budget_interval,
     cusum,
     cusum_states,
-    night_pairs,
 )
 from regbot.stats.paired import Interval
 
@@ -109,13 +108,6 @@ def test_three_nights_alone_raise_no_alarm() -> None:
     assert first_alarm([*quiet, (0.5, 4), *drawn([0.0] * 40, seed=2)]) == math.inf
 
 
-def test_an_outlier_night_does_not_hide_a_later_creep() -> None:
-    nights = [*drawn([0.0] * 40), (0.5, 4), *drawn([0.0] * 10, seed=2)]
-    assert cusum(nights, SD).pair_sd < 1.25 * cusum(drawn([0.0] * 40), SD).pair_sd
-    late = first_alarm([*nights, *drawn([0.02] * 20, seed=3)])
-    assert late < len(nights) + 6
-
-
 def test_an_alarm_lasts_as_long_as_the_creep_and_ends_soon_after_the_fix() -> None:
     creep = [(0.0, 4)] * 10 + [(0.02, 4)] * 200
     assert all(standing.alarm for standing in list(cusum_states(creep, SD))[20:])
@@ -123,11 +115,6 @@ def test_an_alarm_lasts_as_long_as_the_creep_and_ends_soon_after_the_fix() -> No
     assert mended[0]
     assert mended.index(False) <= 9
     assert not any(mended[9:])
-
-
-def test_nights_correct_a_wrong_sd() -> None:
-    for wrong in (0.5, 0.7, 1.4, 2.0):
-        assert cusum(drawn([0.0] * 200), wrong * SD).pair_sd == pytest.approx(SD, rel=0.15)
 
 
 def test_a_too_small_sd_causes_false_alarms_in_less_than_one_of_ten_spans() -> None:
@@ -150,17 +137,3 @@ def test_the_budget_is_the_t_interval_of_the_last_seven_nights() -> None:
     assert (result.estimate, result.low, result.high) == pytest.approx((stats.tmean(means), low, high))
     assert result.sd == pytest.approx(2 * stats.tstd(means))
     assert (result.pairs, result.alpha) == (4 * BUDGET_NIGHTS, 0.05)
-
-
-def test_the_budget_has_its_nominal_coverage() -> None:
-    covered = 0
-    for seed in range(400):
-        result = by_now(drawn([0.01] * 7, seed=seed))
-        covered += result.low <= 0.01 <= result.high
-    assert 0.92 < covered / 400 < 0.98
-
-
-def test_a_noisy_node_needs_more_pairs_per_night_in_whole_blocks() -> None:
-    assert [night_pairs(sd) for sd in (0.0, 0.004, 0.008, 0.012, 0.014, 0.024)] == [4, 4, 4, 6, 8, 24]
-    with pytest.raises(ValueError, match="finite"):
-        night_pairs(math.inf)

@@ -27,11 +27,6 @@ class TestOneMetric:
         assert (memory.p, memory.significant) == (0.0, True)
         assert (same.estimate, same.p, same.significant) == (0.0, 1.0, False)
 
-    def test_fewer_than_two_pairs_have_p_1(self) -> None:
-        single, none = analyse_secondary_metrics({"one": [5.0], "none": []})
-        assert (single.estimate, single.p, single.significant) == (5.0, 1.0, False)
-        assert (none.estimate, none.p, none.significant) == (0.0, 1.0, False)
-
 
 class TestSeveral:
     def test_adjusted_by_hand(self) -> None:

@@ -4,17 +4,14 @@ import math
 import random
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from regbot.stats.paired import Thresholds
-from regbot.stats.prediction import SESSION_ALPHA, SESSION_RUNS, prediction_interval, session_level, stored_gate
+from regbot.stats.prediction import SESSION_ALPHA, prediction_interval, session_level, stored_gate
 
 THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
 BOUND = math.log1p(0.05)
 SPREAD = (-1.5, -1.0, -0.5, 0.0, 0.0, 0.5, 1.0, 1.5)
 """Eight levels around 0 with a standard deviation of 1."""
-LEVELS = st.lists(st.floats(-0.5, 0.5).map(lambda value: round(value, 6)), min_size=2, max_size=40)
 
 
 def stored(sd: float, sessions: int = 8) -> dict[str, list[float]]:
@@ -32,10 +29,6 @@ class TestLevel:
         assert session_level([0.01, 0.02, 0.06]) == pytest.approx(0.03)
         assert session_level([0.01, 0.02, 0.06, 9.0, 9.0]) == pytest.approx(0.03)
 
-    def test_a_session_with_fewer_runs_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=f"level needs {SESSION_RUNS} runs; there are 2"):
-            session_level([0.01, 0.02])
-
 
 class TestPrediction:
     def test_worked_by_hand(self) -> None:
@@ -46,18 +39,6 @@ class TestPrediction:
         assert result.sd == pytest.approx(0.01)
         assert (result.low, result.high) == pytest.approx((0.03 - half, 0.03 + half), rel=1e-6)
         assert (result.sessions, result.alpha) == (3, SESSION_ALPHA)
-
-    @given(LEVELS, st.floats(-0.5, 0.5), st.sampled_from([0.01, 0.05, 0.2]))
-    def test_the_p_value_is_below_alpha_exactly_if_zero_is_outside(
-        self, values: list[float], head: float, alpha: float
-    ) -> None:
-        result = prediction_interval(values, head, alpha)
-        if min(abs(result.low), abs(result.high)) > 1e-9:
-            assert (result.p_value < alpha) == (not result.low <= 0 <= result.high)
-
-    def test_sessions_that_agree_to_the_last_bit_have_no_scatter(self) -> None:
-        result = prediction_interval([0.1] * 10, 0.1)
-        assert (result.estimate, result.low, result.high, result.sd) == (0.0, 0.0, 0.0, 0.0)
 
     @pytest.mark.parametrize("sessions", [2, 8, 40])
     def test_interval_has_its_nominal_coverage_for_any_number_of_sessions(self, sessions: int) -> None:

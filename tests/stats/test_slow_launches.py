@@ -22,7 +22,6 @@ from regbot.stats.paired import (
 from regbot.stats.slow_launches import (
     PairOutlier,
     find_outliers,
-    find_pair_outliers,
     has_more_slow_launches,
     trimmed_mean,
     trimmed_pairs,
@@ -51,14 +50,6 @@ class TestOutliers:
         assert find_outliers([1, 2, 3, 4, 5, 6, 27.7]) == {}
         assert find_outliers([1, 2, 3, 4, 5, 6, 27.8]) == {6: pytest.approx(23.8)}
         assert find_outliers([-19.8, 2, 3, 4, 5, 6, 7]) == {0: pytest.approx(-23.8)}
-
-    def test_values_of_which_most_are_equal_have_no_scale(self) -> None:
-        assert find_outliers([0.0] * 7 + [0.3]) == {}
-
-    def test_a_slow_launch_is_named_by_the_side_of_its_pair(self) -> None:
-        found = find_pair_outliers({"median": slowed({2: SLOW, 9: -SLOW})})
-        assert [(launch.pair, launch.arm) for launch in found] == [(2, "head"), (9, "base")]
-        assert found[0].excess == pytest.approx(SLOW, abs=0.004)
 
 
 class TestTrimmedMean:
@@ -130,11 +121,6 @@ class TestLooks:
     ) -> None:
         arms = ["head"] * head + ["base"] * base
         assert has_more_slow_launches([PairOutlier(i, arm, SLOW) for i, arm in enumerate(arms)], pairs) == withheld
-
-    def test_a_known_sd_is_not_replaced(self) -> None:
-        result = look(slowed({1: SLOW}), known_sd=0.003)
-        assert result.outliers == ()
-        assert result.tests["median"][1].trimmed == 0
 
 
 class TestMorePairs:

@@ -11,7 +11,6 @@ from regbot.stats.drift import cusum
 from regbot.stats.look0 import look0
 from regbot.stats.paired import SequentialTest, Thresholds, sequential_test, session_mde
 from regbot.stats.prediction import stored_gate
-from support.step_files import verdict_of, write_runs
 
 TEXT = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
 SECTION = TEXT[TEXT.index("## Each decision by example") :].split("\n## ")[0]
@@ -66,20 +65,6 @@ def judged(name: str, values: list[float]) -> SequentialTest:
     result = sequential_test(both, 2, THRESHOLDS)
     assert result is not None
     return result
-
-
-def test_a_step_that_was_not_measured_is_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    base, head = write_runs("b", 4), write_runs("h", 4)
-    steps = re.search(r"of head of (.*?) seconds", described("INVALID"))
-    assert steps is not None
-    rows = re.findall(r"nan|\d+\.\d+", steps[1])
-    Path(head[0]).write_text("step,step_s\n" + "".join(f"{step},{seconds}\n" for step, seconds in enumerate(rows)))
-    verdict = verdict_of(base, head, "--paired")
-    assert verdict.verdict == "INVALID"
-    (step,) = (index for index, seconds in enumerate(rows) if seconds == "nan")
-    assert f"step {step} took nan s" in described("INVALID")
-    assert f"step {step} took nan s: " in verdict.workloads[0].validity.reasons[0]
 
 
 def test_the_stored_gate_gives_its_interval() -> None:

@@ -28,11 +28,6 @@ def replaced_exchanges(n: int) -> Pair:
     return pair(exchanges(n), [*gathers, *(item("reduce_scatter", f"layers.{number}.moe") for number in range(n))])
 
 
-def an_axis_in_each_layer(n: int) -> Pair:
-    base = [item("all_to_all", f"layers.{number}.moe", f"ep|{number}") for number in range(n)]
-    return pair(base, [*base, *(item("all_to_all", "", f"ep|{number}", phase="backward") for number in range(n))])
-
-
 def an_exchange_of_counts_on_each_axis(n: int) -> Pair:
     counts = [item("all_to_all", "layers.0.moe", f"ep|{number}", role="control") for number in range(n)]
     payload = [item("all_to_all", f"layers.{number}.moe", f"ep|{number}") for number in range(n)]
@@ -51,23 +46,10 @@ def gathers_of_one_layer(n: int) -> Pair:
     return pair([*sums, *forward], [*sums, *forward, *(item("all_gather", p, "dp", phase="backward") for p in places)])
 
 
-def types_at_one_place(n: int) -> Pair:
-    def gathers(phase: Phase) -> list[Entry]:
-        return [item("all_gather", "layers.0", "dp", dtype=f"type{number}", phase=phase) for number in range(n)]
-
-    base = [*gathers("forward"), item("reduce_scatter", "layers.0", "dp", phase="backward")]
-    return pair(base, [*base, *gathers("backward")])
-
-
 def reaches(n: int) -> Pair:
     base = [item("reduce_scatter", f"layers.{number}", "dp", ranks=number + 2, phase="backward") for number in range(n)]
     head = [item("all_reduce", f"layers.{number}", "x", ranks=number + 3, phase="backward") for number in range(n)]
     return pair(base, head)
-
-
-def groups_at_one_place(n: int) -> Pair:
-    base = [item("reduce_scatter", "layers.0", f"dp{number}", phase="backward", size=8**9) for number in range(n)]
-    return pair(base, [item("all_reduce", "layers.0", "dp", phase="backward")])
 
 
 def optimizer_sums(n: int) -> Pair:
@@ -86,13 +68,10 @@ def labels_of_a_large_axis(n: int) -> Pair:
 
 PAIRS: dict[str, tuple[Callable[[int], Pair], int]] = {
     "replaced exchanges": (replaced_exchanges, 30),
-    "an axis in each layer": (an_axis_in_each_layer, 40),
     "an exchange of counts on each axis": (an_exchange_of_counts_on_each_axis, 40),
     "exchanges lost in one layer": (lost_in_one_layer, 40),
     "gathers of one layer": (gathers_of_one_layer, 60),
-    "types at one place": (types_at_one_place, 40),
     "reaches": (reaches, 40),
-    "groups at one place": (groups_at_one_place, 40),
     "optimizer sums": (optimizer_sums, 40),
     "labels of a large axis": (labels_of_a_large_axis, 100),
 }

@@ -18,18 +18,7 @@ from support.nsys_exports import export
 HERE = Path(__file__).parents[1]
 _NUMBER = re.compile(rb"\d+")
 _STRING = re.compile(rb'"[^"\\]*"')
-_NUMBERS = (
-    b"0",
-    b"1",
-    b"-1",
-    b"2",
-    b"65537",
-    b"4294967296",
-    b"9007199254740993",
-    b"99999999999999999999",
-    b"1e999",
-    b"",
-)
+_NUMBERS = (b"0", b"-1", b"65537", b"9007199254740993", b"99999999999999999999", b"1e999", b"")
 
 
 def samples(folder: Path) -> dict[str, list[bytes]]:

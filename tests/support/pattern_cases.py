@@ -97,20 +97,12 @@ class Case(NamedTuple):
     pattern: str
     base: Ledger
     head: Ledger
-    status: Status
-    back: Status
+    status: Status = "REVIEW"
+    back: Status = "REVIEW"
 
 
 POSITIVES = [
     Case("fallback in all layers", names.ALL_TO_ALL_REPLACED, A2A, GATHERED, "FAIL", "PASS"),
-    Case(
-        "fallback on two meshes",
-        names.ALL_TO_ALL_REPLACED,
-        TWO_AXES,
-        smoke_ledger(world=64, dispatcher="allgather"),
-        "FAIL",
-        "PASS",
-    ),
     Case(
         "fallback in one layer of many",
         names.ALL_TO_ALL_REPLACED,
@@ -129,6 +121,7 @@ POSITIVES = [
         "FAIL",
     ),
     Case("experts no longer exchanged", names.AXIS_LOST, A2A, smoke_ledger(dispatcher="local"), "REVIEW", "FAIL"),
+    Case("experts sharded by FSDP instead", names.AXIS_LOST, A2A, smoke_ledger(ep=1), "FAIL", "REVIEW"),
     Case(
         "experts no longer exchanged on two meshes",
         names.AXIS_LOST,
@@ -137,11 +130,9 @@ POSITIVES = [
         "REVIEW",
         "FAIL",
     ),
-    Case("experts sharded by FSDP instead", names.AXIS_LOST, A2A, smoke_ledger(ep=1), "FAIL", "REVIEW"),
     Case("experts sharded wider by FSDP", names.AXIS_LOST, TWO_AXES, smoke_ledger(ep=1, world=64), "FAIL", "REVIEW"),
     Case("one layer keeps its tokens", names.AXIS_LOST, A2A, smoke_ledger(dispatchers={0: "local"}), "REVIEW", "FAIL"),
     Case("recompute of the exchange", names.RECOMPUTES, A2A, smoke_ledger(recompute=True), "FAIL", "PASS"),
-    Case("recompute in one layer", names.RECOMPUTES, A2A, smoke_ledger(recompute=[3]), "REVIEW", "PASS"),
     Case(
         "recompute of the payload exchange alone",
         names.RECOMPUTES,
@@ -150,6 +141,7 @@ POSITIVES = [
         "FAIL",
         "PASS",
     ),
+    Case("recompute in one layer", names.RECOMPUTES, A2A, smoke_ledger(recompute=[3]), "REVIEW", "PASS"),
     Case(
         "recompute of a gathering dispatcher",
         names.RECOMPUTES,
@@ -185,14 +177,6 @@ POSITIVES = [
         "REVIEW",
     ),
     Case(
-        "experts no longer wrapped by FSDP",
-        names.GRADIENT_LOST,
-        TWO_AXES,
-        edited(TWO_AXES, without("edp")),
-        "FAIL",
-        "FAIL",
-    ),
-    Case(
         "gradients over the expert-data group alone",
         names.GRADIENT_LOST,
         TWO_AXES,
@@ -218,47 +202,18 @@ POSITIVES = [
         "REVIEW",
     ),
     Case(
-        "gradients in another axis of one size",
-        names.MOVED,
-        A2A,
-        edited(A2A, where("reduce_scatter dp", axis="world")),
-        "REVIEW",
-        "REVIEW",
+        "gradients in another axis of one size", names.MOVED, A2A, edited(A2A, where("reduce_scatter dp", axis="world"))
     ),
     Case("exchange in smaller groups", names.MOVED, A2A, edited(A2A, where("ep", group_size=8)), "PASS", "REVIEW"),
-    Case("exchange on another axis", names.MOVED, A2A, edited(A2A, where("ep", axis="etp")), "REVIEW", "REVIEW"),
-    Case(
-        "two layers wrapped as one",
-        names.OTHER_LAYER,
-        A2A,
-        edited(A2A, where("dp layers.1", where="layers.0")),
-        "REVIEW",
-        "REVIEW",
-    ),
-    Case(
-        "one layer's exchange issued by another",
-        names.OTHER_LAYER,
-        A2A,
-        wrong_index(A2A, "all_to_all"),
-        "REVIEW",
-        "REVIEW",
-    ),
-    Case(
-        "recompute in another layer",
-        names.OTHER_LAYER,
-        smoke_ledger(recompute=[2]),
-        smoke_ledger(recompute=[3]),
-        "REVIEW",
-        "REVIEW",
-    ),
+    Case("exchange on another axis", names.MOVED, A2A, edited(A2A, where("ep", axis="etp"))),
+    Case("two layers wrapped as one", names.OTHER_LAYER, A2A, edited(A2A, where("dp layers.1", where="layers.0"))),
+    Case("recompute in another layer", names.OTHER_LAYER, smoke_ledger(recompute=[2]), smoke_ledger(recompute=[3])),
     Case("gradients reduced in float32", names.WIDENED, smoke_ledger(reduce_dtype="bfloat16"), A2A, "FAIL", "REVIEW"),
     Case(
         "one layer's exchange in float32",
         names.WIDENED,
         A2A,
         edited(A2A, one_layer(0, where("all_to_all forward bfloat16", dtype="float32", bytes=doubled))),
-        "REVIEW",
-        "REVIEW",
     ),
     Case(
         "half of the calls in 8 bits",
@@ -273,13 +228,8 @@ POSITIVES = [
         names.COUNTS_ADDED,
         A2A,
         edited(A2A, where("all_to_all control", count=2, bytes=doubled)),
-        "REVIEW",
-        "REVIEW",
     ),
-    Case("counts gathered too", names.COUNTS_ADDED, A2A, edited(A2A, lambda e: e, *COUNTS), "REVIEW", "REVIEW"),
-    Case(
-        "counts gathered in one layer", names.COUNTS_ADDED, A2A, edited(A2A, lambda e: e, COUNTS[1]), "REVIEW", "REVIEW"
-    ),
+    Case("counts gathered in one layer", names.COUNTS_ADDED, A2A, edited(A2A, lambda e: e, COUNTS[1])),
     Case("an unknown gather", names.BYTES_UP, A2A, edited(A2A, lambda e: e, BIG_GATHER), "FAIL", "PASS"),
     Case("a small unknown gather", names.BYTES_UP, A2A, edited(A2A, lambda e: e, SMALL_GATHER), "REVIEW", "PASS"),
     Case(
@@ -290,37 +240,15 @@ POSITIVES = [
         "PASS",
         "REVIEW",
     ),
-    Case(
-        "exchange in pieces",
-        names.COUNT_UP,
-        A2A,
-        edited(A2A, where("all_to_all bfloat16", count=8)),
-        "REVIEW",
-        "REVIEW",
-    ),
-    Case("gathers in pieces", names.COUNT_UP, A2A, edited(A2A, where("all_gather dp", count=2)), "REVIEW", "REVIEW"),
-    Case(
-        "counts in 32 bits",
-        names.CONTROL_CHANGED,
-        A2A,
-        edited(A2A, where("int64", dtype="int32", bytes=512)),
-        "REVIEW",
-        "REVIEW",
-    ),
-    Case("a barrier", names.CONTROL_CHANGED, A2A, edited(A2A, lambda e: e, BARRIER), "REVIEW", "REVIEW"),
+    Case("exchange in pieces", names.COUNT_UP, A2A, edited(A2A, where("all_to_all bfloat16", count=8))),
+    Case("gathers in pieces", names.COUNT_UP, A2A, edited(A2A, where("all_gather dp", count=2))),
+    Case("counts in 32 bits", names.CONTROL_CHANGED, A2A, edited(A2A, where("int64", dtype="int32", bytes=512))),
+    Case("a barrier", names.CONTROL_CHANGED, A2A, edited(A2A, lambda e: e, BARRIER)),
     Case(
         "a branch on a tensor in each layer",
         names.HOST_READS_ADDED,
         reading(A2A),
         reading(A2A, layers_0_moe=1, layers_1_moe=1),
-        "REVIEW",
-        "PASS",
-    ),
-    Case(
-        "token counts read twice",
-        names.HOST_READS_ADDED,
-        reading(A2A, layers_0_moe=32),
-        reading(A2A, layers_0_moe=64),
         "REVIEW",
         "PASS",
     ),
@@ -400,13 +328,6 @@ NEAR_MISSES = [
         edited(A2A, where("all_to_all backward", count=3, bytes=doubled)),
     ),
     ("the first exchange in backward", names.RECOMPUTES, edited(A2A, without("all_to_all backward")), A2A),
-    ("a larger exchange in both phases", names.RECOMPUTES, A2A, edited(A2A, where("all_to_all", bytes=doubled))),
-    (
-        "a different gather in backward",
-        names.RESHARDS,
-        smoke_ledger(reshard=False),
-        edited(A2A, where("all_gather backward dp", bytes=doubled)),
-    ),
     (
         "gathers and reductions both new",
         names.RESHARDS,
@@ -432,14 +353,7 @@ NEAR_MISSES = [
         edited(A2A, where("reduce_scatter dp", kind="all_reduce")),
     ),
     ("two layers wrapped as one", names.GRADIENT_LOST, A2A, edited(A2A, where("dp layers.1", where="layers.0"))),
-    (
-        "padding of a thousandth",
-        names.GRADIENT_LOST,
-        A2A,
-        edited(A2A, where("reduce_scatter dp", bytes=lambda e: e.bytes - e.bytes // 2000)),
-    ),
     ("another axis and other bytes", names.MOVED, A2A, edited(A2A, where("all_gather dp", axis="fsdp", bytes=doubled))),
-    ("another axis and other calls", names.MOVED, A2A, edited(A2A, where("all_gather dp", axis="fsdp", count=2))),
     ("a joint label of the same ranks", names.MOVED, A2A, edited(A2A, where("ep", axis="ep|dp"))),
     ("renamed layers", names.OTHER_LAYER, A2A, renamed(A2A, "layers", "blocks")),
     ("a reduction in the wrong layer", names.OTHER_LAYER, A2A, wrong_index(A2A, "reduce_scatter dp")),
@@ -450,7 +364,6 @@ NEAR_MISSES = [
         edited(A2A, where("all_to_all bfloat16", dtype="float32", bytes=lambda e: 3 * e.bytes)),
     ),
     ("a type of the same width", names.WIDENED, A2A, edited(A2A, where("all_to_all bfloat16", dtype="float16"))),
-    ("counts in 32 bits", names.COUNTS_ADDED, A2A, edited(A2A, where("int64", dtype="int32", bytes=512))),
     (
         "integers on the data axis",
         names.COUNTS_ADDED,
@@ -464,12 +377,6 @@ NEAR_MISSES = [
         names.OVERLAP_LOST,
         timed(A2A, "all_to_all", 1e-3, 9e-3),
         timed(A2A, "all_to_all", 2e-3, 18e-3),
-    ),
-    (
-        "faster compute that hides less of a shorter exchange",
-        names.OVERLAP_LOST,
-        timed(A2A, "all_to_all", 1e-3, 9e-3),
-        timed(A2A, "all_to_all", 1e-3, 2e-3),
     ),
     (
         "microseconds of launch jitter",

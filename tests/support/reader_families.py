@@ -51,12 +51,6 @@ def groups_and_rows(n: int) -> bytes:
     return trace([operator("c10d::allreduce_", 20 * number) for number in range(n)], groups)
 
 
-def expert_groups_and_rows(n: int) -> bytes:
-    groups = [{"pg_name": str(number), "pg_desc": "ep", "ranks": [0, 1, 2, number + 3]} for number in range(n)]
-    rows = [operator("symm_mem::all_to_all_vdev", 20 * number) for number in range(n)]
-    return trace([*rows, operator("record_param_comms", 0, **metadata("allreduce"))], groups)
-
-
 def names_of_one_group(n: int) -> bytes:
     groups = [{"pg_name": str(number), "pg_desc": f"name{number}", "ranks": [0, 1]} for number in range(n)]
     return trace([_row(number, group="0", description="", ranks="[0, 1]") for number in range(n)], groups)
@@ -163,23 +157,6 @@ def loops_with_much_arithmetic(n: int) -> bytes:
     return module(*_doubling(13), BODY, CONDITION, computation("main", lines, entry=True))
 
 
-def conditions_with_much_arithmetic(n: int) -> bytes:
-    condition = computation(
-        "condition",
-        [
-            "%p = (s32[]) parameter(0)",
-            "%i = s32[] get-tuple-element(%p), index=0",
-            "%c = s32[] constant(3)",
-            "%d = s32[] fusion(%c), calls=%f13",
-            "ROOT %l = pred[] compare(%i, %d), direction=LT",
-        ],
-        "pred[]",
-    )
-    loops = [f"%w{number} = (s32[]) while(%t), condition=%condition, body=%body" for number in range(n)]
-    main = computation("main", ["%c = s32[] constant(0)", "%t = (s32[]) tuple(%c)", *loops], entry=True)
-    return module(*_doubling(13), BODY, condition, main)
-
-
 def exchanges_of_one_operand(n: int) -> bytes:
     shape = "(" + "token[], " * n + "f32[8])"
     call = "f32[8]{0} ragged-all-to-all(%x), channel_id=1, replica_groups=[1,8]<=[8]"
@@ -217,10 +194,6 @@ def _large_group(n: int) -> dict[str, Any]:
 
 def recorded_in_a_large_group(n: int) -> bytes:
     return dump(map(recorded, range(n)), _large_group(n))
-
-
-def recorded_types_in_a_large_group(n: int) -> bytes:
-    return dump((recorded(number, dtype=f"type{number}") for number in range(n)), _large_group(n))
 
 
 def recorded_on_axes_of_a_large_group(n: int) -> bytes:
@@ -317,10 +290,6 @@ def golden(n: int) -> bytes:
     return json.dumps({"iteration-time": {"values": {str(number): 1.5 for number in range(n)}}}).encode()
 
 
-def golden_unsorted(n: int) -> bytes:
-    return json.dumps({str(-number % n): {"elapsed time per iteration (ms)": 5.0} for number in range(n)}).encode()
-
-
 def scalars(n: int) -> bytes:
     return json.dumps([[1.5 * number, number, 1.5] for number in range(n)]).encode()
 
@@ -331,22 +300,18 @@ def nested_document(n: int) -> bytes:
 
 FAMILIES: dict[tuple[str, str], tuple[Make, int]] = {
     ("kineto", "ends of a list"): (list_ends, 500),
-    ("kineto", "ends of a list, packed"): (lambda n: gzip.compress(list_ends(n)), 500),
     ("kineto", "nested arguments"): (nested, 300),
     ("kineto", "gzip members"): (gzip_members, 1500),
     ("kineto", "empty gzip members"): (empty_gzip_members, 1500),
     ("kineto", "groups and rows"): (groups_and_rows, 120),
-    ("kineto", "expert groups and rows"): (expert_groups_and_rows, 120),
     ("kineto", "names of one group"): (names_of_one_group, 60),
     ("kineto", "rows of a large group"): (rows_of_a_large_group, 60),
     ("kineto", "entries and compute"): (entries_and_compute, 200),
     ("hlo", "loops over one tuple"): (loops_over_one_tuple, 60),
     ("hlo", "loops with much arithmetic"): (loops_with_much_arithmetic, 10),
-    ("hlo", "conditions with much arithmetic"): (conditions_with_much_arithmetic, 10),
     ("hlo", "exchanges of one operand"): (exchanges_of_one_operand, 60),
     ("hlo", "groups in each line"): (groups_in_each_line, 30),
     ("flight-recorder", "calls in a large group"): (recorded_in_a_large_group, 60),
-    ("flight-recorder", "types in a large group"): (recorded_types_in_a_large_group, 60),
     ("nccl-inspector", "communicators"): (communicators, 60),
     ("nccl-inspector", "gaps"): (gaps, 100),
     ("nccl-inspector", "nested lines"): (nested_lines, 200),
@@ -362,10 +327,8 @@ FAMILIES: dict[tuple[str, str], tuple[Make, int]] = {
     ("torchtitan", "steps"): (lines_of(TITAN), 200),
     ("torchtitan", "incomplete steps"): (lines_of("step: {number}  loss: 6.9  grad_norm: 2.0\n"), 200),
     ("golden", "values"): (golden, 200),
-    ("golden", "values in descending order"): (golden_unsorted, 200),
     ("golden", "nested document"): (nested_document, 500),
     ("tensorboard", "values"): (scalars, 200),
-    ("tensorboard", "nested document"): (lambda n: b"[" * n, 500),
 }
 """Function that writes a file, and the number to begin with, by reader and name of the family."""
 

@@ -13,7 +13,7 @@ from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, COUNTS_ADDED, RESTORED
 from regbot.ledgers.rows import sum_by_kind
 from regbot.records.config import Config
 from regbot.records.ledger import Entry, Kind, Ledger, Liveness, Phase, Role, Scalar
-from regbot.records.run import Arm, Backend, CodeProof, Outcome, Run
+from regbot.records.run import Arm, CodeProof, Outcome, Run
 from regbot.records.session import Session, SessionHeader, UnconcernedWorkload
 from regbot.records.verdict import (
     Finding,
@@ -28,6 +28,7 @@ from regbot.records.verdict import (
     compute_overall_status,
 )
 from support import timed_cases
+from support.ledger_builder import backend, entry
 
 Case = tuple[Verdict, Session]
 
@@ -65,28 +66,9 @@ Layers = Callable[[int], bool]
 
 
 def _entry(
-    kind: Kind,
-    axis: str,
-    size: int,
-    dtype: str,
-    phase: Phase,
-    where: str,
-    count: int,
-    each: int,
-    role: Role = "payload",
+    kind: Kind, axis: str, size: int, dtype: str, phase: Phase, at: str, count: int, each: int, role: Role = "payload"
 ) -> Entry:
-    return Entry(
-        kind=kind,
-        axis=axis,
-        group_size=size,
-        dtype=dtype,
-        phase=phase,
-        role=role,
-        where=where,
-        via="fake",
-        count=count,
-        bytes=count * each,
-    )
+    return entry(kind, axis, size, dtype, phase, at, count * each, count, role)
 
 
 def all_to_all(shape: Shape, layer: int) -> list[Entry]:
@@ -177,17 +159,10 @@ def run(
         payload = [e for e in counted.entries if e.axis == "ep" and e.role == "payload"]
         counts = {kind: sum(e.count for e in payload if e.kind == kind) for kind in EXPERT_KINDS}
         dispatcher = "alltoall" if counts["all_to_all"] else "allgather"
+        evidence = "payload collectives on axis ep: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
         fields |= {
             "exit_code": 0,
-            "backends": {
-                "dispatcher": Backend(
-                    requested=dispatcher,
-                    resolved=dispatcher,
-                    executed=dispatcher,
-                    evidence="payload collectives on axis ep: "
-                    + ", ".join(f"{count} {kind}" for kind, count in counts.items()),
-                )
-            },
+            "backends": {"dispatcher": backend(dispatcher, dispatcher).model_copy(update={"evidence": evidence})},
             "code": timed_cases.CODE,
             "environment": timed_cases.ENVIRONMENT,
         }
@@ -380,14 +355,8 @@ def _broken(
 ) -> tuple[Ledger, Ledger, Sharding]:
     base, head = ledger(shape), ledger(shape, broken, program="b")
     found = finding(ALL_TO_ALL_REPLACED, "FAIL", base, head, _twice(base, head), modules=list(modules))
-    section = sharding(
-        base,
-        head,
-        "FAIL",
-        [found],
-        [f"{ALL_TO_ALL_REPLACED}: {found.text}"],
-        config_changes=config_changes,
-    )
+    reasons = [f"{ALL_TO_ALL_REPLACED}: {found.text}"]
+    section = sharding(base, head, "FAIL", [found], reasons, config_changes=config_changes)
     return base, head, section
 
 
@@ -557,14 +526,8 @@ def overrides_shown_not_judged() -> Case:
     def change(shape: Shape) -> tuple[Ledger, Ledger, Sharding]:
         ours, theirs = ledger(shape), ledger(shape, lambda _: True, program="b")
         found = finding(ALL_TO_ALL_REPLACED, "PASS", ours, theirs, _twice(ours, theirs))
-        section = sharding(
-            ours,
-            theirs,
-            "PASS",
-            [found],
-            ["comparison of two configurations: differences are shown, not judged"],
-            config_changes={"dispatcher": ("alltoall", "allgather")},
-        )
+        reasons = ["comparison of two configurations: differences are shown, not judged"]
+        section = sharding(ours, theirs, "PASS", [found], reasons, config_changes=DISPATCHER_CHANGED)
         return ours, theirs, section
 
     return compared(change, base=base, head=head)

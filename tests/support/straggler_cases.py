@@ -1,17 +1,13 @@
 """Shared by the tests of stragglers and others."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-import pytest
 
 from regbot.records.run import Allocation, RankSteps, Run, Timing
-from support.guest_runs import MIXTRAL, Shared, ask, run_script
 from support.timed_builder import slot, timed_run
 
 STEPS, CUT = 40, 2
-ALIKE_RUNS = 4
 
 OWN_S, WIRE_S = 0.1, 0.02
 
@@ -64,17 +60,3 @@ def session(base: Sequence[float], head: Sequence[float], hosts: Sequence[str] =
         for place, arm in enumerate(arms)
     ]
     return [*warm, *blocks]
-
-
-@pytest.fixture
-def ranks(shared: Shared) -> Path:
-    """Timed runs of the smoke model on two ranks: one with rank 1 made 30% slower, and ``ALIKE_RUNS`` without."""
-
-    def measure(folder: Path) -> None:
-        small = {"layers": 1, "sequence": 128}
-        alike = [(f"alike {run}", []) for run in range(ALIKE_RUNS)]
-        for name, share in (("slowed", ["0.3"]), *alike):
-            asked = ask(folder, name, MIXTRAL, geometry=small, mode="timed", steps=30, warmup=5, dispatcher="alltoall")
-            run_script("slowed.py", asked, *share)
-
-    return shared("slowed ranks", measure)

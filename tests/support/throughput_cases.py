@@ -141,12 +141,10 @@ def with_baseline(judged: Case, base_s: dict[str, float]) -> Case:
         for (entry, arm), run in runs.items()
         if arm == "base" and run.ledger is not None
     ]
-    plans = [
-        plan.model_copy(
-            update={"references": [_stored_sessions(session.timed_runs(plan.entry)[-1], base_s[plan.entry])]}
-        )
-        for plan in session.header.timed
-    ]
+    plans = []
+    for plan in session.header.timed:
+        reference = _stored_sessions(session.timed_runs(plan.entry)[-1], base_s[plan.entry])
+        plans.append(plan.model_copy(update={"references": [reference]}))
     header = session.header.model_copy(update={"timed": plans, "stored": stored})
     planned = {plan.entry: plan for plan in plans}
     warnings = list(verdict.warnings)
@@ -203,17 +201,10 @@ def within_bound() -> Case:
 
     def times(shape: Shape) -> Times:
         runs, section = timed_at(shape, 1.0, 2)
-        tests = [
-            test.model_copy(
-                update={
-                    "decision": "within_bound",
-                    "sd_pct": 0.78,
-                    "low_pct": test.estimate_pct - 1.44,
-                    "high_pct": test.estimate_pct + 1.44,
-                }
-            )
-            for test in section.tests
-        ]
+        tests = []
+        for test in section.tests:
+            ends = {"low_pct": test.estimate_pct - 1.44, "high_pct": test.estimate_pct + 1.44}
+            tests.append(test.model_copy(update={"decision": "within_bound", "sd_pct": 0.78, **ends}))
         look0 = {
             "status": "PASS",
             "decision": "within_bound",
@@ -277,10 +268,7 @@ def slow_launch_of_head() -> Case:
     estimate = format_estimate(test.tests["median"][1])
     section = timed_cases.throughput(
         clock.runs,
-        reasons=[
-            f"undecided after 12 pairs: {estimate} by the median step time",
-            explain_withheld(test.outliers),
-        ],
+        reasons=[f"undecided after 12 pairs: {estimate} by the median step time", explain_withheld(test.outliers)],
         status="INCONCLUSIVE",
         decision="undecided",
         estimate_pct=tests[0].estimate_pct,
@@ -440,7 +428,7 @@ def trains_differently() -> Case:
     how = "at step 50 its loss is 5.7523 and base's is 5.5447, while base runs differ by at most 0.0012"
     return with_times(
         passed(),
-        lambda shape: _drifting(shape),
+        _drifting,
         [QWEN],
         lambda _: Validity(status="REVIEW", reasons=[f"head trains differently: {how}"]),
     )

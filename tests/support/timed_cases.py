@@ -89,13 +89,8 @@ class Clock:
     """The launches of one workload, in the order of a session."""
 
     def __init__(self, entry: str, base: Arm, head: Arm, ranks: int = 2, noise: float = 0.012, **more: object) -> None:
-        self.entry, self.arms, self.ranks, self.noise, self.more = (
-            entry,
-            {"base": base, "head": head},
-            ranks,
-            noise,
-            more,
-        )
+        self.entry, self.ranks, self.noise, self.more = entry, ranks, noise, more
+        self.arms = {"base": base, "head": head}
         self.runs: list[Run] = []
 
     def launch(self, arm: str, seconds: float | None, block: int, slot: int, **more: object) -> Run:
@@ -160,16 +155,6 @@ def session_runs(
     return clock.runs
 
 
-def valid_pairs(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Base and head of every pair in which both have times, in session order."""
-    pairs: dict[tuple[int, int, int], dict[str, Run]] = {}
-    for run in runs:
-        if run.position is not None and run.position.block and run.outcome == "ok":
-            place = (run.position.block, run.attempt, run.position.slot // 2)
-            pairs.setdefault(place, {})[run.arm.name] = run
-    return [(pair["base"], pair["head"]) for pair in pairs.values() if len(pair) == 2]
-
-
 def verdicts_on(runs: Sequence[Run]) -> list[RunVerdict]:
     """Return the judge's verdict on each run if every valid pair is used."""
     return run_verdicts(runs, pair_up(runs))
@@ -178,7 +163,7 @@ def verdicts_on(runs: Sequence[Run]) -> list[RunVerdict]:
 def throughput(runs: Sequence[Run], wall: str = "", reasons: Sequence[str] = (), **more: object) -> Throughput:
     """The section that these runs give."""
     kind = next((kind for kind in get_args(WallKind) if kind in wall), None)
-    pairs = valid_pairs(runs)
+    pairs = [(pair.base, pair.head) for pair in pair_up(runs).valid]
     verdicts = verdicts_on(runs)
     tests = [_test("median", pairs), _test("mean", pairs)]
     decision = _joint(tests)
@@ -292,11 +277,10 @@ def _at(runs: Sequence[Run], statistic: Callable[[Sequence[float]], float]) -> f
 
 
 def _joint(tests: Sequence[PrimaryTest]) -> Decision:
-    decisions = [test.decision for test in tests]
-    for decision in ("regressed", "improved"):
-        if decision in decisions:
-            return "regressed" if decision == "regressed" else "improved"
-    return "no_change" if set(decisions) == {"no_change"} else "undecided"
+    decisions = {test.decision for test in tests}
+    if "regressed" in decisions:
+        return "regressed"
+    return "improved" if "improved" in decisions else "no_change" if decisions == {"no_change"} else "undecided"
 
 
 def _mde(test: PrimaryTest, pairs: int) -> float:

@@ -32,7 +32,6 @@ from support.layers import genuine_runs
 from support.nvml_stand_in import LOST, NOT_SUPPORTED, PUBLISHED, Card, StandIn
 from support.timed_builder import slot, timed_run
 
-BURN = "import sys, time\nwhile time.process_time() < float(sys.argv[1]): pass\n"
 SOMEBODY = GpuProcess(pid=4711, name="python")
 
 
@@ -82,31 +81,10 @@ def test_the_runs_own_work_is_not_counted_as_the_work_of_others() -> None:
     assert load_shares(first, last, own_s=1.0, wall_s=0.0) == (None, None)
 
 
-def test_other_work_on_the_same_cores_is_measured() -> None:
-    with subprocess.Popen([sys.executable, "-c", BURN, "1000"]) as other:
-        try:
-            begun = _cpu_s(other.pid)
-            seen = watched(
-                StandIn(), lambda: _until(lambda: _cpu_s(other.pid) > begun + 0.5), expected=False
-            ).health.during
-            took = _cpu_s(other.pid) - begun
-        finally:
-            other.kill()
-    assert took > 0.5, "the other process never ran"
-    assert seen.cpu.other_share is not None
-    assert seen.cpu.other_share * seen.cpu.cores * seen.seconds > 0.4
-    assert seen.cpu.own_s < 0.4
-
-
 def _until(done: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not done() and time.monotonic() < deadline:
         time.sleep(0.05)
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.slow
@@ -194,17 +172,15 @@ def test_an_unsupported_query_gives_an_unknown_value_and_no_error() -> None:
     ("devices", "first", "expected"),
     [
         (None, None, [0, 1, 2, 3]),
-        (None, 2, [0, 1]),
         ("2,3", 2, [2, 3]),
         ("3", None, [3]),
         ("GPU-1a, GPU-3a", 2, [1, 3]),
-        ("", None, []),
         ("-1", None, []),
         ("1,9,2", None, [1]),
         ("MIG-3f2a", None, [0, 1, 2, 3]),
         ("0,1", 4, []),
     ],
-    ids=["all", "its ranks", "some", "one", "by uuid", "none", "hidden", "an unknown one", "a slice", "too few"],
+    ids=["all", "some", "one", "by uuid", "hidden", "an unknown one", "a slice", "too few"],
 )
 def test_a_run_has_the_gpus_that_cuda_makes_visible(
     devices: str | None, first: int | None, expected: list[int]
@@ -230,7 +206,6 @@ SICK: dict[str, tuple[Card, list[tuple[str, bool]], str]] = {
     "a double bit error": (Card(xids=[(2, 48)]), [("xid", True)], "GPU 0: the driver reported XID 48 during the run"),
     "off the bus": (Card(xids=[(1, 79), (1, 154)]), [("xid", True)], "XID 79 during"),
     "a bad address": (Card(xids=[(2, 31)]), [("xid", False)], "XID 31 during the run, usually an error of the code"),
-    "an error of before": (Card(xids=[(0, 79)]), [], ""),
     "hot before the start": (
         Card(reasons=lambda n: 0x48 if n < 100 else 0, temperature=88),
         [("hardware_slowdown", True)],
@@ -244,10 +219,7 @@ SICK: dict[str, tuple[Card, list[tuple[str, bool]], str]] = {
     ),
     "480 MHz for no reason": (Card(clock=480), [("low_clock", True)], "and no reason is reported"),
     "locked clocks": (Card(clock=1200), [("low_clock", False)], "never ran above 1200 of 1980 MHz"),
-    "application clocks": (Card(clock=900, reasons=0x2), [("low_clock", False)], "(application_clocks)"),
-    "a low power limit": (Card(clock=1100, reasons=0x4), [("low_clock", False)], "(sw_power_cap)"),
     "not used at all": (Card(clock=345, reasons=0x1), [], ""),
-    "low for a while": (Card(clock=lambda n: 480 if n < 5 else 1700), [], ""),
     "much memory in use": (
         Card(used=30 * 2**30),
         [("other_process", True)],
@@ -380,9 +352,6 @@ def _watching() -> bool:
     return any(thread.name == "health" and thread.is_alive() for thread in threading.enumerate())
 
 
-# ---- doctor
-
-
 # ---- the judge
 
 
@@ -455,14 +424,7 @@ def test_a_limit_that_holds_back_one_arm_only_is_a_finding_about_that_arm() -> N
 @pytest.mark.parametrize(
     ("base", "head", "runs"),
     [(0, 5, 8), (4, 4, 4), (3, 8, 8), (0, 2, 2), (0, 3, 4), (0, 0, 4)],
-    ids=[
-        "most of one arm, not all but a few",
-        "both arms",
-        "more often in one",
-        "too few runs",
-        "too few of them",
-        "neither",
-    ],
+    ids=["not all but a few", "both arms", "more often in one", "too few runs", "too few of them", "neither"],
 )
 def test_a_limit_that_does_not_follow_an_arm_is_no_finding(base: int, head: int, runs: int) -> None:
     assert (
@@ -483,22 +445,3 @@ def test_other_work_stolen_time_and_slow_cores_get_one_sentence_each_and_void_no
     assert [describe_outside_cause(run) for run in runs] == [""] * 8
     unknown = health(processors=cpu(None, None, None))
     assert describe_node_effects(runs_of([unknown] * 2, [unknown] * 2)) == []
-
-
-def test_settings_of_the_node_and_errors_of_the_code_are_reported_and_void_nothing() -> None:
-    locked, faulty = health([gpu(mhz=1200)]), health([gpu(mhz=1200, xids=[31])])
-    findings = describe_node_effects(runs_of([locked] * 2, [locked, faulty]))
-    assert findings[0].startswith("head: GPU 0: the driver reported XID 31 during the run")
-    assert findings[0].endswith("(1 of 2 runs)")
-    assert findings[1].startswith("GPU 0: never ran above 1200 of 1980 MHz")
-    assert "in 4 of 4 runs: this slows down both arms" in findings[1]
-
-
-def test_warm_launches_and_runs_of_unknown_health_give_no_finding() -> None:
-    busy = health(processors=cpu(other=0.5))
-    warm = [timed_run(slot(0, place, arm), 0.1, health=busy) for place, arm in enumerate(("base", "head"))]
-    screen = warm[1].position.model_copy(update={"order": "head", "slot": 0})  # type: ignore[union-attr]
-    runs = [*warm, warm[1].model_copy(update={"position": screen}), timed_run(slot(1, 0, "base"), 0.1)]
-    assert describe_node_effects(runs) == []
-    counted = warm[1].model_copy(update={"position": screen.model_copy(update={"slot": 1})})
-    assert describe_node_effects([*runs, counted]) == ["other work used up to 50% of the cores during 1 of 1 run"]

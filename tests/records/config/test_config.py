@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regbot.records.config import Config, ConfigError, Workload, load_config, override, parse_config, parse_override
+from regbot.records.config import ConfigError, Workload, load_config, override, parse_config, parse_override
 
 GOOD = """
 version = 1
@@ -29,29 +29,19 @@ def test_a_small_configuration_is_enough() -> None:
         ("[workloads.moe]\nadapter = 'module'", "workloads.moe", "entry = 'package.module:function'"),
         ("[workloads.moe]\nadapter = 'modul'", "workloads.moe.adapter", "'smoke', 'module'"),
         ("[workloads.moe]\nadapter = 'module'\nentry = 'pkg.moe'", "workloads.moe.entry", "'package.module:function'"),
-        ("[workloads.moe]\nadapter = 'module'\nentry = 'a b:c'", "workloads.moe.entry", "'package.module:function'"),
         ("[workloads.moe]\nadapter = 'smoke'\nentry = 'a:b'", "workloads.moe", "adapter = 'module'"),
         (GOOD + "timeout_min = '5'", "workloads.moe.timeout_min", "write a number"),
-        (GOOD + "timeout_min = -1", "workloads.moe.timeout_min", "greater than 0"),
         (GOOD + "shapes = 'qwen3-30b-a3b'", "workloads.moe.shapes", "write a list"),
-        (GOOD + "shapes = []", "workloads.moe.shapes", "at least 1"),
         (GOOD + "source_roots = ['../other']", "workloads.moe.source_roots", "relative to its root"),
         (GOOD + "paths = 'userpkg/'", "workloads.moe.paths", "write a list"),
-        (GOOD + "paths = ['']", "workloads.moe.paths", "names no path"),
-        (GOOD + "paths = [':!']", "workloads.moe.paths", "names no path"),
         (GOOD + "paths = ['/userpkg']", "workloads.moe.paths", "relative to its root"),
         (GOOD + "paths = [':(top)../userpkg']", "workloads.moe.paths", "relative to its root"),
         (GOOD + "paths = [':(attr:lfs)userpkg']", "workloads.moe.paths", "'attr:lfs'"),
-        (GOOD + "paths = [':(glob,literal)userpkg']", "workloads.moe.paths", "both glob and literal"),
-        (GOOD + "paths = [':userpkg']", "workloads.moe.paths", ":(literal)"),
         (GOOD + "[workloads.moe.config]\ntop_k = 1", "workloads.moe.config", "choose another shape"),
         (GOOD + "meshes = ['tp']", "workloads.moe.meshes", "use one of these values"),
         (GOOD + "gpu = 'H200'", "workloads.moe.gpu", "did you mean 'h200'?"),
-        (GOOD + "gpu = 'mi300'", "workloads.moe.gpu", "did you mean 'mi300x'?"),
-        (GOOD + "gpu = 'titan'", "workloads.moe.gpu", "use one of these values"),
         (GOOD + "device = 'cpu'\ngpu = 'h200'", "workloads.moe", "gpu: a CPU program has no paper GPU"),
         ("[wire]\ngpus_per_node = 0", "wire.gpus_per_node", "greater than 0"),
-        ("[workloads]\nmoe = 1", "workloads.moe", "write a table"),
     ],
 )
 def test_an_error_names_its_key_and_a_fix(text: str, key: str, fix: str) -> None:
@@ -64,12 +54,6 @@ def test_an_error_names_its_key_and_a_fix(text: str, key: str, fix: str) -> None
 def test_paths_may_be_all_pathspecs_that_git_has() -> None:
     pathspecs = ["userpkg/", "*.py", ":(glob)userpkg/**/*.cu", ":(top,icase)USERPKG", ":/userpkg", ":!userpkg/docs"]
     assert parse_config(f"{GOOD}paths = {pathspecs}", "regbot.toml").workloads["moe"].paths == pathspecs
-
-
-def test_all_faults_are_reported_at_once() -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_config("version = 2\n[wire]\ngpus_per_node = 'x'", "regbot.toml")
-    assert len(str(caught.value).splitlines()) == 2
 
 
 def test_invalid_toml_is_reported_with_file_and_line(tmp_path: Path) -> None:
@@ -93,12 +77,6 @@ def test_an_override_value_is_toml_or_else_text(text: str, expected: tuple[str, 
     assert parse_override(text, "--head-set") == expected
 
 
-@pytest.mark.parametrize("text", ["dispatcher", "=x", "layers=2", "x=[1]"])
-def test_a_bad_override_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="--head-set"):
-        parse_override(text, "--head-set")
-
-
 def test_overrides_reach_the_workload_or_its_config() -> None:
     workload = Workload(adapter="smoke")
     changed = override(workload, {"dispatcher": "allgather", "chunks": 4})
@@ -120,7 +98,3 @@ def test_the_baselines_folder_is_normalized(folder: str) -> None:
 def test_the_baselines_folder_must_lie_in_the_repository(folder: str) -> None:
     with pytest.raises(ConfigError, match=r"baselines\.folder: .*write a path"):
         parse_config(f'[baselines]\nfolder = "{folder}"\n', "regbot.toml")
-
-
-def test_an_empty_configuration_means_defaults() -> None:
-    assert parse_config("", "regbot.toml") == Config()

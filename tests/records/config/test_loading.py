@@ -1,6 +1,5 @@
 """Loading a configuration also returns its source."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,15 +29,6 @@ def test_the_first_source_that_has_a_file_is_used_and_named(source: ConfigSource
     assert loaded.source == loaded.machine_source == source
     assert loaded.warnings == (() if source is BASE else (ConfigWarning.BASE_HAS_NONE,))
     assert len(loaded.messages()) == len(loaded.warnings)
-
-
-def test_later_sources_are_not_read() -> None:
-    def sources() -> Iterator[ConfigSource]:
-        yield BASE
-        raise AssertionError
-
-    assert load_first({BASE.name: TEXT}.get, sources()) is not None
-    assert load_first({}.get, (BASE, HEAD)) is None
 
 
 def test_an_error_names_the_commit() -> None:

@@ -2,57 +2,13 @@
 
 import pytest
 
-from regbot.records.text.clip import clip, clip_label, clip_line, clip_message, short_commit
-from regbot.records.text.table import columns, format_table, markdown_head, markdown_row
-from regbot.records.text.words import count, listed, plural
+from regbot.records.text.clip import clip
 from regbot.records.text.wrap import wrapped
 
 
 @pytest.mark.parametrize(("text", "shown"), [("", ""), ("abcde", "abcde"), ("abcdef", "abcd…")])
 def test_text_that_is_too_long_ends_with_an_ellipsis(text: str, shown: str) -> None:
     assert clip(text, 5) == shown
-
-
-def test_labels_and_messages_are_as_long_as_records_allow() -> None:
-    assert len(clip_label("x" * 10_000)) == 500
-    assert len(clip_message("x" * 10_000)) == 4000
-
-
-def test_text_on_one_line_has_single_spaces() -> None:
-    assert clip_line("  two\n\n words  ", 20) == "two words"
-    assert clip_line("a " * 1000, 5) == "a a …"
-
-
-def test_a_commit_is_shown_by_twelve_digits() -> None:
-    assert short_commit("0123456789abcdef") == "0123456789ab"
-
-
-def test_nouns_are_counted() -> None:
-    assert [count(number, "pair") for number in (0, 1, 2)] == ["0 pairs", "1 pair", "2 pairs"]
-    assert (plural("rank", 1), plural("rank", 3)) == ("rank", "ranks")
-
-
-def test_a_list_names_some_and_counts_the_rest() -> None:
-    assert listed(["a", "b"], 2) == "a, b"
-    assert listed([1, 2, 3], 2) == "1, 2 and 1 more"
-    assert listed(["a", "b"], 2, "; ") == "a; b"
-
-
-def test_columns_are_as_wide_as_their_widest_cell() -> None:
-    assert columns([("a", "10", ""), ("bbb", "9", "z")], right={1}, indent="  ") == ["  a    10", "  bbb   9  z"]
-
-
-def test_a_table_with_a_head_puts_numbers_right() -> None:
-    assert format_table([("name", "runs"), ("a", "7"), ("b", "12")]).splitlines() == [
-        "name  runs",
-        "----  ----",
-        "a        7",
-        "b       12",
-    ]
-
-
-def test_a_markdown_table_has_a_head_and_rows() -> None:
-    assert [*markdown_head("a", "b"), markdown_row(["1", ""])] == ["| a | b |", "| --- | --- |", "| 1 |  |"]
 
 
 def test_sentences_are_wrapped_between_words_and_do_nothing_to_a_terminal() -> None:
