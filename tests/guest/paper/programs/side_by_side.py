@@ -17,85 +17,6 @@ from torch.utils.checkpoint import checkpoint
 Line = Callable[..., None]
 
 
-def floats(device: str, line: Line) -> None:
-    torch.manual_seed(0)
-    x = torch.randn(4, 8, device=device, requires_grad=True)
-    w = torch.randn(8, 8, device=device, requires_grad=True)
-    y = x @ w
-    line("mm", y)
-    line("views of it", y.view(2, 2, 8), y.t(), y[1:], y.unsqueeze(0).expand(3, 4, 8))
-    z = (y.float() * 2 + 1 - y / 3).pow(2).neg().cos().sin().exp()
-    line(
-        "pointwise", z, z.to(torch.bfloat16), z.sum(1), z.mean(), z.softmax(-1), z.log_softmax(0), z.cumsum(1), z.var(0)
-    )
-    line(
-        "types",
-        z + 1,
-        z.bfloat16() + z,
-        z.bfloat16() + torch.ones((), device=device),
-        z.bfloat16() * 2.5,
-        z.half() @ z.half().t(),
-    )
-    line("functions", z.sigmoid(), z.abs().log(), 1 - z, torch.rsub(z, 2), torch.full_like(z, 0.5))
-    inner = z.detach().clone()
-    line("in place", inner.div_(2), inner.exp_(), inner.pow_(2), inner.clamp_max_(3.0))
-    rows, mask = torch.zeros(6, 8, device=device), torch.arange(6, device=device).view(6, 1) >= 2
-    line("masked scatter", rows.masked_scatter(mask, inner), rows.masked_scatter_(mask, inner))
-    del inner, rows, mask
-    loss = F.cross_entropy(z, torch.arange(4, device=device))
-    line("loss", loss)
-    del y, z
-    line("del")
-    loss.backward()
-    line("backward", x.grad, w.grad)
-    del loss
-    line("del loss")
-    x.grad = None
-    line("grad is None", x)
-    line(
-        "bmm", torch.bmm(x.detach().expand(2, 4, 8), w.detach().expand(2, 8, 8)), torch.baddbmm(x[:1], x[None], w[None])
-    )
-    line("einsum", torch.einsum("ab,cb->ac", x, w), x.addmm(x, w), torch.addmv(x[:, 0], x, w[0]), x.matmul(w[0]))
-    line(
-        "sort",
-        *[t for pair in (x.sort(1), x.topk(2), x.max(1)) for t in (pair[0],)],
-        x.argsort(1) * 0 if False else None,
-    )
-    line("out", torch.mm(x.detach(), w.detach(), out=torch.empty(0, device=device)))
-    line(
-        "embedding", F.embedding(torch.tensor([1, 3, 1], device=device), w), F.linear(x, w, w[0]), F.silu(x), F.gelu(x)
-    )
-    line(
-        "norms",
-        F.layer_norm(x, (8,)),
-        F.normalize(x),
-        x.norm(),
-        torch.linalg.vector_norm(x, dim=1),
-        F.rms_norm(x, (8,)),
-    )
-    line(
-        "dropout",
-        F.dropout(x, 0.5),
-        F.dropout(x, 0.5, training=False),
-        torch.bernoulli(torch.full((3,), 0.5, device=device)),
-    )
-    line(
-        "padding",
-        F.pad(x, (1, 2)),
-        F.pad(x, (-1, 0)),
-        x.tril(),
-        x.new_zeros(4, 8).scatter_add(1, torch.zeros(4, 1, dtype=torch.int64, device=device), x[:, :1]),
-    )
-    line(
-        "index",
-        x[torch.tensor([2, 0], device=device)],
-        x[:, [1, 1]],
-        x[torch.tensor([True, False, True, False], device=device)],
-    )
-    x.detach()[0].fill_(3)
-    line("write under autograd", x)
-
-
 def layers(device: str, line: Line) -> None:
     torch.manual_seed(0)
     tokens = torch.tensor([[1, 2, 3, 2], [0, 1, 0, 3]], device=device)
@@ -132,34 +53,9 @@ def layers(device: str, line: Line) -> None:
     line("backward", embedding.weight.grad, gate.weight.grad, norm.weight.grad)
 
 
-def norms(device: str, line: Line) -> None:
-    x = torch.randn(4, 16, device=device, requires_grad=True)
-    norm = nn.RMSNorm(16, device=device)
-    y = norm(x)
-    line("rms norm", y)
-    (y.sum() + x[1].sum() + torch.ops.aten._safe_softmax(x, -1).sum()).backward()
-    line("backward", x.grad, norm.weight.grad)
-    q = torch.randn(2, 4, 8, 16, device=device, requires_grad=True)
-    out = F.scaled_dot_product_attention(q, q, q, is_causal=True)
-    line("attention", out)
-    out.sum().backward()
-    line("attention's backward", q.grad)
-    del out
-    q = torch.randn(2, 4, 8, 16, device=device, dtype=torch.bfloat16, requires_grad=True)
-    out = F.scaled_dot_product_attention(q, q, q, is_causal=True)
-    line("flash attention", out)
-    out.sum().backward()
-    del out
-    line("flash attention's backward", q.grad)
-    tokens, weights = torch.randn(8, 16, device=device), torch.randn(3, 16, 32, device=device)
-    ends = torch.tensor([2, 5, 8], dtype=torch.int32, device=device)
-    line("grouped product", torch._grouped_mm(tokens.bfloat16(), weights.bfloat16(), offs=ends))
-
-
 def optimizers(device: str, line: Line) -> None:
     for name, make in (
         ("adamw", lambda p: torch.optim.AdamW(p, fused=True)),
-        ("foreach adamw", lambda p: torch.optim.AdamW(p, foreach=True)),
         ("sgd", lambda p: torch.optim.SGD(p, momentum=0.9, foreach=False)),
     ):
         model = nn.Sequential(
@@ -217,7 +113,7 @@ def sharding(device: str, line: Line) -> None:
     line("data", parameter)
 
 
-PROGRAMS: tuple[Callable[[str, Line], None], ...] = (floats, layers, norms, optimizers, sharding)
+PROGRAMS: tuple[Callable[[str, Line], None], ...] = (layers, optimizers, sharding)
 
 
 def record(program: Callable[[str, Line], None], device: str) -> Run:
