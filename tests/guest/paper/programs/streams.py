@@ -17,9 +17,6 @@ def comparisons() -> dict[str, Any]:
         "current": cuda.current_stream() == cuda.current_stream() == cuda.default_stream(),
         "new": [stream == other, stream == cuda.current_stream(), stream == again, stream == cuda.Stream(1)],
         "hashes": [hash(stream) == hash(again), len({stream, other, again})],
-        "numbers": [cuda.current_stream().stream_id, cuda.current_stream().cuda_stream, stream.cuda_stream != 0],
-        "devices": [str(cuda.Stream(3).device), cuda.Stream("cuda:2").device_index, stream.device_type],
-        "external": [cuda.ExternalStream(0x7000).cuda_stream, cuda.get_stream_from_external(0x7000).cuda_stream],
     }
 
 
@@ -27,22 +24,19 @@ def selections() -> dict[str, Any]:
     stream, elsewhere = cuda.Stream(), cuda.Stream(1)
     default = cuda.default_stream()
     with cuda.stream(stream):
-        inside = [cuda.current_stream() == stream, torch.accelerator.current_stream().stream_id == stream.stream_id]
+        inside = [cuda.current_stream() == stream]
         with cuda.stream(elsewhere):
             nested = [cuda.current_device(), cuda.current_stream() == elsewhere, cuda.current_stream(0) == stream]
         inside.append(cuda.current_stream() == stream)
     with stream:
         inside.append(cuda.current_stream() == stream)
-    with cuda.stream(None):
-        inside.append(cuda.current_stream() == default)
     cuda.set_stream(stream)
-    is_set = cuda.current_stream() == stream
     of_threads = [cuda.current_stream() == stream]
     thread = threading.Thread(target=lambda: of_threads.append(cuda.current_stream() == default))
     thread.start()
     thread.join()
     cuda.set_stream(default)
-    return {"inside": inside, "nested": nested, "set": is_set, "threads": of_threads, "after": _is_default()}
+    return {"inside": inside, "nested": nested, "threads": of_threads, "after": _is_default()}
 
 
 def _is_default() -> bool:
@@ -63,21 +57,14 @@ def stream_of_backward() -> list[bool]:
 
 def events() -> dict[str, Any]:
     stream, event, other = cuda.Stream(), cuda.Event(enable_timing=True), cuda.Event()
-    before = [event.cuda_event, event.device, event.query(), repr(event)]
-    event.record(stream)
     returned = stream.record_event(event) is event
     cuda.current_stream().wait_stream(stream)
     stream.wait_event(torch.Event("cuda"))
     other.record()
     other.wait()
     other.synchronize()
-    return {
-        "before": before,
-        "after": [event.cuda_event != 0, str(event.device), event.query()],
-        "compared": [event == event, event == other, event.cuda_event == other.cuda_event],
-        "returned": returned,
-        "stream": [stream.query(), stream.synchronize(), stream.is_capturing()],
-    }
+    stream.synchronize()
+    return {"returned": returned, "recorded": event.query(), "compared": [event == event, event == other]}
 
 
 answers: dict[str, Callable[[], Any]] = {

@@ -10,16 +10,12 @@ class MoE(nn.Module):
         super().__init__()
         self.group, self.experts, self.top_k = group, arguments.num_experts, arguments.moe_router_topk
         self.flex = arguments.moe_token_dispatcher_type == "flex"
-        self.backend, self.calls_library = arguments.moe_flex_dispatcher_backend, arguments.calls_library
+        self.backend = arguments.moe_flex_dispatcher_backend
         self.router = nn.Linear(arguments.hidden_size, self.experts, bias=False)
         self.expert = nn.Linear(arguments.hidden_size, arguments.hidden_size, bias=False)
 
     def forward(self, rows):
         scores, chosen = self.router(rows).softmax(-1).topk(self.top_k)
-        if self.calls_library:
-            import transformer_engine_torch
-
-            transformer_engine_torch.fp8_quantize(rows)
         weights = scores.sum(-1, keepdim=True)
         if self.flex:
             return self._flex(rows, chosen, scores) * weights
