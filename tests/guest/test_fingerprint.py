@@ -48,20 +48,14 @@ def saved(which: int) -> Program:
 
 
 PAIRS: dict[str, tuple[Program, Program]] = {
-    "another dtype of the result only": (lambda a, b: a.sum(), lambda a, b: a.sum(dtype=torch.float64)),
     "another order": (lambda a, b: (a.sin(), b.cos()), lambda a, b: (b.cos(), a.sin())),
-    "one operator more": (lambda a, b: a.sin(), lambda a, b: (a.sin(), a.sin())),
     "another factor": (lambda a, b: a * 2.0, lambda a, b: a * 3.0),
-    "another dimension": (lambda a, b: a.sum(0), lambda a, b: a.sum(1)),
     "another shape": (lambda a, b: a[:2] + 1, lambda a, b: a[:3] + 1),
     "another layout": (lambda a, b: a.exp(), lambda a, b: a.t().exp()),
     "squares of one or of the other": (lambda a, b: (a + b, a * a), lambda a, b: (a + b, b * b)),
     "written in place": (lambda a, b: a.add_(b), lambda a, b: a.add(b)),
     "another tensor saved for backward": (saved(0), saved(1)),
-    "another of several results": (
-        lambda a, b: a.sin().chunk(2)[0] + b[:2],
-        lambda a, b: a.sin().chunk(2)[1] + b[:2],
-    ),
+    "another of several results": (lambda a, b: a.chunk(2)[0] + b[:2], lambda a, b: a.chunk(2)[1] + b[:2]),
 }
 
 
@@ -125,11 +119,8 @@ def traced(shared: Shared) -> Path:
 
     def trace(folder: Path) -> None:
         (folder / "first_place.py").write_text(LAYER.format(name="Layer", build="build_layer", factor=2.0))
-        (folder / "moved").mkdir()
-        (folder / "moved" / "__init__.py").touch()
-        (folder / "moved" / "elsewhere.py").write_text(
-            "# comments\n\n\n" + LAYER.format(name="RenamedAndMoved", build="make", factor=2.0)
-        )
+        moved = "# comments\n\n\n" + LAYER.format(name="RenamedAndMoved", build="make", factor=2.0)
+        (folder / "elsewhere.py").write_text(moved)
         (folder / "other_factor.py").write_text(LAYER.format(name="Layer", build="build_layer", factor=2.5))
 
         def trace_of(name: str, entry: str | None = None, **changes: Any) -> Path:
@@ -140,11 +131,9 @@ def traced(shared: Shared) -> Path:
             [
                 trace_of("allgather", dispatcher="allgather"),
                 trace_of("plain again"),
-                trace_of("moved", "moved.elsewhere:make"),
+                trace_of("moved", "elsewhere:make"),
                 trace_of("factor", "other_factor:build_layer"),
-                trace_of("bfloat16", dtype="bfloat16"),
                 trace_of("seed", seed=77),
-                trace_of("skewed", routing="skewed"),
             ]
         )
 
@@ -162,7 +151,7 @@ def _program(folder: Path, name: str) -> str:
 def test_equal_steps_have_equal_fingerprints_and_different_ones_different(traced: Path) -> None:
     for name, same in (("plain", "plain again"), ("entry", "moved"), ("plain", "seed")):
         assert _program(traced, name) == _program(traced, same)
-    different = ["plain", "allgather", "entry", "factor", "bfloat16", "skewed"]
+    different = ["plain", "allgather", "entry", "factor"]
     assert len({_program(traced, name) for name in different}) == len(different)
 
 

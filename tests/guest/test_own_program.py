@@ -94,13 +94,6 @@ def test_one_step_of_the_program_is_counted(checkout: Path, paper_library: Path)
     assert list(record["phases_s"]) == ["step 1", "step 2", "program"]
 
 
-@pytest.mark.slow
-def test_an_exchange_of_a_library_is_counted_via_the_library(checkout: Path, paper_library: Path) -> None:
-    record = trace(checkout, paper_library, dispatcher="hybridep")
-    assert exchanges(record)["all_to_all", "ep", "forward", "hybridep"] == 2 * LAYERS
-    assert record["backends"]["dispatcher"]["executed"] == "hybridep"
-
-
 @pytest.mark.skipif(
     shutil.which("nvcc") is not None or "CUDA_HOME" in os.environ or Path("/usr/local/cuda").exists(),
     reason="this machine has a CUDA toolkit",

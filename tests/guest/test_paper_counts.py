@@ -56,6 +56,9 @@ def test_a_full_shape_has_the_derived_collectives(full: Path, name: str) -> None
     expected = {("all_to_all", "ep", ep): 5 * layers, **dp, **(edp if world > ep else {})}
     assert counts(record, "kind", "axis", "group_size") == expected
     assert counts(record, "kind", "role")["all_to_all", "control"] == layers
+    tokens, top_k, hidden = (record["ledger"]["config"][key] for key in ("sequence", "top_k", "hidden"))
+    payloads = [e for e in record["ledger"]["entries"] if (e["kind"], e["role"]) == ("all_to_all", "payload")]
+    assert {e["bytes"] // e["count"] for e in payloads} == {tokens * top_k * hidden * 2}, "every row in bfloat16, once"
     assert counts(record, "via") == {"fake": sum(expected.values())}
     assert record["backends"]["attention"]["executed"] == "scaled_dot_product_flash_attention"
     assert record["backends"]["grouped_gemm"]["executed"] == "sm90_kernel"
