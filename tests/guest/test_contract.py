@@ -83,21 +83,17 @@ UNEVEN = broken(SPLITS, "return [x.shape[0] - 3, 3]").replace(
 )
 LAYERS = {
     "good": GOOD,
-    "not_a_function": GOOD + "\nbuild_layer = 3\n",
     "returns_no_module": GOOD + "\ndef build_layer(*_):\n    return [1]\n",
     "wrong_shape": broken(CALL, CALL + "\n        return x[:3]"),
-    "wrong_dtype": broken("return x + Rows", "return x.double() + Rows"),
     "no_list_of_experts": broken("def expert_parameters", "def other_parameters"),
     "mixed_parameters": broken(
         'self.experts = nn.Linear(config["hidden"], config["hidden"], bias=False,',
         'self.experts = nn.Linear(config["hidden"], config["hidden"],',
     ).replace("list(self.experts.parameters())", "[self.experts.weight]"),
-    "raises": broken(CALL, CALL + "\n        raise RuntimeError('no such kernel')"),
     "raises_in_backward": broken("receive, send, group = ctx.args", "raise RuntimeError('no way back')"),
     "exits": "import sys\n\nsys.exit('not without a GPU')\n",
     "needs_another": "import a_package_that_is_not_here\n" + GOOD,
     "unknown_size": broken(CALL, CALL + "\n        x[x > 0].sum()"),
-    "compiles_a_function": GOOD.replace("def splits", "@torch.compile\n    def splits"),
     "compiles_a_module": broken(BUILD, "return torch.compile(Layer(config, mesh, device, dtype))"),
     "compiles_itself": broken(
         BUILD, "layer = Layer(config, mesh, device, dtype)\n    layer.experts.compile()\n    return layer"
@@ -141,7 +137,6 @@ def traces(shared: Shared) -> Path:
         requests = [ask(folder, name, entry=_write(folder, name, text), **how) for name, text in LAYERS.items()]
         requests += [
             ask(folder, "no_module", entry="pkg_good.mole:build_layer", **how),
-            ask(folder, "no_package", entry="pkg_elsewhere.moe:build_layer", **how),
             ask(folder, "no_function", entry="pkg_good.moe:build", **how),
             ask(folder, "natural", entry="pkg_uneven.moe:build_layer", routing="natural", **how),
         ]
@@ -181,14 +176,11 @@ def test_a_layer_that_keeps_the_contract_is_counted(traces: Path) -> None:
     ("name", "kind", "message"),
     [
         ("no_module", "entry", "there is no module 'pkg_good.mole'"),
-        ("no_package", "entry", "there is no module 'pkg_elsewhere'"),
         ("no_function", "entry", "has no function 'build'"),
-        ("not_a_function", "entry", "has no function 'build_layer'"),
         ("returns_no_module", "entry", "returned list; it must return an nn.Module"),
         ("no_list_of_experts", "entry", "has no expert_parameters()"),
         ("mixed_parameters", "entry", "Linear in layers.0 holds both expert parameters and others"),
         ("wrong_shape", "shape", "(16, 32) torch.float32 to (3, 32) torch.float32"),
-        ("wrong_dtype", "shape", "(16, 32) torch.float32 to (16, 32) torch.float64"),
     ],
 )
 def test_an_entry_or_output_against_the_contract_is_refused_with_the_reason(
@@ -202,7 +194,6 @@ def test_an_entry_or_output_against_the_contract_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("name", "error", "function"),
     [
-        ("raises", "RuntimeError: no such kernel", "forward"),
         ("raises_in_backward", "RuntimeError: no way back", "backward"),
         ("exits", "SystemExit: not without a GPU", "<module>"),
         ("needs_another", "ModuleNotFoundError: No module named 'a_package_that_is_not_here'", "<module>"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regbot_guest.axes import Axes
 from regbot_guest.observer import Observer
@@ -66,32 +66,9 @@ def test_a_change_of_the_device_program_changes_the_fingerprint(change: str) -> 
     assert fingerprint(before) != fingerprint(after)
 
 
-def _direct(a: Tensor, b: Tensor) -> Tensor:
-    return (a @ b).relu() + a
-
-
-class _Named(nn.Module):
-    def forward(self, left: Tensor, right: Tensor) -> Tensor:
-        product = self._product(left, right)
-        return self._activated(product) + left
-
-    def _product(self, left: Tensor, right: Tensor) -> Tensor:
-        return left @ right
-
-    def _activated(self, x: Tensor) -> Tensor:
-        return nn.Sequential(nn.ReLU())(x)
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        (_direct, _Named()),
-        (lambda a, b: (a * 2).shape, lambda a, b: ((a * 2).size(), a.numel(), a.stride(), a.is_contiguous())),
-    ],
-    ids=["moved into a module with other names", "with more queries of metadata"],
-)
-def test_a_change_of_the_source_only_keeps_the_fingerprint(before: Program, after: Program) -> None:
-    assert fingerprint(before) == fingerprint(after)
+def test_queries_of_metadata_keep_the_fingerprint() -> None:
+    plain = fingerprint(lambda a, b: a * 2)
+    assert fingerprint(lambda a, b: ((a * 2).size(), a.numel(), a.stride(), a.is_contiguous())) == plain
 
 
 # ---- whole steps

@@ -36,10 +36,8 @@ ANSWERED = {
     "isinf": False,
     "comparisons with infinity": [False, False, True, True, False, True, True, True, False, False, False, True],
     "finite beside masks": [True, False, False],
-    "batches": 28,
     "offloaded is known": False,
     "aliases": [[9, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 4], [0, 1, 2, 3]],
-    "other GPUs": ["cuda:1", "cuda:2", "cuda:3", "cuda:2"],
 }
 RAISED = {
     "two GPUs": "Expected all tensors to be on the same device",
@@ -89,7 +87,7 @@ def test_errors_of_a_real_gpu_are_errors_here(answer: Answer) -> None:
 
 KINDS = {
     "was read and answered with 1.0": ["value"],
-    "were copied to the host": ["value"],
+    "were copied to the host": ["value", "value"],
     "(isfinite)": ["finite", "value"],
     "(isnan)": ["value"],
     "compared with infinity": ["finite"],
@@ -100,10 +98,6 @@ def test_the_kind_of_an_assumption_says_whether_it_can_decide_a_size(answer: Ans
     """The flags of several floats can select some of them; the flag of one float cannot."""
     kinds = {words: [kind for note, kind in answer["notes"].items() if words in note] for words in KINDS}
     assert kinds == KINDS
-
-
-def test_a_copy_of_ten_gigabytes_to_the_host_takes_no_memory(answer: Answer) -> None:
-    assert answer["cases"]["a copy of 10 GB, MiB"]["answer"] < 100
 
 
 @pytest.mark.slow

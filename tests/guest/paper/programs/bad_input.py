@@ -2,14 +2,12 @@
 
 import json
 import math
-import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
 
 from regbot_guest.paper.device import paper_gpu
 
@@ -30,23 +28,9 @@ def floats(*shape: int) -> Tensor:
     return torch.randn(shape, device="cuda")
 
 
-def big_copy() -> int:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    host = torch.empty(2_500_000_000, device="cuda").to("cpu")
-    assert host.numel() == 2_500_000_000
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
-
-
 def large_mask(value: float) -> Tensor:
     """Return a mask that is too large for its values to be kept."""
     return torch.full((LARGE, LARGE), value, device="cuda")
-
-
-def load_batches() -> int:
-    floats(2).sum().item()
-    torch.cuda.synchronize()
-    loader = DataLoader(TensorDataset(torch.arange(8)), batch_size=2, num_workers=2, pin_memory=True)
-    return sum(int(batch.cuda().sum().cpu()) for (batch,) in loader)
 
 
 def offload() -> bool:
@@ -65,13 +49,6 @@ def aliased() -> list[Any]:
     b[0] = 9
     c.add_(1)
     return [b.tolist(), c.tolist(), (a + 1).tolist(), a.tolist()]
-
-
-def other_gpu() -> list[str]:
-    x = torch.zeros(3, device="cuda:1")
-    with torch.cuda.device(2):
-        y = torch.zeros(3, device="cuda")
-    return [str((x + 1).device), str(y.device), str(torch.arange(3, device="cuda:3").device), str(y.nonzero().device)]
 
 
 CASES: dict[str, Callable[[], Any]] = {
@@ -105,11 +82,8 @@ CASES: dict[str, Callable[[], Any]] = {
     "two GPUs": lambda: torch.zeros(3, device="cuda:0") + torch.zeros(3, device="cuda:1"),
     "storage[i]": lambda: floats(3).untyped_storage()[0],
     "array interface": lambda: floats(3).__cuda_array_interface__,
-    "a copy of 10 GB, MiB": big_copy,
-    "batches": load_batches,
     "offloaded is known": offload,
     "aliases": aliased,
-    "other GPUs": other_gpu,
 }
 
 
