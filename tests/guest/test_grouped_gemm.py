@@ -1,6 +1,5 @@
 """Which implementation computes the experts' grouped products, and errors of its kernel on a GPU."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +7,6 @@ import torch
 
 from regbot_guest.grouped_gemm import describe_grouped_gemm, path_in_torch
 from regbot_guest.paper.gpus import GPUS
-from support.guest_runs import MIXTRAL, TINY, ask
-from support.paper_runs import read_answer
 
 GPU = torch.device("cuda", 0)
 PATHS = {"h100": "sm90_kernel", "h200": "sm90_kernel", "b200": "sm100_kernel", "a100": "loop_in_torch"}
@@ -49,12 +46,3 @@ def test_a_paper_gpu_of_amd_does_not_say_it_either(monkeypatch: pytest.MonkeyPat
     entry = describe_grouped_gemm({"aten::_grouped_mm": 9}, torch.bfloat16, GPU)
     assert (entry["resolved"], entry["executed"]) == ("grouped_mm", "grouped_mm")
     assert entry["evidence"] == "dispatched aten::_grouped_mm x9 with bfloat16 on cuda"
-
-
-@pytest.mark.slow
-def test_the_step_of_a_paper_gpu_is_named_by_the_kernel_of_its_model(tmp_path: Path, paper_library: Path) -> None:
-    request = ask(tmp_path, "moe", MIXTRAL, "smoke", world=2, ep=2, dispatcher="alltoall", geometry=TINY)
-    (step,) = read_answer(paper_library, "smoke_step.py", request)
-    assert {step["grouped_gemm"][key] for key in ("resolved", "executed")} == {"sm90_kernel"}
-    launched = sum(n for name, n in step["launches"].items() if name.endswith("aten::_grouped_mm"))
-    assert step["grouped_gemm"]["evidence"].startswith(f"dispatched aten::_grouped_mm x{launched} with bfloat16")

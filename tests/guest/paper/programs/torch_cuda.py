@@ -93,19 +93,6 @@ for module in cuda_modules():
             torch.cuda.set_stream(torch.cuda.default_stream())
 
 
-def memory_of_two_gpus() -> dict[str, Any]:
-    torch.cuda.set_device(2)
-    torch.cuda.manual_seed(7)
-    before = [torch.cuda.memory_allocated(gpu) for gpu in (0, 2, None)]
-    kept = torch.empty(1024, dtype=torch.uint8, device="cuda")
-    growth = [torch.cuda.memory_allocated(gpu) - early for gpu, early in zip((0, 2, None), before, strict=True)]
-    seeds = [torch.cuda.initial_seed(), int(torch.cuda.get_rng_state(2)[0])]
-    free, total = torch.cuda.memory.mem_get_info()
-    used = total - free - torch.cuda.memory_allocated()
-    torch.cuda.set_device(0)
-    return {"growth": growth, "seeds": seeds, "used": used, "gpu": kept.get_device()}
-
-
 SENSORS = ("utilization", "temperature", "power_draw", "clock_rate", "device_memory_used", "list_gpu_processes")
 
 
@@ -122,5 +109,4 @@ device = paper_gpu()
 assert device is not None
 earlier = list(device.refusals)
 sensors = {"missing": [name for name in SENSORS if is_missing(name)], "refusals": device.refusals[len(earlier) :]}
-answer = {"outcomes": outcomes, "memory": memory_of_two_gpus()}
-print(json.dumps({**answer, "sensors": sensors}))
+print(json.dumps({"outcomes": outcomes, "sensors": sensors}))
