@@ -250,21 +250,16 @@ def test_a_layer_that_ignores_balanced_routing_is_refused(traces: Path) -> None:
 def test_a_package_imported_from_elsewhere_is_foreign_even_if_the_checkout_has_one_too(tmp_path: Path) -> None:
     """The checkout's package has no __init__.py, so an installed package of that name is imported instead."""
     checkout, installed = tmp_path / "checkout", tmp_path / "installed"
-    for root, init in ((checkout, False), (installed, True)):
-        package = root / "pkg"
-        package.mkdir(parents=True)
-        (package / "moe.py").write_text(GOOD)
-        if init:
-            (package / "__init__.py").touch()
-    done = run_guest(
-        ask(tmp_path, "foreign", geometry=TINY, entry="pkg.moe:build_layer", root=str(checkout)),
-        PYTHONPATH=str(installed),
-    )
+    for root in (checkout, installed):
+        (root / "pkg").mkdir(parents=True)
+        (root / "pkg" / "moe.py").write_text(GOOD)
+    (installed / "pkg" / "__init__.py").touch()
+    request = ask(tmp_path, "foreign", geometry=TINY, entry="pkg.moe:build_layer", root=str(checkout))
+    done = run_guest(request, PYTHONPATH=str(installed))
     assert done.returncode == 0, done.stderr
     code = answer(tmp_path, "foreign")["code"]
     assert code["foreign"] == {"pkg": str(installed / "pkg" / "__init__.py")}
-    assert code["watched"] == {}
-    assert code["files"] == {}
+    assert code["watched"] == code["files"] == {}
 
 
 @pytest.mark.slow

@@ -47,7 +47,7 @@ def test_chains_and_steps_have_no_memory_errors(paper_library: Path, tmp_path: P
     environment = {"LD_PRELOAD": " ".join(preload), "ASAN_OPTIONS": options}
     library = tmp_path / "libpaper.so"
     assert failures(library, 20_000, 500, **environment) == []
-    for program in ("bad_input.py", "liveness.py", "attention.py"):
+    for program in ("bad_input.py", "liveness.py", "libraries.py"):
         read_answer(library, program, **environment)
 
 
