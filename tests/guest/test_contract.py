@@ -83,21 +83,17 @@ UNEVEN = broken(SPLITS, "return [x.shape[0] - 3, 3]").replace(
 )
 LAYERS = {
     "good": GOOD,
-    "not_a_function": GOOD + "\nbuild_layer = 3\n",
     "returns_no_module": GOOD + "\ndef build_layer(*_):\n    return [1]\n",
     "wrong_shape": broken(CALL, CALL + "\n        return x[:3]"),
-    "wrong_dtype": broken("return x + Rows", "return x.double() + Rows"),
     "no_list_of_experts": broken("def expert_parameters", "def other_parameters"),
     "mixed_parameters": broken(
         'self.experts = nn.Linear(config["hidden"], config["hidden"], bias=False,',
         'self.experts = nn.Linear(config["hidden"], config["hidden"],',
     ).replace("list(self.experts.parameters())", "[self.experts.weight]"),
-    "raises": broken(CALL, CALL + "\n        raise RuntimeError('no such kernel')"),
     "raises_in_backward": broken("receive, send, group = ctx.args", "raise RuntimeError('no way back')"),
     "exits": "import sys\n\nsys.exit('not without a GPU')\n",
     "needs_another": "import a_package_that_is_not_here\n" + GOOD,
     "unknown_size": broken(CALL, CALL + "\n        x[x > 0].sum()"),
-    "compiles_a_function": GOOD.replace("def splits", "@torch.compile\n    def splits"),
     "compiles_a_module": broken(BUILD, "return torch.compile(Layer(config, mesh, device, dtype))"),
     "compiles_itself": broken(
         BUILD, "layer = Layer(config, mesh, device, dtype)\n    layer.experts.compile()\n    return layer"
@@ -105,6 +101,7 @@ LAYERS = {
     "compiles_at_import": "from torch import compile, relu\n\nnormed = compile(relu)\n"
     + broken("return x + Rows", "return normed(x) + Rows"),
     "lists": GOOD.replace(SINGLE, LISTS),
+    "uneven": UNEVEN,
     "uneven_lists": UNEVEN.replace(SINGLE, LISTS),
     "own_parallelism": GOOD
     + '''
@@ -140,8 +137,8 @@ def traces(shared: Shared) -> Path:
         requests = [ask(folder, name, entry=_write(folder, name, text), **how) for name, text in LAYERS.items()]
         requests += [
             ask(folder, "no_module", entry="pkg_good.mole:build_layer", **how),
-            ask(folder, "no_package", entry="pkg_elsewhere.moe:build_layer", **how),
             ask(folder, "no_function", entry="pkg_good.moe:build", **how),
+            ask(folder, "natural", entry="pkg_uneven.moe:build_layer", routing="natural", **how),
         ]
         run_all(requests)
 
@@ -179,14 +176,11 @@ def test_a_layer_that_keeps_the_contract_is_counted(traces: Path) -> None:
     ("name", "kind", "message"),
     [
         ("no_module", "entry", "there is no module 'pkg_good.mole'"),
-        ("no_package", "entry", "there is no module 'pkg_elsewhere'"),
         ("no_function", "entry", "has no function 'build'"),
-        ("not_a_function", "entry", "has no function 'build_layer'"),
         ("returns_no_module", "entry", "returned list; it must return an nn.Module"),
         ("no_list_of_experts", "entry", "has no expert_parameters()"),
         ("mixed_parameters", "entry", "Linear in layers.0 holds both expert parameters and others"),
         ("wrong_shape", "shape", "(16, 32) torch.float32 to (3, 32) torch.float32"),
-        ("wrong_dtype", "shape", "(16, 32) torch.float32 to (16, 32) torch.float64"),
     ],
 )
 def test_an_entry_or_output_against_the_contract_is_refused_with_the_reason(
@@ -200,7 +194,6 @@ def test_an_entry_or_output_against_the_contract_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     ("name", "error", "function"),
     [
-        ("raises", "RuntimeError: no such kernel", "forward"),
         ("raises_in_backward", "RuntimeError: no way back", "backward"),
         ("exits", "SystemExit: not without a GPU", "<module>"),
         ("needs_another", "ModuleNotFoundError: No module named 'a_package_that_is_not_here'", "<module>"),
@@ -238,24 +231,16 @@ def test_parallelize_of_the_layer_replaces_the_sharding_of_the_harness(traces: P
     }
 
 
-# ---- routing, which needs values
+# ---- routing
 
 
-@pytest.mark.slow
-def test_a_layer_that_ignores_balanced_routing_is_refused_on_real_ranks(tmp_path: Path) -> None:
-    how: dict[str, Any] = {"geometry": TINY, "mode": "real", "entry": _write(tmp_path, "uneven", UNEVEN)}
-    run_all([ask(tmp_path, "balanced", **how), ask(tmp_path, "natural", routing="natural", **how)], ranks=2)
-    for rank in range(2):
-        refusal = read_refusal(tmp_path, "balanced", rank)
+def test_a_layer_that_ignores_balanced_routing_is_refused(traces: Path) -> None:
+    for name in ("uneven", "uneven_lists"):
+        refusal = read_refusal(traces, name)
         assert refusal["kind"] == "routing"
         assert "config['routing']" in refusal["message"]
-    assert counts(answer(tmp_path, "natural"))["all_to_all"] == 4
-
-
-def test_uneven_splits_of_a_list_all_to_all_are_refused_too(traces: Path) -> None:
-    """A trace, because gloo does not support uneven lists."""
-    assert counts(answer(traces, "lists"))["all_to_all"] == 4
-    assert read_refusal(traces, "uneven_lists")["kind"] == "routing"
+    for name in ("natural", "lists"):
+        assert counts(answer(traces, name))["all_to_all"] == 4
 
 
 # ---- the process, and the origin of its code
@@ -265,21 +250,16 @@ def test_uneven_splits_of_a_list_all_to_all_are_refused_too(traces: Path) -> Non
 def test_a_package_imported_from_elsewhere_is_foreign_even_if_the_checkout_has_one_too(tmp_path: Path) -> None:
     """The checkout's package has no __init__.py, so an installed package of that name is imported instead."""
     checkout, installed = tmp_path / "checkout", tmp_path / "installed"
-    for root, init in ((checkout, False), (installed, True)):
-        package = root / "pkg"
-        package.mkdir(parents=True)
-        (package / "moe.py").write_text(GOOD)
-        if init:
-            (package / "__init__.py").touch()
-    done = run_guest(
-        ask(tmp_path, "foreign", geometry=TINY, entry="pkg.moe:build_layer", root=str(checkout)),
-        PYTHONPATH=str(installed),
-    )
+    for root in (checkout, installed):
+        (root / "pkg").mkdir(parents=True)
+        (root / "pkg" / "moe.py").write_text(GOOD)
+    (installed / "pkg" / "__init__.py").touch()
+    request = ask(tmp_path, "foreign", geometry=TINY, entry="pkg.moe:build_layer", root=str(checkout))
+    done = run_guest(request, PYTHONPATH=str(installed))
     assert done.returncode == 0, done.stderr
     code = answer(tmp_path, "foreign")["code"]
     assert code["foreign"] == {"pkg": str(installed / "pkg" / "__init__.py")}
-    assert code["watched"] == {}
-    assert code["files"] == {}
+    assert code["watched"] == code["files"] == {}
 
 
 @pytest.mark.slow
@@ -303,18 +283,13 @@ def test_the_checkout_precedes_installed_packages(tmp_path: Path) -> None:
 SAME = {
     "comments": ("    return a + 1\n", "    # why\n    return a + 1  # because\n"),
     "layout": ("    return a + 1\n", "    return (\n        a\n        + 1\n    )\n"),
-    "a docstring": ('    """One more."""\n', '    """Another text,\n\n    longer.\n    """\n'),
     "no docstring": ('    """One more."""\n', ""),
-    "docstring of the module": ('"""Module."""\n', ""),
-    "quotes": ('"x"', "'x'"),
+    "docstring of the module": ('"""Module."""\n', '"""Another text."""\n'),
 }
 DIFFERENT = {
     "a number": ("a + 1", "a + 2"),
-    "a name": ("def more", "def less"),
-    "a default": ("(a)", "(a=0)"),
     "a text that is no docstring": ('"x"', '"y"'),
     "the order": ("NAME = 1\nOTHER = 2\n", "OTHER = 2\nNAME = 1\n"),
-    "a decorator": ("def more", "@print\ndef more"),
 }
 SOURCE = '"""Module."""\nNAME = 1\nOTHER = 2\n\n\ndef more(a):\n    """One more."""\n    return a + 1\n\n\nX = "x"\n'
 

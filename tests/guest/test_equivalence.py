@@ -27,7 +27,6 @@ SHAPES: dict[str, tuple[str, dict[str, int]]] = {
 ROUTINGS = ("balanced", "natural", "skewed")
 DISPATCHERS = ("alltoall", "allgather")
 EP = 2
-SEED = 1234
 
 
 @pytest.fixture(params=[2, 4], ids=["ep", "ep_dp"])
@@ -40,22 +39,11 @@ def world(request: pytest.FixtureRequest) -> int:
 @pytest.fixture
 def steps(world: int, shared: Shared) -> Path:
     def take(folder: Path) -> None:
+        cases = itertools.product(SHAPES.items(), ROUTINGS, DISPATCHERS)
+        same: dict[str, Any] = {"world": world, "ep": EP, "mode": "real", "seed": 1234}
         requests = [
-            ask(
-                folder,
-                f"{name}.{routing}.{dispatcher}",
-                shape,
-                geometry=numbers,
-                world=world,
-                ep=EP,
-                mode="real",
-                routing=routing,
-                dispatcher=dispatcher,
-                seed=SEED,
-            )
-            for (name, (shape, numbers)), routing, dispatcher in itertools.product(
-                SHAPES.items(), ROUTINGS, DISPATCHERS
-            )
+            ask(folder, f"{name}.{how}.{to}", shape, geometry=numbers, routing=how, dispatcher=to, **same)
+            for (name, (shape, numbers)), how, to in cases
         ]
         run_script("gradients.py", *requests, ranks=world)
 

@@ -6,15 +6,11 @@ from typing import Any
 
 import pytest
 
-import regbot
 from support.guest_runs import MIXTRAL, QWEN, Shared, answer, ask, counts, rows, run_all, run_guest, run_together
 
 SMALL = {QWEN: {"sequence": 64, "experts": 16}, MIXTRAL: {"sequence": 64}}
 VARIANTS = ("cpu", "cpu-skewed", "cpu-dense")
 MESHES = {"ep": {"world": 2, "ep": 2}, "ep-dp": {"world": 4, "ep": 2}, "alone": {"world": 1, "ep": 1}}
-DEMO = Path(regbot.__file__).parent / "demo" / "sources"
-MODULE: dict[str, Any] = {"entry": "moetrain.moe:build_layer", "root": str(DEMO), "source_roots": ["src"]}
-"""The demo's layer behind the module contract. It chooses its exchange by the number of tokens."""
 FULL = {
     "qwen3-ep": (QWEN, 48, 16, 16),
     "qwen3-ep-dp": (QWEN, 48, 64, 16),
@@ -56,6 +52,9 @@ def test_a_full_shape_has_the_derived_collectives(full: Path, name: str) -> None
     expected = {("all_to_all", "ep", ep): 5 * layers, **dp, **(edp if world > ep else {})}
     assert counts(record, "kind", "axis", "group_size") == expected
     assert counts(record, "kind", "role")["all_to_all", "control"] == layers
+    tokens, top_k, hidden = (record["ledger"]["config"][key] for key in ("sequence", "top_k", "hidden"))
+    payloads = [e for e in record["ledger"]["entries"] if (e["kind"], e["role"]) == ("all_to_all", "payload")]
+    assert {e["bytes"] // e["count"] for e in payloads} == {tokens * top_k * hidden * 2}, "every row in bfloat16, once"
     assert counts(record, "via") == {"fake": sum(expected.values())}
     assert record["backends"]["attention"]["executed"] == "scaled_dot_product_flash_attention"
     assert record["backends"]["grouped_gemm"]["executed"] == "sm90_kernel"
@@ -112,14 +111,13 @@ def test_every_variant_has_the_collectives_of_the_cpu_program(both: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("entry", [{}, MODULE], ids=["smoke", "module"])
 def test_natural_routing_has_the_derived_collectives_at_a_full_shape(
-    full: Path, tmp_path: Path, paper_library: Path, entry: dict[str, Any]
+    full: Path, tmp_path: Path, paper_library: Path
 ) -> None:
     """They are those of the smoke model with balanced routing, in numbers and bytes."""
     shape, _, world, ep = FULL["mixtral-ep"]
     settings: dict[str, Any] = {"world": world, "ep": ep, "paper": str(paper_library), "routing": "natural"}
-    done = run_guest(ask(tmp_path, "natural", shape, "full", dispatcher="alltoall", **settings, **entry))
+    done = run_guest(ask(tmp_path, "natural", shape, "full", dispatcher="alltoall", **settings))
     assert done.returncode == 0, done.stderr
     record = answer(tmp_path, "natural")
     fields = ("kind", "axis", "group_size", "phase", "role", "bytes")

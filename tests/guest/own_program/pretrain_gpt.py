@@ -35,7 +35,6 @@ parser.add_argument("--moe-token-dispatcher-type", default="alltoall")
 parser.add_argument("--moe-flex-dispatcher-backend", default="deepep")
 parser.add_argument("--train-iters", type=int)
 parser.add_argument("--steps-to-make", type=int, default=0)
-parser.add_argument("--calls-library", action="store_true")
 arguments = parser.parse_args()
 set_args(arguments)
 

@@ -19,17 +19,12 @@ Answer = dict[str, Any]
 CONDITION = "a condition that depends on real data was read"
 REFUSED = {
     "an integer as a list": "copied to the host (Long[4])",
-    "a float as an integer": "copied to the host as integers",
     "a condition": CONDITION,
     "isfinite of a row of a large mask": CONDITION,
-    "isinf of masked scores": CONDITION,
-    "isinf of a mask from the host": CONDITION,
     "comparison of masked floats": CONDITION,
     "a mask": "depends on real data",  # the words differ between versions of torch
-    "nonzero": "aten::nonzero makes a tensor whose size depends on real data",
     "no shape function": "aten::_masked_softmax has no shape function",
     "storage[i]": "the bytes of a storage were read or written (__getitem__)",
-    "DLPack": "__dlpack__",
     "array interface": "__cuda_array_interface__",
 }
 ANSWERED = {
@@ -40,24 +35,13 @@ ANSWERED = {
     "isnan": False,
     "isinf": False,
     "comparisons with infinity": [False, False, True, True, False, True, True, True, False, False, False, True],
-    "comparisons with a tensor": [False, True, False, True, False, True, True, False, False, False, True, True],
     "finite beside masks": [True, False, False],
-    "an assertion": None,
-    "array interface of the host": False,
-    "batches": 28,
     "offloaded is known": False,
-    "layouts": [[4, 6], [3, 7]],
     "aliases": [[9, 2, 3, 4], [2, 3, 4, 5], [1, 2, 3, 4], [0, 1, 2, 3]],
-    "other GPUs": ["cuda:1", "cuda:2", "cuda:3", "cuda:2"],
-    "print": [
-        "tensor(unknown values, device='cuda:0', size=(3,), dtype=torch.float32)",
-        "tensor([0, 1, 2], device='cuda:0')",
-    ],
 }
 RAISED = {
     "two GPUs": "Expected all tensors to be on the same device",
     "a wrong assertion": "the assertion failed",
-    "numpy": "can't convert cuda:0 device type tensor to numpy",
 }
 EXTENSION = 'extern "C" float first(const float* values) { return values[0]; }\n'
 CALL = """\
@@ -103,11 +87,10 @@ def test_errors_of_a_real_gpu_are_errors_here(answer: Answer) -> None:
 
 KINDS = {
     "was read and answered with 1.0": ["value"],
-    "were copied to the host": ["value", "value"],
+    "were copied to the host": ["value"],
     "(isfinite)": ["finite", "value"],
     "(isnan)": ["value"],
     "compared with infinity": ["finite"],
-    "an assertion": ["assertion"],
 }
 
 
@@ -115,10 +98,6 @@ def test_the_kind_of_an_assumption_says_whether_it_can_decide_a_size(answer: Ans
     """The flags of several floats can select some of them; the flag of one float cannot."""
     kinds = {words: [kind for note, kind in answer["notes"].items() if words in note] for words in KINDS}
     assert kinds == KINDS
-
-
-def test_a_copy_of_ten_gigabytes_to_the_host_takes_no_memory(answer: Answer) -> None:
-    assert answer["cases"]["a copy of 10 GB, MiB"]["answer"] < 100
 
 
 @pytest.mark.slow
@@ -134,23 +113,14 @@ def test_an_extension_that_reads_raw_pointers_crashes_with_an_explanation(paper_
     assert "paper GPU: code read or wrote GPU memory through a raw pointer" in done.stderr
 
 
-FORWARD, SOFTMAX = "    def forward(self, x):\n", "torch.ops.aten._masked_softmax(x, x > 0)"
+SOFTMAX = "torch.ops.aten._masked_softmax(x, x > 0)"
 BACKWARD = "        return Exchange.apply(grad, ctx.group), None\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new", "module"),
-    [
-        (FORWARD, f"{FORWARD}        {SOFTMAX}\n", "layers.0.moe"),
-        (BACKWARD, f"        x = grad; {SOFTMAX}\n{BACKWARD}", "layers.1.moe"),
-    ],
-    ids=["forward", "backward"],
-)
-def test_an_operator_without_a_shape_function_is_named_with_its_module(
-    tmp_path: Path, paper_library: Path, old: str, new: str, module: str
-) -> None:
-    root = str(write_repository(tmp_path / "repository", GOOD_LAYER.replace(old, new)))
+def test_an_operator_without_a_shape_function_is_named_with_its_module(tmp_path: Path, paper_library: Path) -> None:
+    layer = GOOD_LAYER.replace(BACKWARD, f"        x = grad; {SOFTMAX}\n{BACKWARD}")
+    root = str(write_repository(tmp_path / "repository", layer))
     request = ask(
         tmp_path, "traced", MIXTRAL, root=root, paper=str(paper_library), entry="userpkg.moe:build_layer",
         dtype="bfloat16",
@@ -159,4 +129,4 @@ def test_an_operator_without_a_shape_function_is_named_with_its_module(
     refusal = record_of(tmp_path, "traced")["refusal"]
     assert refusal["kind"] == "untraceable"
     assert "aten::_masked_softmax has no shape function in this torch" in refusal["message"]
-    assert f"; in module {module}" in refusal["message"]
+    assert "; in module layers.1.moe" in refusal["message"]

@@ -1,4 +1,4 @@
-"""Random chains of operators agree on the CPU and on the paper GPU: metadata, aliases, values and known flags."""
+"""Random chains of operators agree on the CPU and on the paper GPU: metadata, aliases, values and memory."""
 
 import shutil
 import subprocess
@@ -47,7 +47,7 @@ def test_chains_and_steps_have_no_memory_errors(paper_library: Path, tmp_path: P
     environment = {"LD_PRELOAD": " ".join(preload), "ASAN_OPTIONS": options}
     library = tmp_path / "libpaper.so"
     assert failures(library, 20_000, 500, **environment) == []
-    for program in ("side_by_side.py", "bad_input.py", "liveness.py"):
+    for program in ("bad_input.py", "liveness.py", "libraries.py"):
         read_answer(library, program, **environment)
 
 

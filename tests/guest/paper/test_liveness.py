@@ -29,8 +29,6 @@ def test_planted_operators_and_collectives_are_counted_in_their_phase_and_module
     answer = read_answer(paper_library, "liveness.py")
     assert answer["threads"] == ["autograd"]
     assert answer["paper"]["None"] == {"launches": sorted(PLANTED), "collectives": sorted(REDUCED)}
-    assert answer["real"]["None"] == {"uncounted": [], "collectives": sorted(REDUCED)}
     for reentrant in ("False", "True"):
         expected = {"launches": sorted(PLANTED + RECOMPUTED), "collectives": sorted(REDUCED_AGAIN)}
         assert answer["paper"][reentrant] == expected, reentrant
-        assert answer["real"][reentrant] == {"uncounted": [], "collectives": sorted(REDUCED_AGAIN)}, reentrant

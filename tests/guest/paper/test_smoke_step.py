@@ -56,13 +56,6 @@ def test_no_operator_waits_sorts_copies_or_adds_atomically(steps: dict[str, Any]
     assert names & wasteful == set()
 
 
-def test_one_rank_runs_the_dispatcher_local_and_its_counter_is_tested_with_an_operator(steps: dict[str, Any]) -> None:
-    dispatcher = steps["one rank"]["dispatcher"]
-    assert {dispatcher[key] for key in ("requested", "resolved", "executed")} == {"local"}
-    assert steps["one rank"]["liveness"] == {"planted": 1, "seen": 1}
-    assert steps["ep"]["dispatcher"]["executed"] == "alltoall"
-
-
 def test_gradients_are_added_in_place_as_in_a_cuda_build(steps: dict[str, Any]) -> None:
     """A CPU build runs ``add_`` as ``add.out`` into its own argument."""
     launches = steps["ep"]["launches_by_module"]

@@ -28,13 +28,9 @@ class OwnOverlap(extension.CommOverlapCore):  # type: ignore[misc]
 
 
 USES: dict[str, Callable[[], Any]] = {
-    "function of deep_ep": lambda: deep_ep.get_best_config(4),
     "method of a buffer": lambda: buffer.low_latency_dispatch(rows),
-    "method of the elastic buffer": lambda: deep_ep.ElasticBuffer(None).barrier(),
     "function of a submodule": lambda: legacy.Buffer(None),
-    "userbuffers": lambda: extension.CommOverlap((1, 2), "bf16"),
     "subclass of userbuffers": lambda: OwnOverlap(rows),
-    "function of the extension": lambda: extension.fp8_transpose(rows),
     "decoding of flash-attn": lambda: flash.fwd_kvcache(rows, rows, rows),
 }
 LOOKUPS = {

@@ -10,11 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from regbot_guest.module_tracker import ModuleTracker
-from regbot_guest.observer import Observer
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import paper_gpu
-from regbot_guest.tally import StepCounter
-from regbot_guest.uncounted_collectives import UncountedWatch
 from regbot_guest.world import open_world
 
 device = paper_gpu()
@@ -66,7 +63,7 @@ def optimize(model: nn.Module) -> None:
             parameter.copy_(torch.erfinv(parameter))
 
 
-def step(model: Model, counter: StepCounter) -> None:
+def step(model: Model, counter: PaperCounter) -> None:
     with counter:
         counter.new_step()
         counter.phase = "forward"
@@ -78,7 +75,7 @@ def step(model: Model, counter: StepCounter) -> None:
         counter.phase = "unknown"
 
 
-def counted_collectives(counter: StepCounter) -> list[list[Any]]:
+def counted_collectives(counter: PaperCounter) -> list[list[Any]]:
     return sorted([key.phase, key.where, count, counter.tally.bytes[key]] for key, count in counter.tally.count.items())
 
 
@@ -96,20 +93,9 @@ def count_on_paper(recompute: "bool | None") -> dict[str, Any]:
         }
 
 
-def count_as_real_rank(recompute: "bool | None") -> dict[str, Any]:
-    """Count with the dispatch mode, as a rank on a GPU does."""
-    with open_world(2, 2, fake=True, device="cuda") as world:
-        model, watch = Model(recompute), UncountedWatch()
-        with watch, ModuleTracker(model) as tracker:
-            observer = Observer(world.axes, tracker)
-            step(model, observer)
-        return {"uncounted": watch.collectives, "collectives": counted_collectives(observer)}
-
-
 modes = (None, False, True)
 answer = {
     "paper": {str(recompute): count_on_paper(recompute) for recompute in modes},
-    "real": {str(recompute): count_as_real_rank(recompute) for recompute in modes},
     "threads": sorted(threads),
 }
 print(json.dumps(answer))

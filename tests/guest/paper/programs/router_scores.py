@@ -48,7 +48,6 @@ SCORES: dict[str, Callable[[], Tensor]] = {
     "softmax": lambda: choose(torch.softmax(logits(), -1))[0].bfloat16().contiguous(),
     "logits": lambda: choose(logits())[0],
     "negative scale": lambda: choose(torch.sigmoid(logits()), -1.0)[0],
-    "with a bias": lambda: torch.sigmoid(logits()) + torch.randn(EXPERTS, device="cuda"),
     "masked": lambda: torch.sigmoid(logits()).masked_fill(logits() > 0, 0.0),
     "partly written": lambda: written(torch.sigmoid(logits())),
 }

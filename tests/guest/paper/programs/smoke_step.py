@@ -1,4 +1,4 @@
-"""Kernel launches of one step by phase, and also by module; its host reads, liveness and backends: ``smoke_step.py
+"""Kernel launches of one step by phase, and also by module; its host reads: ``smoke_step.py
 REQUEST.json...`` prints one object for each request.
 """
 
@@ -15,7 +15,6 @@ from regbot_guest.request import Request
 device = paper_gpu()
 assert device is not None
 reads: Counter[str] = Counter()
-BACKENDS = ("dispatcher", "grouped_gemm")
 
 
 class PhaseCounter(PaperCounter):
@@ -33,13 +32,12 @@ class PhaseCounter(PaperCounter):
 count_step.__globals__["PaperCounter"] = PhaseCounter
 answers = []
 for path in sys.argv[1:]:
-    record = count_step(Request.load(Path(path)), device)
+    count_step(Request.load(Path(path)), device)
     launches: Counter[str] = Counter()
     by_module: dict[str, int] = {}
     for (operator, phase, module), count in device.counter.launches().items():
         launches[f"{phase} {operator}"] += count
         by_module[f"{phase} {operator} {module}"] = count
-    kept = {"liveness": record["ledger"]["liveness"], **{name: record["backends"][name] for name in BACKENDS}}
     counted = {"launches": dict(sorted(launches.items())), "launches_by_module": by_module}
-    answers.append({"host_reads": dict(reads), **counted, **kept})
+    answers.append({"host_reads": dict(reads), **counted})
 print(json.dumps(answers))

@@ -93,43 +93,6 @@ for module in cuda_modules():
             torch.cuda.set_stream(torch.cuda.default_stream())
 
 
-def memory_of_two_gpus() -> list[Any]:
-    torch.cuda.set_device(2)
-    torch.cuda.manual_seed(7)
-    torch.cuda.reset_peak_memory_stats()
-    before = [torch.cuda.memory_allocated(gpu) for gpu in (0, 2, "cuda", None)]
-    kept = torch.empty(1024, dtype=torch.uint8, device="cuda")
-    after = [torch.cuda.memory_allocated(gpu) for gpu in (0, 2, "cuda", None)]
-    growth = [late - early for early, late in zip(before, after, strict=True)]
-    seeds = [torch.cuda.initial_seed(), int(torch.cuda.get_rng_state("cuda")[0]), int(torch.cuda.get_rng_state(2)[0])]
-    free, total = torch.cuda.memory.mem_get_info()
-    with torch.cuda.device(1):
-        inside = torch.cuda.current_device()
-    used = [total - free - after[1], torch.accelerator.memory_allocated() - after[1]]
-    peak = torch.cuda.max_memory_allocated() - after[1]
-    torch.cuda.set_device(0)
-    return [growth, seeds, used, peak, inside, kept.get_device()]
-
-
-def refusals() -> dict[str, str]:
-    outcomes = {}
-    for name, function in {
-        "a runtime function": lambda: torch.cuda.cudart().cudaDeviceReset(),
-        "an event's time": lambda: recorded().elapsed_time(recorded()),
-        "GPU 9": lambda: torch.empty(1, device="cuda:9"),
-        "properties of GPU 9": lambda: torch.cuda.get_device_properties(9),
-        "the memory of the host": lambda: torch.cuda.memory_allocated("cpu"),
-    }.items():
-        outcomes[name] = call(function, "")
-    return outcomes
-
-
-def recorded() -> torch.Event:
-    event = torch.Event("cuda", enable_timing=True)
-    event.record()
-    return event
-
-
 SENSORS = ("utilization", "temperature", "power_draw", "clock_rate", "device_memory_used", "list_gpu_processes")
 
 
@@ -146,5 +109,4 @@ device = paper_gpu()
 assert device is not None
 earlier = list(device.refusals)
 sensors = {"missing": [name for name in SENSORS if is_missing(name)], "refusals": device.refusals[len(earlier) :]}
-answer = {"outcomes": outcomes, "memory": memory_of_two_gpus(), "refusals": refusals()}
-print(json.dumps({**answer, "sensors": sensors}))
+print(json.dumps({"outcomes": outcomes, "sensors": sensors}))

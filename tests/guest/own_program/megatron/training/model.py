@@ -10,16 +10,11 @@ class MoE(nn.Module):
         super().__init__()
         self.group, self.experts, self.top_k = group, arguments.num_experts, arguments.moe_router_topk
         self.flex = arguments.moe_token_dispatcher_type == "flex"
-        self.backend, self.calls_library = arguments.moe_flex_dispatcher_backend, arguments.calls_library
         self.router = nn.Linear(arguments.hidden_size, self.experts, bias=False)
         self.expert = nn.Linear(arguments.hidden_size, arguments.hidden_size, bias=False)
 
     def forward(self, rows):
         scores, chosen = self.router(rows).softmax(-1).topk(self.top_k)
-        if self.calls_library:
-            import transformer_engine_torch
-
-            transformer_engine_torch.fp8_quantize(rows)
         weights = scores.sum(-1, keepdim=True)
         if self.flex:
             return self._flex(rows, chosen, scores) * weights
@@ -33,12 +28,6 @@ class MoE(nn.Module):
     def _flex(self, rows, chosen, scores):
         import deep_ep
 
-        if self.backend == "hybridep":
-            routing = torch.zeros(rows.shape[0], self.experts, dtype=torch.bool, device="cuda").scatter(1, chosen, True)
-            buffer = deep_ep.HybridEPBuffer(self.group, rows.shape[1], rows.shape[0], self.experts // self.group.size())
-            received, _, _, counts, handle = buffer.dispatch_with_permute(hidden=rows, routing_map=routing)
-            assert received.shape[0] == sum(counts.tolist())
-            return buffer.combine_with_unpermute(hidden=self.expert(received), handle=handle)[0]
         buffer = deep_ep.Buffer(self.group, 1, 1)
         per_rank, _, per_expert, in_rank, _ = buffer.get_dispatch_layout(chosen, self.experts)
         received, local, _, counts, handle, _ = buffer.dispatch(

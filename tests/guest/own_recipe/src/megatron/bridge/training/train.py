@@ -19,7 +19,7 @@ def pretrain(configuration):
     ranks = list(range(model.expert_model_parallel_size))
     expert_group = dist.new_group(ranks, group_desc="EXPERT_MODEL_PARALLEL_GROUP")
     data_group = dist.new_group(list(range(0, dist.get_world_size(), 2)), group_desc="DATA_PARALLEL_GROUP")
-    numbers = {**vars(model), "num_experts": model.num_moe_experts, "calls_library": False}
+    numbers = {**vars(model), "num_experts": model.num_moe_experts}
     chunks = [Model(SimpleNamespace(**numbers), expert_group).cuda()]
     optimizer = torch.optim.SGD(chunks[0].parameters(), lr=0.1)
     ranks_of_a_batch = model.tensor_model_parallel_size * model.pipeline_model_parallel_size
