@@ -85,4 +85,4 @@ def test_the_copied_files_are_enough_to_build_regbot(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert {"regbot/cli/init/workflows/regbot-static.yml", "regbot/guest/regbot_guest/paper/device.py"} <= names
+    assert {"regbot/github/workflows/regbot-static.yml", "regbot/guest/regbot_guest/paper/device.py"} <= names

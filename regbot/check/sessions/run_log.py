@@ -16,7 +16,7 @@ from regbot.records.base import Record
 from regbot.records.config import ConfigError
 from regbot.records.files import RecordError, append_line, drop_torn_line, write_text
 
-UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EROFS)
 
 
 class LogContent(Protocol):

@@ -83,6 +83,7 @@ class WithLibrary(LocalEngine):
     """The local engine, with the test's deep_ep on the path of guests."""
 
     def __init__(self, folder: Path) -> None:
+        super().__init__()
         self.folder = folder
 
     def run(self, launch: Launch) -> LaunchResult:
