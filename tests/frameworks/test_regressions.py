@@ -142,7 +142,7 @@ def test_r5_a_loss_coefficient_whose_default_moved(mcore: Callable[..., Ledger])
 
 def test_r6_a_dispatcher_backend_beside_the_wrong_dispatcher(mcore: Callable[..., Ledger]) -> None:
     config = {**mcore("mcore").config, "moe_flex_dispatcher_backend": "hybridep"}
-    found = find_conflicts(config, Facts(framework="megatron", requested_dispatcher="hybridep"))
+    found = find_conflicts(config, Facts(requested_dispatcher="hybridep"))
     assert any(conflict.rule.severity == "invalid" for conflict in found), [c.rule.id for c in found]
 
 
