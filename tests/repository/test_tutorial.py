@@ -47,7 +47,7 @@ def wheel(folder: Path) -> None:
 def sources(folder: Path) -> None:
     for name in ("regbot", "workflows"):
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", ".*"))
-    for name in ("pyproject.toml", "README.md", "LICENSE", "constraints.txt"):
+    for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "constraints.txt"):
         shutil.copy(ROOT / name, folder)
 
 
