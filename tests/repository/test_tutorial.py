@@ -163,7 +163,7 @@ def test_from_nothing_to_a_posted_verdict(tmp_path: Path, wheels: Path, hub: Fak
     number = hosted.open_pull(head="gather-more", title="Gather larger batches too", author="YOU")
     opened = hosted.event_of("pull_request", action="opened", number=number)
     traced = actions.execute(
-        "regbot-static", "pull_request", opened, "trace", title="Gather larger batches too",
+        "regbot-static", "pull_request", opened, "trace", title=f"regbot-static {number}",
         head_sha=head, head_branch="gather-more",
     )  # fmt: skip
     assert traced.code == 0, traced.log
