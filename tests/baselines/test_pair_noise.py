@@ -49,3 +49,17 @@ def test_pairs_on_other_terms_or_too_few_give_no_noise(tmp_path: Path) -> None:
     store.add_calibration(calibration(nights[0], placebo(1, 0.0, *[0.001, -0.001] * 10), steps=PLAN.steps + 1))
     (reference,) = load_references(store, PLAN, NODE.node_class, THRESHOLDS, NOW).references
     assert reference.noise is None
+
+
+def test_quiet_nights_do_not_lower_the_noise_of_placebo_pairs(tmp_path: Path) -> None:
+    """Placebo pairs of several sessions show what differs from session to session, and nights do not."""
+    store = Store(tmp_path)
+    nights = [night(n, 0.001, 0.001) for n in range(5)]
+    put(store, *nights)
+    sessions = [placebo(n, 0.0, value, value) for n, value in enumerate([0.003, -0.003] * 3)]
+    store.add_calibration(calibration(nights[0], *sessions))
+    (reference,) = load_references(store, PLAN, NODE.node_class, THRESHOLDS, NOW).references
+    noise = reference.noise
+    assert noise is not None
+    assert noise.df == 11
+    assert noise.median_sd == pytest.approx(math.sqrt(12 * 9e-6 / 11))

@@ -4,10 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from regbot.check.conclusion import judge_sessions
 from regbot.check.sessions.pooled_pairs import load_pooled_runs, pool_file, save_pool, session_digest
 from regbot.check.sessions.schedule import next_slot
 from regbot.judge import judge
 from regbot.records.config import Config
+from regbot.records.files import RecordError, append_line
 from regbot.records.run import Run
 from regbot.records.verdict import Throughput, Verdict
 from support.stored_cases import at, header, reference
@@ -115,3 +117,16 @@ def test_head_alone_is_saved_and_cannot_be_retried_until_it_passes(tmp_path: Pat
     )
     save_pool(file, session_header, first[:3])
     assert len(load_pooled_runs(file)) == 4, "runs that were not made to their end replace nothing"
+
+
+def test_two_sessions_are_judged_together_and_one_given_twice_is_refused(tmp_path: Path) -> None:
+    files = [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
+    for seed, file in enumerate(files):
+        for line in (HEADER.model_copy(update={"seed": seed}), *statics(), *play(noisy(1.5, 0.01, seed))[:10]):
+            append_line(file, line)
+    pooled = judge_sessions(files, None, [], None).verdict.workloads[0].throughput
+    assert pooled is not None
+    assert (pooled.pairs, pooled.decision, pooled.alpha) == (8, "regressed", 0.01 / 2)
+    assert "4 earlier ones are judged together" in pooled.reasons[0]
+    with pytest.raises(RecordError, match="give each session once"):
+        judge_sessions([files[0], files[0]], None, [], None)
