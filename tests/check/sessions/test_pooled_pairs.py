@@ -128,5 +128,5 @@ def test_two_sessions_are_judged_together_and_one_given_twice_is_refused(tmp_pat
     assert pooled is not None
     assert (pooled.pairs, pooled.decision, pooled.alpha) == (8, "regressed", 0.01 / 2)
     assert "4 earlier ones are judged together" in pooled.reasons[0]
-    with pytest.raises(RecordError, match="give each session once"):
+    with pytest.raises(RecordError, match="already given"):
         judge_sessions([files[0], files[0]], None, [], None)
