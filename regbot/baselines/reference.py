@@ -31,7 +31,6 @@ from regbot.records.session import TimedPlan
 from regbot.stats import calibration as statistics
 from regbot.stats.correlation import CorrelationEstimate, block_correlation, lag_correlation
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.look0 import pool_noise
 from regbot.stats.paired import Thresholds
 from regbot.stats.prediction import SESSION_RUNS
 
@@ -210,7 +209,11 @@ def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Basel
             placebo_sample[name] += placebo.log_ratios.get(name, [])
     night_samples = [night.against.log_ratios for night in nights if night.against is not None]
     samples = [sample for sample in (placebo_sample, *night_samples) if _has_equal_counts(sample)]
-    estimates = [noise for noise in (pool_noise([placebo_sample]), pool_noise(samples)) if noise is not None]
+    estimates = [
+        noise
+        for noise in (statistics.pool_noise([placebo_sample]), statistics.pool_noise(samples))
+        if noise is not None
+    ]
     if not estimates:
         return None
     return PairNoise(

@@ -149,8 +149,8 @@ def check(
     ] = None,
     no_timing: Annotated[bool, typer.Option("--no-timing", help="Only the sharding verdict: time nothing.")] = False,
     gate: Annotated[
-        Literal["look0", "pairs", "stored"] | None,
-        typer.Option("--gate", metavar="G", help="What decides: look0 (2 pairs may pass, default), pairs, stored."),
+        Literal["pairs", "stored"] | None,
+        typer.Option("--gate", metavar="G", help="What decides: pairs (default) or stored."),
     ] = None,
     more: Annotated[
         int,

@@ -1,8 +1,9 @@
 """Decide on the pairs of a workload that exist so far.
 
-One session looks at its pairs after 4, 8 and 12 pairs. If the noise of the node class is known, head may already pass
-after the first block (look 0). Timing the same trees again does not start a new test: the pairs of both sessions are
-judged together by an interval that stays valid however often one looks.
+One session looks at its pairs after 4, 8 and 12 pairs, or after every block if the noise of the node class is known. A
+look whose runs have no steady state decides nothing, and the session goes on. Timing the same trees again does not
+start a new test: the pairs of both sessions are judged together by an interval that stays valid however often one
+looks.
 """
 
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from regbot.judge.pairs import PairSet, pair_up
 from regbot.judge.references import select_reference
-from regbot.judge.steadiness import has_gpus, warn_of_unsteady_arms
+from regbot.judge.steadiness import describe_unsteady
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
@@ -20,8 +21,7 @@ from regbot.records.verdict import Decision
 from regbot.stats.anytime import decide_anytime
 from regbot.stats.arm_luck import SharedLuck
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.look0 import LOOK0_PAIRS, look0
-from regbot.stats.paired import Interval, SequentialTest, Thresholds, sequential_test
+from regbot.stats.paired import ClassNoise, Interval, SequentialTest, Thresholds, sequential_test
 from regbot.stats.slow_launches import PairOutlier
 
 
@@ -31,7 +31,6 @@ class InterimDecision:
 
     pair_set: PairSet
     decision: Decision = "undecided"
-    """A pass by look 0 is "within_bound"."""
     pairs: int = 0
     """Numbers of pairs that the decision uses."""
     unused: int = 0
@@ -45,7 +44,7 @@ class InterimDecision:
     tests: dict[str, tuple[Decision, Interval]] = field(default_factory=dict)
     """Decision and interval by summary. Empty if there are too few pairs for an interval."""
     class_noise: PairNoise | None = None
-    """Noise of the node class, if this is the decision of look 0; else None."""
+    """Noise of the node class, if the intervals count it."""
     outliers: tuple[PairOutlier, ...] = ()
     withheld: bool = False
     """Whether only the more frequent slow launches of head prevent a pass."""
@@ -104,18 +103,23 @@ def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -
 def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
     ratios = {name: values[:pairs] for name, values in pair_set.log_ratios().items()}
     luck = _find_luck(pair_set, plan)
-    # If there are more pairs than those of the first block, look 0 was taken earlier and did not pass the change.
-    if pairs == LOOK0_PAIRS and (noise := _find_class_noise(pair_set, header, plan)):
-        first_look = look0(ratios, noise, count_primary_tests(header), thresholds(header), luck)
-        return _conclude(pair_set, first_look, luck, final=first_look.final, class_noise=noise)
+    noise = _find_class_noise(pair_set, header, plan)
+    class_noise = None if noise is None else ClassNoise.from_record(noise, pair_set.base_levels())
 
     def test(luck: SharedLuck | None) -> SequentialTest | None:
-        return sequential_test(ratios, count_primary_tests(header), thresholds(header), luck=luck)
+        return sequential_test(
+            ratios,
+            count_primary_tests(header),
+            thresholds(header),
+            luck=luck,
+            noise=class_noise,
+            may_decide=lambda pairs: not describe_unsteady(pair_set.valid[:pairs]),
+        )
 
     result = test(luck)
     if result is None:
         return InterimDecision(pair_set)
-    return _conclude(pair_set, result, luck, final=result.final, retest=test)
+    return _conclude(pair_set, result, luck, final=result.final, retest=test, noise=noise)
 
 
 def _conclude(
@@ -124,8 +128,8 @@ def _conclude(
     luck: SharedLuck | None,
     *,
     final: bool,
-    retest: Callable[[None], SequentialTest | None] = lambda _: None,
-    class_noise: PairNoise | None = None,
+    retest: Callable[[None], SequentialTest | None],
+    noise: PairNoise | None = None,
     continued: bool = False,
 ) -> InterimDecision:
     """``retest`` repeats ``test`` without luck. If only the assumed luck prevents a decision, its decision is recorded.
@@ -142,7 +146,7 @@ def _conclude(
         continued=continued,
         alpha=test.alpha,
         tests=test.tests,
-        class_noise=class_noise,
+        class_noise=noise if any(interval.prior_df for _, interval in test.tests.values()) else None,
         outliers=test.outliers,
         withheld=test.withheld,
         assumed_luck=assumed_luck,
@@ -153,20 +157,14 @@ def _conclude(
 
 
 def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan) -> PairNoise | None:
-    """None if the gate takes no look 0 or the noise is not known. Stored pairs are of the committed configuration, so
-    there is no look 0 if an arm has overrides, nor if the gate errs too often here, or an arm has no steady state."""
-    first_block = pair_set.valid[:LOOK0_PAIRS]
-    gate_takes_no_look0 = header.throughput.gate in ("pairs", "stored")
-    if gate_takes_no_look0 or header.base.overrides or header.head.overrides:
+    """None if the noise is not known. Stored pairs are of the committed configuration, so they say nothing if an arm
+    has overrides, nor if a calibration shows that the gate errs too often here."""
+    if not pair_set.valid or header.base.overrides or header.head.overrides:
         return None
-    reference = select_reference(plan, first_block[0].head)
+    reference = select_reference(plan, pair_set.valid[0].head)
     if isinstance(reference, str):  # a string says why there is no reference
         return None
-    if reference.calibrated is not None and reference.calibrated.contradicted:  # the gate errs too often here
-        return None
-    if has_gpus(first_block[0].head) and warn_of_unsteady_arms(first_block):
-        return None
-    return reference.noise
+    return None if reference.calibrated is not None and reference.calibrated.contradicted else reference.noise
 
 
 def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
@@ -194,7 +192,7 @@ def _decide_joined(
 ) -> InterimDecision:
     """Decide on the pairs of several sessions. If the first session decided by its looks, its decision stays until the
     always-valid interval decides; otherwise a few more pairs could undo it. A pass is withheld all the same if head now
-    has more slow launches, and a decision of look 0, which rests on stored noise, does not stay."""
+    has more slow launches."""
     luck = _find_luck(pair_set, plan)
 
     def test_all(luck: SharedLuck | None) -> SequentialTest:
@@ -202,9 +200,7 @@ def _decide_joined(
 
     test = test_all(luck)
     first_decision = _decide_at_looks(pair_set, first_session_pairs, header, plan)
-    is_look0 = first_decision.class_noise is not None
-    first_session_decided = first_decision.decision != "undecided" and not is_look0
-    if test.decision == "undecided" and first_session_decided and not test.withheld:
+    if test.decision == "undecided" and first_decision.decision != "undecided" and not test.withheld:
         return replace(first_decision, unused=len(pair_set.valid) - first_decision.pairs, final=False)
     if not all(math.isfinite(bounds.low) and math.isfinite(bounds.high) for _, bounds in test.tests.values()):
         return InterimDecision(pair_set, continued=True)  # too few pairs for an always-valid interval

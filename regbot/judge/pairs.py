@@ -35,6 +35,8 @@ class Pair:
     """Number of leading steps that are excluded from both runs."""
     log_ratios: dict[str, float]
     """log(head / base) of the step time, by summary: "median" and "mean" of the steady steps."""
+    base_levels: dict[str, float]
+    """Log of base's step time, by summary."""
 
     @property
     def draw(self) -> tuple[str | None, int | None]:
@@ -59,6 +61,9 @@ class PairSet:
 
     def log_ratios(self) -> dict[str, list[float]]:
         return {name: [pair.log_ratios[name] for pair in self.valid] for name in SUMMARIES}
+
+    def base_levels(self) -> dict[str, list[float]]:
+        return {name: [pair.base_levels[name] for pair in self.valid] for name in SUMMARIES}
 
 
 def is_head_only(run: Run) -> bool:
@@ -145,7 +150,7 @@ def _build_pair(key: PairKey, base: Run, head: Run) -> Pair:
     cut = choose_shared_cut(base.timing, head.timing)
     base_summary, head_summary = summarise_timing(base.timing, cut), summarise_timing(head.timing, cut)
     log_ratios = {name: head_summary[name] - base_summary[name] for name in SUMMARIES}
-    return Pair(key, base, head, cut, log_ratios)
+    return Pair(key, base, head, cut, log_ratios, base_summary)
 
 
 def choose_shared_cut(base: Timing, head: Timing) -> int:

@@ -20,6 +20,11 @@ def reason_not_to_decide(pairs: Sequence[Pair], calibrated: CalibrationSummary |
     (``calibrated``) took away the gate's vote, or if runs on GPUs have no steady state."""
     if calibrated is not None and calibrated.contradicted:
         return f"regbot judges no step times on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
+    return describe_unsteady(pairs)
+
+
+def describe_unsteady(pairs: Sequence[Pair]) -> str:
+    """Return why pairs on GPUs without a steady state must not decide; '' if they may."""
     if has_gpus(pairs[-1].head) and (warnings := warn_of_unsteady_arms(pairs)):
         return f"no steady state: {warnings[0]}; raise the number of steps (session.steps), or find what drifts"
     return ""

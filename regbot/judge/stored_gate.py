@@ -123,7 +123,7 @@ def explain_stored(result: StoredVerdict) -> list[str]:
         return [*sentences, f"{spread_text}; pairs on one node can detect smaller changes (gate = 'pairs')"]
     if result.decision == "no_change":
         return [f"no change: {comparison_text} give {format_estimate(median_prediction)}"]
-    advice = "pairs on one node would settle it (gate = 'look0')"
+    advice = "pairs on one node would settle it (gate = 'pairs')"
     return [f"undecided: {comparison_text} give {format_estimate(median_prediction)}, and {spread_text}; {advice}"]
 
 

@@ -34,7 +34,7 @@ from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.clip import clip, clip_message
 from regbot.records.verdict import Cost, Decision, PrimaryTest, SlowLaunch, Status, Throughput, Validity
-from regbot.stats.paired import LOOKS, Interval, session_mde
+from regbot.stats.paired import LOOKS, session_mde
 from regbot.stats.slow_launches import PairOutlier
 
 STATUS: dict[Decision, Status] = {
@@ -116,7 +116,7 @@ def _judge_head_only(
         if failures := list(dict.fromkeys(describe_run_failure(run) for run in runs if not is_sound(run))):
             section = _build_section("INVALID", [result.reason], **fields)
             return TimedResult(section, make_validity("INVALID", failures), warnings=warnings)
-        reason = f"stored sessions cannot decide: {result.reason}; pairs on one node can (gate = 'look0')"
+        reason = f"stored sessions cannot decide: {result.reason}; pairs on one node can (gate = 'pairs')"
         return TimedResult(_undecided(reason, by="stored", **fields), warnings=warnings)
     head = find_last_good(runs, "head")
     if head is not None and (invalid := _distrust(header, plan, runs, (head,), PairSet(()), fields)):
@@ -210,7 +210,6 @@ def _judge_pairs(
         advice = "go on with --resume, or set a larger budget"
         return _undecided(too_few, advice, **fields, **_estimate_fields(interim.pair_set))
     assert interim.alpha is not None
-    is_look0 = interim.class_noise is not None  # look 0 uses the stored noise of the node class
     used_pairs = interim.pair_set.valid[: interim.pairs]
     median_interval = interim.median_interval
     reference = select_reference(plan, used_pairs[-1].head)
@@ -220,7 +219,7 @@ def _judge_pairs(
         "base_warmup_steps": measure_warmup_steps(pair.base for pair in used_pairs),
         "head_warmup_steps": measure_warmup_steps(pair.head for pair in used_pairs),
         "decision": interim.decision,
-        "by": "look0" if is_look0 else "pairs",
+        "by": "pairs",
         "class_noise": interim.class_noise,
         "estimate_pct": percent(median_interval.estimate),
         "low_pct": percent(median_interval.low),
@@ -242,8 +241,7 @@ def _judge_pairs(
     # detectable slowdowns hold for the looks only: ``mde_pct`` with these pairs, ``mde_full_pct`` with those of a full
     # session. ``eps`` is the slowdown above which an interval proves a regression.
     if not interim.continued:
-        if not is_look0:
-            section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
+        section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
         section["mde_full_pct"] = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
     if reason := reason_not_to_decide(used_pairs, calibrated):  # no vote of the gate, or no steady state
         section |= {"decision": "undecided", "pass_withheld": False, "decision_without_luck": None}
@@ -282,7 +280,6 @@ def primary_test(name: str, decision: Decision, estimate: LogEstimate, ratios: S
             "low_pct": percent(estimate.low),
             "high_pct": percent(estimate.high),
             "sd_pct": 100 * estimate.sd,
-            "trimmed": estimate.trimmed if isinstance(estimate, Interval) else 0,
             "log_ratios": list(ratios),
         }
     )

@@ -23,12 +23,12 @@ from regbot.records.verdict import Decision, Throughput
 from regbot.stats.known_noise import run_standard_error
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import (
-    LOOK_ALPHA,
     LOOKS,
     SequentialTest,
     Thresholds,
     combine,
     decide,
+    look_alpha,
     pairs_needed,
     sequential_test,
     session_mde,
@@ -40,7 +40,7 @@ SETTINGS = Settings()
 """Thresholds in percent. A comparison of files reads no regbot.toml and uses the defaults."""
 THRESHOLDS = Thresholds.from_percent(SETTINGS.threshold_pct, SETTINGS.indifference_pct)
 """The thresholds as log-ratios: an interval within +-``delta`` proves no change, and one above ``eps`` a slowdown."""
-ALPHA = LOOK_ALPHA / len(SUMMARIES)
+ALPHA = look_alpha(LOOKS[-1], len(SUMMARIES))
 """Two-sided error of one interval. Median and mean step time share the error of one look."""
 
 UNUSUAL_PCT = 20.0
@@ -123,13 +123,15 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
     )
     reasons = [explain_withheld(test.outliers)] if test.withheld else [*_decision_sentences(test.tests, test.decision)]
     worst_sd = max(interval.sd for interval in intervals)
-    if test.look == 0:  # with fewer pairs than the first look needs, only the given noise makes a decision possible
+    if (
+        test.pairs < LOOKS[0]
+    ):  # with fewer pairs than the first look needs, only the given noise makes a decision possible
         reasons.append(
             f"judged with the given noise of {100 * worst_sd:.2g}% per pair: the answer depends on that figure"
         )
     reasons += _pair_count_sentences(test)
     if test.decision == "undecided" and not test.withheld:
-        needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=is_noise_known)
+        needed = pairs_needed(worst_sd, ALPHA, THRESHOLDS, known=is_noise_known)
         effort = "more pairs than is practical: use a quieter node" if needed is None else f"about {needed} pairs"
         if needed is not None and needed > LOOKS[-1]:
             effort += ", more than the test allows: use a quieter node"
@@ -155,7 +157,7 @@ def _pair_count_sentences(test: SequentialTest) -> Iterator[str]:
             cause = f"decisions are made only after {looks} pairs"
         yield f"{test.unused} of {test.pairs + test.unused} pairs were not used: {cause}"
     if test.decision == "undecided" and not test.final:
-        next_look = LOOKS[test.look]  # looks are counted from 1, so this index is that of the next look
+        next_look = next(look for look in LOOKS if look > test.pairs)
         missing = next_look - test.pairs - test.unused
         more = f"give {missing} more base files and {missing} more head files"
         yield f"the next decision is after {next_look} pairs: {more}"
@@ -216,17 +218,17 @@ def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:
                     f"head is {word} than base by the {name} step time: {format_estimate(interval)}; the "
                     f"whole interval is {side}{SETTINGS.indifference_pct:g}%"
                 )
-    elif decision == "no_change":
+    elif decision in ("no_change", "within_bound"):
         largest = max(percent(interval.high) for _, interval in tests.values())
         rounded_up = ceil(100 * largest) / 100
         bound = f"at most {rounded_up:.2f}% slower" if largest > 0 else "not slower"
         limit = f"{SETTINGS.threshold_pct:g}%"
-        yield f"both intervals lie between -{limit} and +{limit}; head is {bound} than base"
+        where = f"between -{limit} and +{limit}" if decision == "no_change" else f"below +{limit}"
+        yield f"both intervals lie {where}; head is {bound} than base"
     else:
         yield (
             f"the intervals are too wide: FAIL needs an interval above "
-            f"+{SETTINGS.indifference_pct:g}%, PASS needs both intervals between -{SETTINGS.threshold_pct:g}% and "
-            f"+{SETTINGS.threshold_pct:g}%, or one below -{SETTINGS.indifference_pct:g}%"
+            f"+{SETTINGS.indifference_pct:g}%, PASS needs both intervals below +{SETTINGS.threshold_pct:g}%"
         )
 
 
