@@ -13,14 +13,12 @@ from ruamel.yaml import YAML
 
 from regbot.cli.app import app
 from regbot.github import checks
-from regbot.github.commands import VERBS, AcceptCommand, BisectCommand, Command, ExpectCommand, MoreCommand, RunCommand
-from regbot.github.permission import get_required_role
+from regbot.github.commands import VERBS
 from regbot.github.refresh import BRANCH
 from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier
 from regbot.github.types import ROLES, Conclusion
-from regbot.records.config import Config, GitHub
+from regbot.records.config import Config
 from regbot.records.session import SessionHeader
-from regbot.records.verdict import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs" / "security.md"
@@ -33,7 +31,6 @@ CONCLUSIONS = {*get_args(Conclusion), "stale", "in_progress"}
 """What a check run may have; the last two are GitHub's."""
 GITHUBS = {"runs-on", ".git", "::add-mask::", ".github/CODEOWNERS", ".github/", checks.NAME, "-I", "pip.py", "json.py"}
 """Names of GitHub, of git, of Python, and of files that users or attackers write: nothing of regbot's renames them."""
-SHA = "a" * 40
 
 
 def spans() -> list[str]:
@@ -211,21 +208,6 @@ def test_the_group_of_runners_names_every_workflow_that_asks_for_a_node() -> Non
     assert set(re.findall(r"^OWNER/REPOSITORY/\.github/workflows/([\w-]+)\.yml@refs/heads/main$", PAGE, re.M)) == asking
 
 
-def test_the_table_of_roles_is_that_of_the_gate() -> None:
-    rule = "pattern@axis@workload: why"
-    commands: dict[str, Command] = {
-        "`/regbot run`": RunCommand(SHA),
-        "`/regbot run`, with protected files": RunCommand(SHA, protected=True),
-        "`/regbot more`": MoreCommand(SHA),
-        "`/regbot bisect`": BisectCommand(SHA, "b" * 40),
-        "`/regbot expect`": ExpectCommand(rule),
-        "`/regbot accept`": AcceptCommand(SHA, "why"),
-    }
-    told = dict(table("", "needs"))
-    assert told.pop("the label of `github.run_label`") == get_required_role(RunCommand(SHA))
-    assert told == {words: get_required_role(command) for words, command in commands.items()}
-
-
 def test_the_table_of_suppliers_has_every_field_of_the_header() -> None:
     assert HEADER_SUPPLIERS.keys() == {field.alias or name for name, field in SessionHeader.model_fields.items()}
     fields = {
@@ -233,12 +215,6 @@ def test_the_table_of_suppliers_has_every_field_of_the_header() -> None:
     }
     told = table("who supplies it", "fields of the header")
     assert told == [[supplier.value, ", ".join(names)] for supplier, names in fields.items()]
-
-
-def test_the_table_of_statuses_is_what_check_runs_are_concluded_with() -> None:
-    told = {status: (off.strip("`"), on.strip("`")) for status, off, on in table("", "`github.shadow` off", "on")}
-    off, on = GitHub(), GitHub(shadow=True)
-    assert told == {status: (checks.conclude(status, off), checks.conclude(status, on)) for status in get_args(Status)}
 
 
 def test_each_named_rule_of_github_has_a_row_with_its_source() -> None:
