@@ -34,7 +34,7 @@ cancels twice, and a variance can be estimated."""
 CLASS_LOOKS = (2, 4, 6, 8, 10, 12)
 """The same if the noise of the node class is known. The first block may pass a change, but never fail it."""
 
-LAST_ALPHA = 0.0476
+LAST_ALPHA = 0.05
 """Two-sided error of one interval at the last look, for a single test (``look_alpha``)."""
 
 TESTS_EXPONENT = 1.25
