@@ -10,9 +10,10 @@ import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from regbot.judge.pairs import PairSet, pair_up
+from regbot.judge.pairs import Pair, PairSet, pair_up
 from regbot.judge.references import select_reference
 from regbot.judge.steadiness import describe_unsteady
+from regbot.judge.training import compare_training
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
@@ -21,7 +22,7 @@ from regbot.records.verdict import Decision
 from regbot.stats.anytime import decide_anytime
 from regbot.stats.arm_luck import SharedLuck
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.paired import ClassNoise, Interval, SequentialTest, Thresholds, sequential_test
+from regbot.stats.paired import PASSING, ClassNoise, Interval, SequentialTest, Thresholds, sequential_test
 from regbot.stats.slow_launches import PairOutlier
 
 
@@ -50,6 +51,8 @@ class InterimDecision:
     """Whether only the more frequent slow launches of head prevent a pass."""
     assumed_luck: float = 0.0
     """Luck of an arm (standard deviation, log scale) that the intervals assume because none was measured; else 0."""
+    barred: str = ""
+    """Why these pairs must not decide, '' if they may."""
     decision_without_luck: Decision | None = None
     """What undecided pairs would decide without the assumed luck; None if they would stay undecided."""
 
@@ -113,13 +116,19 @@ def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan:
             thresholds(header),
             luck=luck,
             noise=class_noise,
-            may_decide=lambda pairs: not describe_unsteady(pair_set.valid[:pairs]),
+            reason_to_go_on=lambda pairs, decision: _reason_to_go_on(pair_set.valid[:pairs], decision),
         )
 
     result = test(luck)
     if result is None:
         return InterimDecision(pair_set)
     return _conclude(pair_set, result, luck, final=result.final, retest=test, noise=noise)
+
+
+def _reason_to_go_on(pairs: Sequence[Pair], decision: Decision) -> str:
+    """Return why these pairs must not decide, '' if they may. Head passes only if it is known to train like base."""
+    undecided_training = compare_training(pairs).undecided if decision in PASSING else []
+    return describe_unsteady(pairs) or "".join(undecided_training[:1])
 
 
 def _conclude(
@@ -149,6 +158,7 @@ def _conclude(
         class_noise=noise if any(interval.prior_df for _, interval in test.tests.values()) else None,
         outliers=test.outliers,
         withheld=test.withheld,
+        barred=test.barred,
         assumed_luck=assumed_luck,
         decision_without_luck=(
             without_luck.decision if without_luck is not None and without_luck.decision != "undecided" else None
@@ -199,6 +209,8 @@ def _decide_joined(
         return decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header), luck)
 
     test = test_all(luck)
+    if barred := _reason_to_go_on(pair_set.valid, test.decision):
+        test = replace(test, decision="undecided", barred=barred)
     first_decision = _decide_at_looks(pair_set, first_session_pairs, header, plan)
     if test.decision == "undecided" and first_decision.decision != "undecided" and not test.withheld:
         return replace(first_decision, unused=len(pair_set.valid) - first_decision.pairs, final=False)

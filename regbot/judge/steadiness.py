@@ -9,18 +9,9 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from regbot.judge.pairs import Pair
-from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.run import Run
 from regbot.stats.launch import launch_steady_state
 from regbot.stats.steady import unsettled_warnings
-
-
-def reason_not_to_decide(pairs: Sequence[Pair], calibrated: CalibrationSummary | None) -> str:
-    """Return why the pairs must not decide, '' if they may decide. They must not if the calibration of the node class
-    (``calibrated``) took away the gate's vote, or if runs on GPUs have no steady state."""
-    if calibrated is not None and calibrated.contradicted:
-        return f"regbot judges no step times on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
-    return describe_unsteady(pairs)
 
 
 def describe_unsteady(pairs: Sequence[Pair]) -> str:

@@ -15,7 +15,7 @@ from regbot.judge.reasons import describe_slow_launches, explain_decision, expla
 from regbot.judge.references import select_reference
 from regbot.judge.run_verdicts import compare_ranks, run_verdicts, step_s
 from regbot.judge.secondary_measures import run_secondary_tests
-from regbot.judge.steadiness import has_gpus, measure_warmup_steps, reason_not_to_decide, warn_of_unsteady_arms
+from regbot.judge.steadiness import has_gpus, measure_warmup_steps, warn_of_unsteady_arms
 from regbot.judge.stored_gate import explain_stored, judge_by_stored, stored_numbers
 from regbot.judge.stragglers import warn_of_stragglers
 from regbot.judge.timed_validity import (
@@ -27,7 +27,7 @@ from regbot.judge.timed_validity import (
     list_failures,
     make_validity,
 )
-from regbot.judge.training import training_differences
+from regbot.judge.training import compare_training
 from regbot.judge.validity import environment_warnings
 from regbot.judge.walls import Summary, find_wall
 from regbot.records.run import Run
@@ -87,16 +87,17 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     if invalid := _distrust(header, plan, all_runs, (base, head), interim.pair_set, fields):
         return replace(invalid, base=base, head=head, warnings=warnings)
     valid = interim.pair_set.valid
-    training_changes = [*training_differences([pair.base for pair in valid], [pair.head for pair in valid])]
+    training = compare_training(valid)
+    warnings += tuple(training.undecided)
     has_enough_pairs = bool(interim.tests)  # with too few pairs, there are no tests
     fields = _common_fields(plan, all_runs, interim.pair_set, interim.pairs if has_enough_pairs else None)
     section = _judge_pairs(header, plan, interim, paired_runs, fields)
     if interim.outliers:  # pairs with a slow launch
         warnings += (describe_slow_launches(interim.outliers, interim.pairs),)
-    # With GPUs, pairs without a steady state decide nothing (``_judge_pairs``). Without GPUs, this is only a warning.
+    # With GPUs, pairs without a steady state decide nothing (``interim``). Without GPUs, this is only a warning.
     if valid and not has_gpus(valid[-1].head):
         warnings += warn_of_unsteady_arms(valid)
-    validity = make_validity("REVIEW", training_changes) if training_changes else None
+    validity = make_validity("REVIEW", training.proven) if training.proven else None
     return TimedResult(section, validity, base, head, warnings)
 
 
@@ -243,7 +244,10 @@ def _judge_pairs(
     if not interim.continued:
         section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
         section["mde_full_pct"] = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
-    if reason := reason_not_to_decide(used_pairs, calibrated):  # no vote of the gate, or no steady state
+    reason = interim.barred
+    if calibrated is not None and calibrated.contradicted:  # the gate has no vote on this node class
+        reason = f"regbot judges no step times on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
+    if reason:
         section |= {"decision": "undecided", "pass_withheld": False, "decision_without_luck": None}
         return _build_section("INCONCLUSIVE", [reason], **section)
     if STATUS[interim.decision] == "PASS":

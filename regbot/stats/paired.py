@@ -145,6 +145,8 @@ class SequentialTest:
     """Pairs with a slow launch, at the last look."""
     withheld: bool = False
     """Whether a pass is withheld: head passes only without the slow launches, and has more of them."""
+    barred: str = ""
+    """Why the runs of the last look must not decide, '' if they may."""
 
     @property
     def final(self) -> bool:
@@ -252,15 +254,15 @@ def sequential_test(
     known_sd: float | None = None,
     luck: SharedLuck | None = None,
     noise: ClassNoise | None = None,
-    may_decide: Callable[[int], bool] | None = None,
+    reason_to_go_on: Callable[[int, Decision], str] | None = None,
 ) -> SequentialTest | None:
     """Take the looks for which there are enough pairs, and stop at the first look that decides. None before the first
     look.
 
     ``log_ratios`` has the log-ratios of the valid pairs by summary, in session order. ``primary_tests`` is the number
     of primary tests of the whole check, not of this workload. With ``known_sd``, one pair suffices, the intervals are
-    normal, and the caller has to look for slow launches. With ``may_decide``, a look after ``pairs`` pairs decides
-    only if ``may_decide(pairs)``. Raises ValueError for summaries of unequal length."""
+    normal, and the caller has to look for slow launches. ``reason_to_go_on`` returns why the runs of so many
+    pairs must not give a decision, '' if they may. Raises ValueError for summaries of unequal length."""
     available_pairs = count_pairs(log_ratios, primary_tests)
     looks: tuple[int, ...] = LOOKS if noise is None else CLASS_LOOKS
     if known_sd is not None and 0 < available_pairs < LOOKS[0]:
@@ -280,10 +282,10 @@ def sequential_test(
             }
             result = SequentialTest(combine(tests.values(), thresholds), pairs, alpha, tests, 0)
         is_first_block = noise is not None and pairs < LOOKS[0]
-        is_barred = may_decide is not None and not may_decide(pairs)
-        if is_barred or (is_first_block and result.decision not in PASSING):
+        barred = reason_to_go_on(pairs, result.decision) if reason_to_go_on is not None else ""
+        if barred or (is_first_block and result.decision not in PASSING):
             result = replace(result, decision="undecided")
-        result = replace(result, unused=available_pairs - pairs)
+        result = replace(result, unused=available_pairs - pairs, barred=barred)
         if result.final:
             break
     return result
