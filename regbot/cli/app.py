@@ -316,6 +316,15 @@ def compare(
             "--paired", help="The i-th base file and the i-th head file are a pair, in the order of the session."
         ),
     ] = False,
+    order: Annotated[
+        Literal["abba", "alternating", "unknown"],
+        typer.Option(
+            "--order",
+            metavar="O",
+            help="Order of the runs in pairs, if the files have no start times: abba (base, head, head, base, ...), "
+            "alternating, or unknown.",
+        ),
+    ] = "unknown",
     noise: Annotated[
         float | None,
         typer.Option(
@@ -344,6 +353,7 @@ def compare(
             base=base,
             head=head,
             paired=paired,
+            order=order,
             noise_pct=noise,
             skip=skip,
             tokens_per_step=tokens_per_step,

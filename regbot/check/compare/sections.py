@@ -6,11 +6,12 @@ they show that all runs are of one session: otherwise a difference between sessi
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from statistics import fmean, median
 from typing import Any
 
-from regbot.check.compare.launches import describe_common_session
+from regbot.check.compare.launches import Order, describe_common_session
 from regbot.check.compare.run_files import StepFile
 from regbot.check.compare.steady_cut import find_unsteady, median_warm_up
 from regbot.judge.estimates import LogEstimate, format_estimate, percent
@@ -43,6 +44,9 @@ THRESHOLDS = Thresholds.from_percent(SETTINGS.threshold_pct, SETTINGS.indifferen
 ALPHA = look_alpha(LOOKS[-1], len(SUMMARIES))
 """Two-sided error of one interval. Median and mean step time share the error of one look."""
 
+POSITION_EFFECT_PCT = 1.0
+"""If the runs of pairs did not change places, being second may have this effect, so only a larger difference counts."""
+
 UNUSUAL_PCT = 20.0
 """If too few runs give an estimate beyond this percentage, the estimate is reported as far outside the usual noise. On
 the noisiest node of the simulations, single pairs scatter by an eighth of this value.
@@ -65,10 +69,14 @@ Ratios = dict[str, list[float]]
 """Summary (median, mean) -> the log-ratio of each pair, in session order."""
 
 
-def paired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Throughput, list[str]]:
+def paired_section(base: Files, head: Files, given_sd: float | None, order: Order) -> tuple[Throughput, list[str]]:
     """Return the section of pairs (the i-th files of both arms), and warnings. ``given_sd`` is the standard deviation
     of a pair's log-ratio that the user gave with --noise.
     """
+    thresholds = THRESHOLDS
+    if order != "abba":
+        position_effect = math.log1p(POSITION_EFFECT_PCT / 100)
+        thresholds = replace(THRESHOLDS, eps=THRESHOLDS.eps + position_effect)
     ratios: Ratios = {name: [] for name in SUMMARIES}
     for base_file, head_file in zip(base, head, strict=True):
         base_summaries, head_summaries = base_file.summaries(), head_file.summaries()
@@ -80,7 +88,7 @@ def paired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Th
     if given_sd is not None and len(base) < LOOKS[0]:
         known_sd, warnings = _correct_known_noise(given_sd, base, head)
     # None if there are fewer pairs than the first look needs, and the noise is not known.
-    test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
+    test = sequential_test(ratios, len(SUMMARIES), thresholds, known_sd)
     if test is not None and given_sd is not None and test.pairs > 1:
         observed_sd = max(pair_interval(values[: test.pairs], ALPHA).sd for values in ratios.values())
         if observed_sd > MAX_NOISE_RATIO * given_sd:
@@ -90,12 +98,22 @@ def paired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Th
             )
             warnings = [warning]
             known_sd = None
-            test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS)
+            test = sequential_test(ratios, len(SUMMARIES), thresholds)
     if test is None:
         return _too_few_pairs(base, head, ratios), warnings
     if test.outliers:
         warnings = [*warnings, describe_slow_launches(test.outliers, test.pairs)]
-    return _tested_pairs(base[: test.pairs], head[: test.pairs], ratios, test, known_sd is not None), warnings
+    if order != "abba":
+        runs = "the order of the runs is not known" if order == "unknown" else "the same arm ran first in most pairs"
+        warnings = [
+            *warnings,
+            f"{runs}, and the second run of a pair may be slower or faster by itself: only a difference above "
+            f"{percent(thresholds.eps):.2g}% counts as one. Run the pairs in the order base, head, head, base, and say "
+            "so with --order abba",
+        ]
+    return _tested_pairs(
+        base[: test.pairs], head[: test.pairs], ratios, test, thresholds, known_sd is not None
+    ), warnings
 
 
 def _too_few_pairs(base: Files, head: Files, ratios: Ratios) -> Throughput:
@@ -111,7 +129,9 @@ def _too_few_pairs(base: Files, head: Files, ratios: Ratios) -> Throughput:
     return _section("undecided", estimates["median"], reasons, base, head, by="pairs", pairs=pairs)
 
 
-def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest, is_noise_known: bool) -> Throughput:
+def _tested_pairs(
+    base: Files, head: Files, ratios: Ratios, test: SequentialTest, thresholds: Thresholds, is_noise_known: bool
+) -> Throughput:
     fields: dict[str, Any] = {"by": "pairs", "pairs": test.pairs, "unused_pairs": test.unused}
     if unsteady_reasons := find_unsteady(base, head):
         estimates = {name: percent(interval.estimate) for name, (_, interval) in test.tests.items()}
@@ -119,9 +139,13 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
     intervals = [interval for _, interval in test.tests.values()]
     # The smallest detectable slowdown, with the pairs of this test and with those of a full session.
     detectable, detectable_by_all = (
-        percent(session_mde(intervals, pairs, THRESHOLDS.eps, is_noise_known)) for pairs in (test.pairs, LOOKS[-1])
+        percent(session_mde(intervals, pairs, thresholds.eps, is_noise_known)) for pairs in (test.pairs, LOOKS[-1])
     )
-    reasons = [explain_withheld(test.outliers)] if test.withheld else [*_decision_sentences(test.tests, test.decision)]
+    reasons = (
+        [explain_withheld(test.outliers)]
+        if test.withheld
+        else [*_decision_sentences(test.tests, test.decision, thresholds)]
+    )
     worst_sd = max(interval.sd for interval in intervals)
     if (
         test.pairs < LOOKS[0]
@@ -131,7 +155,7 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
         )
     reasons += _pair_count_sentences(test)
     if test.decision == "undecided" and not test.withheld:
-        needed = pairs_needed(worst_sd, ALPHA, THRESHOLDS, known=is_noise_known)
+        needed = pairs_needed(worst_sd, ALPHA, thresholds, known=is_noise_known)
         effort = "more pairs than is practical: use a quieter node" if needed is None else f"about {needed} pairs"
         if needed is not None and needed > LOOKS[-1]:
             effort += ", more than the test allows: use a quieter node"
@@ -209,14 +233,15 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
     return _decided_section(decision, tests, ALPHA, reasons, base, head, ratios={}, by="runs"), warnings
 
 
-def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:
+def _decision_sentences(tests: Tests, decision: Decision, thresholds: Thresholds = THRESHOLDS) -> Iterator[str]:
+    beyond = f"{percent(thresholds.eps):.3g}%"
     if decision in ("regressed", "improved"):
         word, side = ("slower", "above +") if decision == "regressed" else ("faster", "below -")
         for name, (test_decision, interval) in tests.items():
             if test_decision == decision:
                 yield (
                     f"head is {word} than base by the {name} step time: {format_estimate(interval)}; the "
-                    f"whole interval is {side}{SETTINGS.indifference_pct:g}%"
+                    f"whole interval is {side}{beyond}"
                 )
     elif decision in ("no_change", "within_bound"):
         largest = max(percent(interval.high) for _, interval in tests.values())
@@ -228,7 +253,7 @@ def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:
     else:
         yield (
             f"the intervals are too wide: FAIL needs an interval above "
-            f"+{SETTINGS.indifference_pct:g}%, PASS needs both intervals below +{SETTINGS.threshold_pct:g}%"
+            f"+{beyond}, PASS needs both intervals below +{SETTINGS.threshold_pct:g}%"
         )
 
 
