@@ -51,7 +51,9 @@ def describe_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) 
 
 def find_order(base: Sequence[StepFile], head: Sequence[StepFile], stated: Order) -> Order:
     """Return the order of the runs in pairs, by their start times, or as the user ``stated`` it if one is missing."""
-    found = [(_read_launch(first, "base"), _read_launch(second, "head")) for first, second in zip(base, head)]
+    found = [
+        (_read_launch(first, "base"), _read_launch(second, "head")) for first, second in zip(base, head, strict=True)
+    ]
     launches = [(first, second) for first, second in found if first is not None and second is not None]
     if not launches or len(launches) < len(found):
         return stated

@@ -105,12 +105,12 @@ def paired_section(base: Files, head: Files, given_sd: float | None, order: Orde
         warnings = [*warnings, describe_slow_launches(test.outliers, test.pairs)]
     if order != "abba":
         runs = "the order of the runs is not known" if order == "unknown" else "the same arm ran first in most pairs"
-        warnings = [
-            *warnings,
+        warning = (
             f"{runs}, and the second run of a pair may be slower or faster by itself: only a difference above "
             f"{percent(thresholds.eps):.2g}% counts as one. Run the pairs in the order base, head, head, base, and say "
-            "so with --order abba",
-        ]
+            "so with --order abba"
+        )
+        warnings = [*warnings, warning]
     return _tested_pairs(
         base[: test.pairs], head[: test.pairs], ratios, test, thresholds, known_sd is not None
     ), warnings
