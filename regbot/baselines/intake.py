@@ -171,6 +171,18 @@ def node_class_of(run: Run) -> str:
     return STATIC_CLASS if run.tier == "static" or run.node is None else run.node.node_class
 
 
+def provenance_of(run: Run, header: SessionHeader, who: str, why: str, container: str | None = None) -> Provenance:
+    return Provenance(
+        who=who,
+        why=why,
+        node=run.node.name if run.node else None,
+        container=container,
+        platform=run.environment.platform if run.environment else None,
+        revision=run.arm.revision,
+        regbot=header.regbot,
+    )
+
+
 def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, results: _WorkloadResults) -> None:
     """Add the baseline of one workload and tier to ``distilled``.
 
@@ -179,6 +191,7 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
     """
     last_run = runs[-1]
     header, plan, intake = results.header, results.plan, results.intake
+    environment = environment_of(last_run, intake.container)
     context = f"{last_run.workload}, {tier}"
     _check_equal_properties(runs, intake, context)
     entry_match = ENTRY_PATTERN.fullmatch(last_run.workload)
@@ -220,16 +233,8 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
             dispatcher=plan.dispatcher if plan else "",
             executed=next(iter(executed_dispatchers), None),
             ledger=record_digest(ledger) if ledger is not None else None,
-            environment=environment_of(last_run, intake.container),
-            provenance=Provenance(
-                who=intake.who,
-                why=intake.why,
-                node=last_run.node.name if last_run.node else None,
-                container=environment_of(last_run, intake.container).container,
-                platform=last_run.environment.platform if last_run.environment else None,
-                revision=last_run.arm.revision,
-                regbot=header.regbot,
-            ),
+            environment=environment,
+            provenance=provenance_of(last_run, header, intake.who, intake.why, environment.container),
             runs=_summarise_runs(results.paired_runs) if timed_plan else [],
             against=intake.against if timed_plan else None,
             step_s=_arm_step_s(results) if timed_plan else None,
