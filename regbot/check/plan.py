@@ -170,8 +170,8 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
     # Unconcerned entries are measured all the same if the user asked for a measurement.
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
     may_skip = has_paths(planned) and not is_requested
-    evidence = list_evidence(config, planned, options.timing) if may_skip else {}
-    needed = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
+    evidence = list_evidence(config, planned, options.timing) if may_skip else []
+    needed = [(kind.entry, kind.variant) for kind in evidence]
     needed += [(task.entry, task.variant.name) for task in (*tasks_to_trace, *tasks_to_time)]
     with store_at(change.readable, base.commit, config.baselines.folder, options.baselines, needed) as store:
         skipped = ConcernResult([], [])
