@@ -221,16 +221,15 @@ def _plan_timed_task(
     needs = needs_of(task)
     node = engine.describe(needs)
     confinement = ("confined",) if engine.sandbox is not None else ()
-    requested = {
-        "even_if_identical": options.even_if_identical,
-        "more_pairs": options.more_pairs,
-        "max_pairs": options.max_pairs,
-    }
-    timed_plan = plan_of(task, config.session).model_copy(update=requested)
+    timed_plan = plan_of(task, config.session)
     warnings: list[str] = []
     if node is not None:  # references belong to a node class
         timed_plan, warnings = with_references(timed_plan, store, settings, node.node_class)
-    # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them.
-    fresh_caches = {"fresh_caches": not is_luck_small(timed_plan.references)}
-    timed_plan = timed_plan.model_copy(update=fresh_caches)
-    return TimedTask(task, timed_plan, node, (*engine.kind(needs), *confinement)), warnings
+    update = {
+        "even_if_identical": options.even_if_identical,
+        "more_pairs": options.more_pairs,
+        "max_pairs": options.max_pairs,
+        # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them.
+        "fresh_caches": not is_luck_small(timed_plan.references),
+    }
+    return TimedTask(task, timed_plan.model_copy(update=update), node, (*engine.kind(needs), *confinement)), warnings
