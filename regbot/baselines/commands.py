@@ -69,7 +69,7 @@ def default_who() -> str:
 def add(
     store: Store, session: Session, verdict: Verdict, intake: Intake, now: datetime | None = None
 ) -> BaselineAddition:
-    """Store one arm of a session and sync the files to disk.
+    """Store one arm of a session.
 
     ``intake`` says which arm is stored, by whom and why. Raises BaselineError, OSError.
     """

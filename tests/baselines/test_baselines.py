@@ -61,7 +61,7 @@ def test_a_session_is_stored_as_its_trace_and_its_good_runs(store: Store, tmp_pa
     assert timed.ledger is not None
     assert store.ledger(timed.ledger).variant == CPU
     assert sorted(path.name for path in store.root.iterdir()) == [
-        ".gitattributes", ".incoming", "ledgers", "qwen3-30b-a3b+ep+cpu@1", "qwen3-30b-a3b+ep+full@1",
+        ".gitattributes", ".gitignore", ".lock", "ledgers", "qwen3-30b-a3b+ep+cpu@1", "qwen3-30b-a3b+ep+full@1",
     ]  # fmt: skip
     assert verify(store, NOW).problems == []
 
@@ -197,7 +197,7 @@ def test_two_refreshes_merge_without_a_conflict(clones: tuple[Repository, Reposi
         for number in numbers:  # the fifth is the same
             store_one(clone.path / "baselines", tmp_path, number)
         clone.commit("refresh")
-        assert ".incoming" not in clone.git("ls-files")
+        assert ".lock" not in clone.git("ls-files")
     assert merge(*clones) == ""
     store = Store(clones[0].path / "baselines")
     assert verify(store, NOW).problems == []
@@ -287,8 +287,8 @@ FOUND: dict[str, tuple[Callable[[Path, Path], None], str, str]] = {
         "was written at 2031-01-01T00:00:00Z, and it is",
         "restore it",
     ),
-    "another shape version": (next_version, "is of shape version 2 in the folder of version 1", "move it to"),
-    "another class": (replaced(node_class="8 x B200"), "is in the folder of another node class", "move it to"),
+    "another shape version": (next_version, "is in the folder of another workload", "move it to"),
+    "another class": (replaced(node_class="8 x B200"), "is in the folder of another workload", "move it to"),
     "stored twice": (stored_twice, "has the same session as", "delete one"),
     "no ledger": (without_ledger, "is missing or unusable", "restore it"),
     "a link": (linked, "is a link", "replace it by the file itself"),
