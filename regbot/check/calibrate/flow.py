@@ -16,7 +16,7 @@ from typing import cast
 from regbot import __version__
 from regbot.baselines import Store
 from regbot.baselines.intake import environment_of, node_class_of, provenance_of
-from regbot.baselines.query import TERMS
+from regbot.baselines.query import terms_of
 from regbot.baselines.reference import summarise_calibrations
 from regbot.check.sessions.blocks import BLOCK_PAIRS, block_count
 from regbot.check.sessions.pooled_pairs import session_digest
@@ -107,7 +107,12 @@ def calibrate(
     path = store.add_calibration(calibration)
     class_folder = path.parent.parent  # the calibrations lie in a folder below it
     stored_calibrations = [store.calibration(stored_path) for stored_path in store.calibrations(class_folder)]
-    on_same_terms = [other for other in stored_calibrations if _terms_of(other) == _terms_of(calibration)]
+    on_same_terms = [
+        other
+        for other in stored_calibrations
+        if (other.node_class, other.environment) == (calibration.node_class, calibration.environment)
+        and terms_of(other) == terms_of(calibration)
+    ]
     summary = summarise_calibrations(on_same_terms, thresholds(sessions[0].header))
     return CalibrationResult(calibration, store.root / path, summary)
 
@@ -268,12 +273,6 @@ def _make_run_log(options: CalibrationOptions, number: int) -> RunLog[Session]:
         # In pydantic, True excludes a whole field from the comparison.
         may_differ=dict.fromkeys(("regbot", "created", "seed", "throughput"), True),
     )
-
-
-def _terms_of(calibration: Calibration) -> tuple[object, ...]:
-    """Return node class, environment and the values of ``TERMS``. Times on other terms are not comparable."""
-    terms = tuple(getattr(calibration, name) for name in TERMS)
-    return calibration.node_class, calibration.environment.model_dump_json(), *terms
 
 
 def page(result: CalibrationResult) -> str:

@@ -13,7 +13,8 @@ from pathlib import Path, PurePosixPath
 from regbot.baselines import Store, environment_of
 from regbot.baselines.intake import session_identity
 from regbot.baselines.names import class_folder
-from regbot.baselines.reference import has_same_terms, summarise_calibrations
+from regbot.baselines.query import planned_terms, terms_of
+from regbot.baselines.reference import summarise_calibrations
 from regbot.check.conclusion import CheckResult
 from regbot.check.flow import CheckOptions, check
 from regbot.check.refresh.context import MeasuredNight, RefreshOptions
@@ -223,7 +224,7 @@ def _load_history(
     comparable_calibrations = [
         calibration
         for calibration in calibrations
-        if calibration.environment == environment and has_same_terms(calibration, timed_plan, clock)
+        if calibration.environment == environment and terms_of(calibration) == planned_terms(timed_plan, clock)
     ]
     noise = summarise_calibrations(comparable_calibrations, thresholds_from(setup.loaded.config.throughput))
     return NightHistory(
