@@ -246,16 +246,12 @@ def show_page(path: PurePosixPath, baseline: Baseline) -> str:
 
 
 def verify_page(check: BaselineCheck) -> str:
-    """Return the text of a check of the store. The notes come first.
-
-    After the notes, each problem has one line. The last line counts the files, and says so if there are no problems.
-    """
+    """Return the text of a check of the store: one line for each problem, and then a line that counts the files."""
     counts = f"{check.sessions} sessions, {check.ledgers} ledgers, {check.anchors} anchors"
     counts += f", {count(check.calibrations, 'calibration')}" if check.calibrations else ""
-    notes = [f"note: {printable(note)}" for note in check.notes]
     if not check.problems:
-        return "\n".join([*notes, f"the store is sound: {counts}"])
-    return "\n".join([*notes, *map(printable, check.problems), f"{count(len(check.problems), 'problem')} in {counts}"])
+        return f"the store is sound: {counts}"
+    return "\n".join([*map(printable, check.problems), f"{count(len(check.problems), 'problem')} in {counts}"])
 
 
 def anchor_page(anchors: Sequence[Anchor]) -> str:
