@@ -14,7 +14,6 @@ from pathlib import PurePosixPath
 from regbot.baselines.intake import Intake, distil
 from regbot.baselines.names import class_folder
 from regbot.baselines.store import BaselineError, Store
-from regbot.baselines.verify import verify
 from regbot.records.baseline import (
     Acceptance,
     Anchor,
@@ -140,11 +139,6 @@ def find_session(store: Store, name: str) -> tuple[PurePosixPath, Baseline]:
         )
         raise BaselineError(store.root, problem, "see 'regbot baseline list', and the files in its folders")
     return paths[0], store.session(paths[0])
-
-
-def verify_store(store: Store, now: datetime | None = None) -> BaselineCheck:
-    """Read the whole store and report every problem. Raises BaselineError if there is no store."""
-    return verify(store, now or datetime.now(UTC))
 
 
 def find_anchors(

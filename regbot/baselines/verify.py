@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -27,13 +27,13 @@ class _StoreContent(NamedTuple):
     problems: list[BaselineError]
 
 
-def verify(store: Store, now: datetime) -> BaselineCheck:
-    """Read the whole store and return the result. Raises BaselineError if there is no store."""
+def verify(store: Store, now: datetime | None = None) -> BaselineCheck:
+    """Read the whole store and report every problem. Raises BaselineError if there is no store."""
     if not store.root.is_dir():
         raise BaselineError(store.root, "is not a folder", "give the folder of the baselines with --store")
     content = _StoreContent(sessions={}, ledgers=set(), anchors={}, calibrations={}, problems=[])
     for path in _list_files(store, PurePosixPath(), content.problems):
-        _read_file(store, path, content, now)
+        _read_file(store, path, content, now or datetime.now(UTC))
     problems = [str(problem) for problem in (*content.problems, *_cross_check(content))]
     return BaselineCheck(
         sessions=len(content.sessions),

@@ -413,7 +413,7 @@ def test_the_newest_session_is_found_across_environments_and_by_commit_first(sto
 def test_what_the_commands_print(store: Store, tmp_path: Path) -> None:
     assert "no session is stored" in commands.list_page(commands.list_groups(store))
     with pytest.raises(BaselineError, match="is not a folder: give the folder"):
-        commands.verify_store(store, NOW)
+        verify(store, NOW)
     store_one(store.root, tmp_path, 0)
     move = commands.AnchorMove(
         WORKLOAD,
@@ -430,7 +430,7 @@ def test_what_the_commands_print(store: Store, tmp_path: Path) -> None:
     assert "unknown: container, variables" in page
     page = commands.anchor_page(commands.find_anchors(store, WORKLOAD))
     assert "  absorbed   +1.2% [+0.4, +2.0] in 6 pairs\n  accepted   +1.2% by bob: dropless routing" in page
-    page = commands.verify_page(commands.verify_store(store, NOW))
+    page = commands.verify_page(verify(store, NOW))
     assert page == "the store is sound: 2 sessions, 2 ledgers, 1 anchors"
 
 
