@@ -41,7 +41,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
     with own_engine if engine is None else nullcontext(engine) as engine_in_use:
         plan = make_plan(options, change, engine_in_use)
         log = _make_run_log(options.out)
-        with log.lock(), log.writing():
+        with log.lock():
             session = _open_session(log, plan, options)
             limits = Limits(
                 max_output_bytes=int(config.local.max_output_mb * 2**20),

@@ -190,7 +190,7 @@ class _SessionSeries:
         options = self.options
         # One lock for all sessions: the first session's log locks the folder that has the logs of all of them.
         first_log = _make_run_log(options, number=1)
-        with first_log.lock(), first_log.writing():
+        with first_log.lock():
             if not options.resume and any(options.out.glob("session-*.jsonl")):
                 raise ConfigError(
                     f"{options.out}: contains the sessions of a calibration",
