@@ -22,7 +22,7 @@ from regbot.baselines.query import (
 )
 from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline, EnvironmentKey
-from regbot.records.calibration import Calibration, CalibrationSession
+from regbot.records.calibration import Calibration
 from regbot.records.calibration_summary import CalibrationSummary, Correlation, PairNoise, Rate
 from regbot.records.reference import Reference, StoredSession
 from regbot.records.run import Clock
@@ -31,12 +31,8 @@ from regbot.stats import calibration as statistics
 from regbot.stats.correlation import CorrelationEstimate, block_correlation, lag_correlation
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.look0 import pool_noise
-from regbot.stats.paired import Thresholds
 from regbot.stats.prediction import SESSION_RUNS
 
-MIN_POOL_PAIRS = 8
-"""Minimum number of placebo pairs for resampling. Eight pairs are four blocks, twice as many as the first look has."""
-NO_EFFECT = 0.0
 CLOCKS: tuple[Clock, ...] = ("perf_counter", "cuda_events", "log")
 """All clocks that time steps. ``log`` stands for the step times in the training program's own log."""
 
@@ -48,9 +44,7 @@ class ReferenceLookup(NamedTuple):
     faults: list[str]
 
 
-def load_references(
-    store: Store, plan: TimedPlan, node_class: str, thresholds: Thresholds, now: datetime
-) -> ReferenceLookup:
+def load_references(store: Store, plan: TimedPlan, node_class: str, now: datetime) -> ReferenceLookup:
     """Load the references for the workload of ``plan`` on a node class.
 
     A broken file of this class, or a session that was measured after ``now``, is a fault, and there are no references.
@@ -59,7 +53,7 @@ def load_references(
     try:
         sessions = [session for session in store.read_sessions(folder).values() if session.node_class == node_class]
         calibrations = [store.calibration(path) for path in store.calibrations(folder)]
-        references, refusals = _make_references(sessions, calibrations, plan, node_class, thresholds, now)
+        references, refusals = _make_references(sessions, calibrations, plan, node_class, now)
         if references or refusals:
             return ReferenceLookup(references, reason="" if references else refusals[0], faults=[])
         stored_classes = sorted({session.node_class for session in read_workload(store, plan.entry, plan.variant)})
@@ -76,7 +70,6 @@ def _make_references(
     calibrations: Sequence[Calibration],
     plan: TimedPlan,
     node_class: str,
-    thresholds: Thresholds,
     now: datetime,
 ) -> tuple[list[Reference], list[str]]:
     """Return the references of one node class, and why stored sessions cannot be compared.
@@ -97,7 +90,7 @@ def _make_references(
             for calibration in of_class
             if calibration.environment == environment and terms_of(calibration) == planned_terms(plan, clock)
         ]
-        summary = summarise_calibrations(comparable_calibrations, thresholds)
+        summary = summarise_calibrations(comparable_calibrations)
         if rolling_reference.refusal:
             refusals.append(rolling_reference.refusal)
         if rolling_reference.sessions or summary is not None:
@@ -106,7 +99,7 @@ def _make_references(
     return references, refusals
 
 
-def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thresholds) -> CalibrationSummary | None:
+def summarise_calibrations(calibrations: Iterable[Calibration]) -> CalibrationSummary | None:
     """Summarise calibrations. Return None if they have fewer than two placebo pairs together.
 
     Only sessions that reached a look have a decision of the gate, so only these count for its error rates. ``covered``
@@ -149,7 +142,6 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
         covered=Rate.model_validate(coverage, from_attributes=True),
         injected_pct=largest_injected_pct,
         detected=Rate.model_validate(detection_rate, from_attributes=True) if with_largest_slowdown else None,
-        resampled_false=_resampled_false_flags(placebos, newest.primary_tests, thresholds),
         lag_correlation=_correlation_record(lag),
         block_correlation=_correlation_record(within_block),
         arm_luck=make_arm_luck(luck),
@@ -244,23 +236,6 @@ def _make_reference(
         noise=noise,
         warnings=rolling_reference.warnings,
     )
-
-
-def _resampled_false_flags(
-    placebos: Sequence[CalibrationSession], primary_tests: int, thresholds: Thresholds
-) -> float | None:
-    """Return the share of resampled placebo sessions that the gate calls regressed or improved, although nothing
-    changed. Return None if there are too few pairs."""
-    pools: dict[str, list[float]] = {name: [] for name in SUMMARIES}
-    for placebo in placebos:
-        for name, log_ratios in placebo.log_ratios.items():
-            whole_blocks = len(log_ratios) // 2  # blocks are drawn whole, so leave out an incomplete block
-            pools[name] += log_ratios[: 2 * whole_blocks]
-    if len(pools["median"]) < MIN_POOL_PAIRS:
-        return None
-    # ``decisions`` has the share of the resampled sessions that got this decision, by decision.
-    simulation = statistics.resample_sessions(pools, NO_EFFECT, primary_tests, thresholds)
-    return simulation.decisions["regressed"] + simulation.decisions["improved"]
 
 
 def _correlation_record(estimate: CorrelationEstimate | None) -> Correlation | None:

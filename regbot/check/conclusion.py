@@ -99,7 +99,7 @@ def replace_references(session: Session, store: Store) -> Session:
     for plan in header.timed:
         nodes = (run.node for run in session.runs if run.workload == plan.entry and run.node is not None)
         node = next(nodes, None) or this_node()
-        plan_with_references, reference_warnings = with_references(plan, store, header.throughput, node.node_class)
+        plan_with_references, reference_warnings = with_references(plan, store, node.node_class)
         plans.append(plan_with_references)
         warnings += reference_warnings
     traced_variants = {run.workload: run.variant for run in session.runs if run.tier == "static"}

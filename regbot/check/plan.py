@@ -23,7 +23,7 @@ from regbot.records.ledger import Scalar
 from regbot.records.meshes import MeshName
 from regbot.records.run import Arm, Node
 from regbot.records.session import SessionHeader, TimedPlan
-from regbot.records.settings import Gate, ThroughputThresholds
+from regbot.records.settings import Gate
 from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
 from regbot.workloads.checkout import (
     digest_behaviour,
@@ -184,7 +184,7 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         timed = []
         for task in tasks_to_time:
             if task.entry not in skipped_entries:
-                timed_task, reference_warnings = _plan_timed_task(options, config, settings, engine, task, store)
+                timed_task, reference_warnings = _plan_timed_task(options, config, engine, task, store)
                 timed.append(timed_task)
                 warnings += reference_warnings
     is_unconfined = (options.untrusted or config.sandbox.untrusted) and engine.sandbox is None
@@ -216,7 +216,7 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
 
 
 def _plan_timed_task(
-    options: CheckOptions, config: Config, settings: ThroughputThresholds, engine: Engine, task: Task, store: Store
+    options: CheckOptions, config: Config, engine: Engine, task: Task, store: Store
 ) -> tuple[TimedTask, list[str]]:
     needs = needs_of(task)
     node = engine.describe(needs)
@@ -224,7 +224,7 @@ def _plan_timed_task(
     timed_plan = plan_of(task, config.session)
     warnings: list[str] = []
     if node is not None:  # references belong to a node class
-        timed_plan, warnings = with_references(timed_plan, store, settings, node.node_class)
+        timed_plan, warnings = with_references(timed_plan, store, node.node_class)
     update = {
         "even_if_identical": options.even_if_identical,
         "more_pairs": options.more_pairs,

@@ -24,8 +24,6 @@ from regbot.check.static_trace import WORKING_TREE
 from regbot.records.baseline import Acceptance, Baseline, MoveEvidence, format_time
 from regbot.records.run import Node, Run
 from regbot.records.session import TimedPlan
-from regbot.records.settings import ThroughputThresholds
-from regbot.stats.paired import Thresholds
 from support.baseline_builder import (
     BASELINE,
     CPU,
@@ -319,7 +317,7 @@ def test_a_flipped_bit_is_named_by_verify_and_misleads_no_check(store: Store, tm
     commands.move_anchor(store, commands.AnchorMove(WORKLOAD, BASE.commit, "ada", "release"), NOW)
 
     def load(root: Path) -> tuple[object, object, list[str]]:
-        plan, warnings = with_references(PLAN, Store(root), ThroughputThresholds(), NODE.node_class)
+        plan, warnings = with_references(PLAN, Store(root), NODE.node_class)
         traces, trace_warnings = stored_traces(Store(root), [(PLAN.entry, PLAN.variant), (PLAN.entry, "full")], BASE)
         return plan.references, traces, warnings + trace_warnings
 
@@ -374,7 +372,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], TimedPlan, str, str]] = {
 def test_an_incomparable_session_is_refused_with_the_differing_field(store: Store, case: str) -> None:
     changes, plan, node_class, text = REFUSALS[case]
     put(store, timed_baseline(0, **changes), timed_baseline(1, **changes))
-    result = load_references(store, plan, node_class, Thresholds.from_percent(2.0, 1.0), NOW)
+    result = load_references(store, plan, node_class, NOW)
     assert (result.references, result.faults) == ([], [])
     assert text in result.reason
 
@@ -390,7 +388,7 @@ def test_two_classes_in_one_folder_are_not_compared(store: Store) -> None:
     for number, node_class in enumerate(("8 x H100", "8-x-H100")):
         put(store, timed_baseline(number, node_class=node_class, runs=BASELINE.runs * 2))
     for number, node_class in enumerate(("8 x H100", "8-x-H100")):
-        lookup = load_references(store, PLAN, node_class, Thresholds.from_percent(2.0, 1.0), NOW)
+        lookup = load_references(store, PLAN, node_class, NOW)
         (reference,) = lookup.references
         assert [session.measured for session in reference.sessions] == [timed_baseline(number).measured]
 

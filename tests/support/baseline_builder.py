@@ -61,7 +61,7 @@ def calibration(like: Baseline, *sessions: CalibrationSession, steps: int = PLAN
     return Calibration(
         measured="2026-01-02T00:00:00Z", session="d" * 64, workload=like.workload, variant=like.variant,
         shape_version=like.shape_version, node_class=like.node_class, world_size=PLAN.world_size, steps=steps,
-        cut=PLAN.cut, clock="perf_counter", dispatcher=PLAN.dispatcher, primary_tests=2, environment=like.environment,
+        cut=PLAN.cut, clock="perf_counter", dispatcher=PLAN.dispatcher, environment=like.environment,
         provenance=like.provenance,
         sessions=[*sessions],
     )  # fmt: skip

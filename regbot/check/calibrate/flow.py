@@ -29,7 +29,7 @@ from regbot.engines import Engine, open_engine
 from regbot.engines.node_check import HISTORY_FILE
 from regbot.errors import UserError
 from regbot.judge import judge
-from regbot.judge.interim import count_primary_tests, decide_so_far, thresholds
+from regbot.judge.interim import decide_so_far
 from regbot.judge.pairs import pair_up
 from regbot.records.baseline import ENTRY_PATTERN, format_time, parse_time
 from regbot.records.calibration import Calibration, CalibrationSession
@@ -113,7 +113,7 @@ def calibrate(
         if (other.node_class, other.environment) == (calibration.node_class, calibration.environment)
         and terms_of(other) == terms_of(calibration)
     ]
-    summary = summarise_calibrations(on_same_terms, thresholds(sessions[0].header))
+    summary = summarise_calibrations(on_same_terms)
     return CalibrationResult(calibration, store.root / path, summary)
 
 
@@ -140,7 +140,6 @@ def build_calibration(sessions: Sequence[Session], who: str) -> Calibration:
         cut=plan.cut,
         clock=last_run.timing.clock,
         dispatcher=plan.dispatcher,
-        primary_tests=count_primary_tests(header),
         environment=environment_of(last_run),
         provenance=provenance_of(last_run, header, who, "calibration"),
         sessions=[_judge_session(session) for session in sessions],
@@ -315,9 +314,6 @@ def summary_lines(summary: CalibrationSummary) -> list[str]:
         if correlation is not None:
             bounds = f"(95%: {correlation.low:.2f} to {correlation.high:.2f})"
             lines.append(f"{label:<19}correlated by {correlation.value:.2f} {bounds}")
-    if summary.resampled_false is not None:
-        share = f"{summary.resampled_false:.1%} of sessions drawn from the placebo pairs are flagged"
-        lines.append(f"resampled pairs    {share} (early, and optimistic)")
     if summary.contradicted:
         lines.append(f"the gate has no vote here: {summary.contradicted}")
     return lines

@@ -23,7 +23,6 @@ from regbot.check.refresh.storing import build_proposal, store_files, store_nigh
 from regbot.check.refresh.text import commit_message, proposal_text
 from regbot.check.sessions.worktrees import folder_name
 from regbot.engines import Engine, open_engine
-from regbot.judge.interim import thresholds_from
 from regbot.judge.pairs import Pair, pair_up
 from regbot.records.baseline import Acceptance, AnchorComparison, Baseline
 from regbot.records.calibration import Calibration
@@ -172,7 +171,7 @@ def _make_check_options(
     It always times a new session, even if no code has changed since the anchor.
     """
     options = setup.options
-    noise = summarise_calibrations(calibrations, thresholds_from(setup.loaded.config.throughput))
+    noise = summarise_calibrations(calibrations)
     pair_sd = noise.sd_pct / 100 if noise is not None else 0.0
     return CheckOptions(
         repo=options.repo,
@@ -226,7 +225,7 @@ def _load_history(
         for calibration in calibrations
         if calibration.environment == environment and terms_of(calibration) == planned_terms(timed_plan, clock)
     ]
-    noise = summarise_calibrations(comparable_calibrations, thresholds_from(setup.loaded.config.throughput))
+    noise = summarise_calibrations(comparable_calibrations)
     return NightHistory(
         nights=[comparison for comparison in comparisons if comparison and comparison.commit == anchor_commit],
         pair_sd=noise.sd_pct / 100 if noise is not None else None,

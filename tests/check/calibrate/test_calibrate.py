@@ -10,7 +10,6 @@ from regbot.baselines import Store
 from regbot.baselines.reference import summarise_calibrations
 from regbot.cli.app import app
 from regbot.records.calibration import CalibrationSession
-from regbot.stats.paired import Thresholds
 
 TRAINER = """
 import random, sys, time
@@ -32,7 +31,6 @@ shapes = ["mixtral-8x7b"]
 steps = 30
 warmup = 10
 """
-THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
 
 
 @pytest.fixture
@@ -63,7 +61,7 @@ def test_twenty_placebo_pairs_and_five_with_a_slowdown_are_stored_with_what_the_
     assert sum(len(session.log_ratios["median"]) for session in slowed) == 6, "whole blocks of two"
     assert {session.decision for session in slowed} <= {"regressed", "undecided"}
     assert "regressed" in {session.decision for session in slowed}
-    shows = summarise_calibrations([found], THRESHOLDS)
+    shows = summarise_calibrations([found])
     assert shows is not None
     assert 0.2 < shows.sd_pct < 1.5
     assert (shows.injected_pct, shows.contradicted) == (20.0, "")
@@ -114,7 +112,7 @@ def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_doe
     def with_flags(flags: int, total: int) -> str:
         sessions = [session("regressed", False, ratios) for _ in range(flags)]
         sessions += [session("no_change", True, ratios) for _ in range(total - flags)]
-        shows = summarise_calibrations([made.model_copy(update={"sessions": sessions})], THRESHOLDS)
+        shows = summarise_calibrations([made.model_copy(update={"sessions": sessions})])
         assert shows is not None
         return shows.contradicted
 
