@@ -254,12 +254,6 @@ def stored_twice(root: Path, path: Path) -> None:
     put(Store(root), result.model_copy(update={"provenance": result.provenance.model_copy(update={"who": "eve"})}))
 
 
-def next_version(root: Path, path: Path) -> None:
-    """A session of version 2 of the shape, in the folder of version 1."""
-    result = timed_baseline(1, workload=WORKLOAD.replace("@1", "@2"), shape_version=2)
-    renamed(path.parent, result.to_json())
-
-
 def without_ledger(root: Path, path: Path) -> None:
     result = Baseline.model_validate_json(path.read_bytes())
     (root / "ledgers" / f"{result.ledger}.json").unlink()
@@ -284,7 +278,6 @@ FOUND: dict[str, tuple[Callable[[Path, Path], None], str, str]] = {
         "was written at 2031-01-01T00:00:00Z, and it is",
         "restore it",
     ),
-    "another shape version": (next_version, "is in the folder of another workload", "move it to"),
     "another class": (replaced(node_class="8 x B200"), "is in the folder of another workload", "move it to"),
     "stored twice": (stored_twice, "has the same session as", "delete one"),
     "no ledger": (without_ledger, "is missing or unusable", "restore it"),

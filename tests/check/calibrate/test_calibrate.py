@@ -1,6 +1,5 @@
 """Calibration: a commit against itself through the whole pipeline, with a program whose noise is known."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -9,7 +8,7 @@ from typer.testing import CliRunner
 from regbot.baselines import Store
 from regbot.baselines.reference import summarise_calibrations
 from regbot.cli.app import app
-from regbot.records.calibration import CalibrationSession
+from support.baseline_builder import placebo
 
 TRAINER = """
 import random, sys, time
@@ -90,28 +89,19 @@ def test_a_program_that_breaks_calibrates_nothing(folder: Path) -> None:
     assert not (folder / "baselines").exists()
 
 
-def session(decision: str, covered: bool | None, ratios: list[float], injected: float = 0.0) -> CalibrationSession:
-    fields = {
-        "session": f"{random.getrandbits(255):064x}",
-        "injected_pct": injected,
-        "decision": decision,
-        "pairs": len(ratios),
-        "covered": covered,
-        "log_ratios": {"median": ratios, "mean": ratios},
-    }
-    return CalibrationSession.model_validate(fields)
-
-
 def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_does_not_do_that(folder: Path) -> None:
     assert calibrate("--pairs", "4")[0] == 0
     store = Store(folder / "baselines")
     (group,) = store.class_folders()
     made = store.calibration(store.calibrations(group)[0])
-    ratios = [0.001, -0.001, 0.002, -0.002]
 
     def with_flags(flags: int, total: int) -> str:
-        sessions = [session("regressed", False, ratios) for _ in range(flags)]
-        sessions += [session("no_change", True, ratios) for _ in range(total - flags)]
+        sessions = [
+            placebo(number, 0.0, 0.001, -0.001, 0.002, -0.002).model_copy(
+                update={"decision": "regressed" if number < flags else "no_change", "covered": number >= flags}
+            )
+            for number in range(total)
+        ]
         shows = summarise_calibrations([made.model_copy(update={"sessions": sessions})])
         assert shows is not None
         return shows.contradicted
