@@ -181,12 +181,11 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         skipped_entries = {workload.entry for workload in skipped.unconcerned}
         traced = [task for task in tasks_to_trace if task.entry not in skipped_entries]
         traces, warnings = stored_traces(store, [(task.entry, task.variant.name) for task in traced], base)
-        timed = []
-        for task in tasks_to_time:
-            if task.entry not in skipped_entries:
-                timed_task, reference_warnings = _plan_timed_task(options, config, engine, task, store)
-                timed.append(timed_task)
-                warnings += reference_warnings
+        timed = [
+            _plan_timed_task(options, config, engine, task, store, warnings)
+            for task in tasks_to_time
+            if task.entry not in skipped_entries
+        ]
     is_unconfined = (options.untrusted or config.sandbox.untrusted) and engine.sandbox is None
     changed = list_changed_files(change.readable, *change.commits, config.inert)
     header = SessionHeader(
@@ -216,15 +215,16 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
 
 
 def _plan_timed_task(
-    options: CheckOptions, config: Config, engine: Engine, task: Task, store: Store
-) -> tuple[TimedTask, list[str]]:
+    options: CheckOptions, config: Config, engine: Engine, task: Task, store: Store, warnings: list[str]
+) -> TimedTask:
+    """Plan how ``task`` is timed. Warnings about its stored references are added to ``warnings``."""
     needs = needs_of(task)
     node = engine.describe(needs)
     confinement = ("confined",) if engine.sandbox is not None else ()
     timed_plan = plan_of(task, config.session)
-    warnings: list[str] = []
     if node is not None:  # references belong to a node class
-        timed_plan, warnings = with_references(timed_plan, store, node.node_class)
+        timed_plan, reference_warnings = with_references(timed_plan, store, node.node_class)
+        warnings += reference_warnings
     update = {
         "even_if_identical": options.even_if_identical,
         "more_pairs": options.more_pairs,
@@ -232,4 +232,4 @@ def _plan_timed_task(
         # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them.
         "fresh_caches": not is_luck_small(timed_plan.references),
     }
-    return TimedTask(task, timed_plan.model_copy(update=update), node, (*engine.kind(needs), *confinement)), warnings
+    return TimedTask(task, timed_plan.model_copy(update=update), node, (*engine.kind(needs), *confinement))

@@ -226,9 +226,7 @@ class _SessionSeries:
             self.watch(Progress(progress.done, progress.total, f"session {self.number}: {progress.text}"))
 
         header, scratch = session.header, Scratch(self.options.out / "runs" / log.path.stem)
-        runner = SessionRunner(
-            header, self.trees, self.engine, scratch, log.append, announce, node_history=self.node_history
-        )
+        runner = SessionRunner(header, self.trees, self.engine, scratch, log.append, announce, self.node_history)
         runs = runner.run(header.timed[0], self.task, session.runs, NO_TIME_LIMIT_S)
         measured_session = Session(header=header, runs=runs)
         if not pair_up(runs).valid:
