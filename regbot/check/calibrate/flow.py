@@ -7,7 +7,6 @@ import hashlib
 import math
 import secrets
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,24 +84,22 @@ def calibrate(
     folder: Path,
     cache: Path,
     watch: Watcher = lambda _: None,
-    engine: Engine | None = None,
 ) -> CalibrationResult:
     """Run the sessions in the repository ``folder``, store the result, and summarise what is stored on the same terms.
 
     Raises ConfigError, ShapeError, CheckoutError, EngineError, UserError.
     """
     config, rev = config_of(folder), options.run.rev
-    own_engine = open_engine(options.run.engine, config, cache)
-    with own_engine if engine is None else nullcontext(engine) as active_engine:
-        task = timed_task(options.run, folder, active_engine.gpus)
+    with open_engine(options.run.engine, config, cache) as engine:
+        task = timed_task(options.run, folder, engine.gpus)
         # Each look begins with empty compiler caches, so that the sessions show the luck of an arm.
         plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True, "measures_luck": True})
         if ENTRY_PATTERN.fullmatch(plan.entry) is None:
             raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
         arm, trees = WORKING_TREE, cast(Checkouts, _WorkingTree(folder))
         if rev is not None:
-            arm, trees = resolve_arm(folder, rev), Worktrees(folder, cache, lambda _: None, active_engine.sandbox)
-        sessions = _SessionSeries(options, task, arm, trees, active_engine, watch, cache / HISTORY_FILE).run(plan)
+            arm, trees = resolve_arm(folder, rev), Worktrees(folder, cache, lambda _: None, engine.sandbox)
+        sessions = _SessionSeries(options, task, arm, trees, engine, watch, cache / HISTORY_FILE).run(plan)
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
     class_folder = path.parent.parent  # the calibrations lie in a folder below it

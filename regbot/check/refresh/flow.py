@@ -4,7 +4,6 @@ propose the new references as a branch or a file."""
 import secrets
 import tempfile
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -54,17 +53,15 @@ class _RefreshSetup:
     engine: Engine
 
 
-def refresh(
-    options: RefreshOptions, watch: Watcher = lambda _: None, engine: Engine | None = None, now: datetime | None = None
-) -> RefreshReport:
+def refresh(options: RefreshOptions, watch: Watcher = lambda _: None, now: datetime | None = None) -> RefreshReport:
     """Measure every timed workload at the commit ``options.rev`` beside its anchor, and propose new references.
 
     If ``options.store`` is given, its files are changed. If it is None, the store of the measured commit is read, and
     the changes are proposed on a new branch. With ``options.proposal_file``, this file is written instead of a branch.
 
-    The measurements stay in the folder ``options.out``. ``engine`` is closed by the caller; None to open the engine
-    that ``options`` names, with a sandbox unless ``options.no_sandbox``. ``now`` is the time in the new records; None
-    for the present time. Raises ConfigError, CheckoutError, EngineError, RecordError.
+    The measurements stay in the folder ``options.out``. They run in a sandbox, unless with ``options.no_sandbox``.
+    ``now`` is the time in the new records; None for the present time. Raises ConfigError, CheckoutError, EngineError,
+    RecordError.
     """
     now = now or datetime.now(UTC)
     head = resolve_arm(options.repo, options.rev)
@@ -77,19 +74,20 @@ def refresh(
         watch(Progress(done=0, total=0, text=text))
 
     config, folder = loaded.config, loaded.config.baselines.folder
-    own_engine = open_engine(options.engine, config, options.cache, say, untrusted=True, no_sandbox=options.no_sandbox)
     with (
-        own_engine if engine is None else nullcontext(engine) as active_engine,
+        open_engine(
+            options.engine, config, options.cache, say, untrusted=True, no_sandbox=options.no_sandbox
+        ) as engine,
         tempfile.TemporaryDirectory(prefix="regbot-") as scratch,
     ):
         planned = plan(config, options.workloads)
-        tasks = _select_tasks(config, planned, active_engine)
+        tasks = _select_tasks(config, planned, engine)
         write_text(options.out / ".gitignore", "*\n")  # git ignores everything in the folder
         if options.store is None:
             export(options.repo, head.commit, [folder], Path(scratch))
         store = Store(options.store if options.store is not None else Path(scratch) / folder)
         files_before = store_files(store)
-        setup = _RefreshSetup(options, loaded, head, store, planned, len(tasks), watch, active_engine)
+        setup = _RefreshSetup(options, loaded, head, store, planned, len(tasks), watch, engine)
         measured_nights = [_measure(setup, task) for task in tasks]
         # Why each night could not be stored; '' if nothing went wrong.
         problems = [store_night(measured, options, head, store, now) for measured in measured_nights]
