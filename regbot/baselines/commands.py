@@ -14,7 +14,6 @@ from pathlib import PurePosixPath
 from regbot.baselines.intake import Intake, distil
 from regbot.baselines.names import class_folder
 from regbot.baselines.store import BaselineError, Store
-from regbot.baselines.verify import verify
 from regbot.records.baseline import (
     Acceptance,
     Anchor,
@@ -69,7 +68,7 @@ def default_who() -> str:
 def add(
     store: Store, session: Session, verdict: Verdict, intake: Intake, now: datetime | None = None
 ) -> BaselineAddition:
-    """Store one arm of a session and sync the files to disk.
+    """Store one arm of a session.
 
     ``intake`` says which arm is stored, by whom and why. Raises BaselineError, OSError.
     """
@@ -140,11 +139,6 @@ def find_session(store: Store, name: str) -> tuple[PurePosixPath, Baseline]:
         )
         raise BaselineError(store.root, problem, "see 'regbot baseline list', and the files in its folders")
     return paths[0], store.session(paths[0])
-
-
-def verify_store(store: Store, now: datetime | None = None) -> BaselineCheck:
-    """Read the whole store and report every problem. Raises BaselineError if there is no store."""
-    return verify(store, now or datetime.now(UTC))
 
 
 def find_anchors(
@@ -246,16 +240,12 @@ def show_page(path: PurePosixPath, baseline: Baseline) -> str:
 
 
 def verify_page(check: BaselineCheck) -> str:
-    """Return the text of a check of the store. The notes come first.
-
-    After the notes, each problem has one line. The last line counts the files, and says so if there are no problems.
-    """
+    """Return the text of a check of the store: one line for each problem, and then a line that counts the files."""
     counts = f"{check.sessions} sessions, {check.ledgers} ledgers, {check.anchors} anchors"
     counts += f", {count(check.calibrations, 'calibration')}" if check.calibrations else ""
-    notes = [f"note: {printable(note)}" for note in check.notes]
     if not check.problems:
-        return "\n".join([*notes, f"the store is sound: {counts}"])
-    return "\n".join([*notes, *map(printable, check.problems), f"{count(len(check.problems), 'problem')} in {counts}"])
+        return f"the store is sound: {counts}"
+    return "\n".join([*map(printable, check.problems), f"{count(len(check.problems), 'problem')} in {counts}"])
 
 
 def anchor_page(anchors: Sequence[Anchor]) -> str:

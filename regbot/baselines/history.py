@@ -9,11 +9,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import PurePosixPath
-from typing import Any
 
 from regbot.baselines.commands import format_environment
 from regbot.baselines.names import workload_folder
-from regbot.baselines.query import TERMS, check_not_in_future
+from regbot.baselines.query import TERMS, check_not_in_future, terms_of
 from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline
 from regbot.records.history import History, HistoryChange, HistoryPoint, HistorySeries, HistoryTrend
@@ -31,8 +30,6 @@ MIN_SCALE = math.log(1.02)
 
 ANCHOR_SERIES = "anchor"
 """Value of ``Baseline.series`` for sessions that repeat the anchor's commit. They are not part of the trend of main."""
-
-Terms = tuple[Any, ...]
 
 
 def history(
@@ -104,10 +101,10 @@ def _class_trend(
     sample = sessions[0]
     anchor = store.anchor(sample.workload, sample.variant, sample.node_class)
     anchor_commit = anchor.commit if anchor else None
-    sessions_by_series: dict[tuple[str, Terms], list[Baseline]] = {}
+    sessions_by_series: dict[tuple[object, ...], list[Baseline]] = {}
     for session in sessions:
-        terms = tuple(getattr(session, name) for name in TERMS)
-        sessions_by_series.setdefault((session.environment.model_dump_json(), terms), []).append(session)
+        key = session.environment.model_dump_json(), *terms_of(session).values()
+        sessions_by_series.setdefault(key, []).append(session)
     all_series = [
         _make_series(members, last, points, anchor_commit)
         for members in sessions_by_series.values()
@@ -148,7 +145,7 @@ def _make_series(
     return HistorySeries(
         environment=sessions[0].environment,
         changed=[],  # filled in later, because it depends on the series before
-        **{name: getattr(sessions[0], name) for name in TERMS},
+        **terms_of(sessions[0]),
         sessions=len(sessions),
         excluded_sessions=sum(session.series == "held" for session in sessions),
         first=sessions[0].measured,

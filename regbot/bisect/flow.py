@@ -101,9 +101,8 @@ def bisect(
         if not is_finished:
             reason = f"{VOID_LIMIT} runs in a row were void, because the nodes are unfit; continue with --resume"
             result = result.model_copy(update={"reasons": [*result.reasons, reason]})
-        with log.writing():
-            write_record(options.out / RESULT, result)
-            write_text(options.out / PAGE, bisection_page(result))
+        write_record(options.out / RESULT, result)
+        write_text(options.out / PAGE, bisection_page(result))
         prune(trees.repository_cache, MAX_WORKTREES, watch)  # remove older worktrees from the cache
     return result
 

@@ -177,7 +177,7 @@ def _load_known_noise(
     workload_variants = [(header.plan.entry, header.plan.variant)]
     # ``override=None``: the store is that of the good commit, and not a folder that the user named.
     with store_at(options.repo, good, config.baselines.folder, override=None, workloads=workload_variants) as store:
-        stored, notes = with_references(header.plan, store, config.throughput, node.node_class)
+        stored, notes = with_references(header.plan, store, node.node_class)
     # A reference has no calibration (None) if the store has none for it.
     all_calibrations = [reference.calibrated for reference in stored.references]
     calibrations = [calibration for calibration in all_calibrations if calibration is not None and calibration.sd_pct]

@@ -23,7 +23,7 @@ from regbot.records.ledger import Scalar
 from regbot.records.meshes import MeshName
 from regbot.records.run import Arm, Node
 from regbot.records.session import SessionHeader, TimedPlan
-from regbot.records.settings import Gate, ThroughputThresholds
+from regbot.records.settings import Gate
 from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
 from regbot.workloads.checkout import (
     digest_behaviour,
@@ -170,8 +170,8 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
     # Unconcerned entries are measured all the same if the user asked for a measurement.
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
     may_skip = has_paths(planned) and not is_requested
-    evidence = list_evidence(config, planned, options.timing) if may_skip else {}
-    needed = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
+    evidence = list_evidence(config, planned, options.timing) if may_skip else []
+    needed = [(kind.entry, kind.variant) for kind in evidence]
     needed += [(task.entry, task.variant.name) for task in (*tasks_to_trace, *tasks_to_time)]
     with store_at(change.readable, base.commit, config.baselines.folder, options.baselines, needed) as store:
         skipped = ConcernResult([], [])
@@ -181,12 +181,11 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         skipped_entries = {workload.entry for workload in skipped.unconcerned}
         traced = [task for task in tasks_to_trace if task.entry not in skipped_entries]
         traces, warnings = stored_traces(store, [(task.entry, task.variant.name) for task in traced], base)
-        timed = []
-        for task in tasks_to_time:
-            if task.entry not in skipped_entries:
-                timed_task, reference_warnings = _plan_timed_task(options, config, settings, engine, task, store)
-                timed.append(timed_task)
-                warnings += reference_warnings
+        timed = [
+            _plan_timed_task(options, config, engine, task, store, warnings)
+            for task in tasks_to_time
+            if task.entry not in skipped_entries
+        ]
     is_unconfined = (options.untrusted or config.sandbox.untrusted) and engine.sandbox is None
     changed = list_changed_files(change.readable, *change.commits, config.inert)
     header = SessionHeader(
@@ -216,21 +215,21 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
 
 
 def _plan_timed_task(
-    options: CheckOptions, config: Config, settings: ThroughputThresholds, engine: Engine, task: Task, store: Store
-) -> tuple[TimedTask, list[str]]:
+    options: CheckOptions, config: Config, engine: Engine, task: Task, store: Store, warnings: list[str]
+) -> TimedTask:
+    """Plan how ``task`` is timed. Warnings about its stored references are added to ``warnings``."""
     needs = needs_of(task)
     node = engine.describe(needs)
     confinement = ("confined",) if engine.sandbox is not None else ()
-    requested = {
+    timed_plan = plan_of(task, config.session)
+    if node is not None:  # references belong to a node class
+        timed_plan, reference_warnings = with_references(timed_plan, store, node.node_class)
+        warnings += reference_warnings
+    update = {
         "even_if_identical": options.even_if_identical,
         "more_pairs": options.more_pairs,
         "max_pairs": options.max_pairs,
+        # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them.
+        "fresh_caches": not is_luck_small(timed_plan.references),
     }
-    timed_plan = plan_of(task, config.session).model_copy(update=requested)
-    warnings: list[str] = []
-    if node is not None:  # references belong to a node class
-        timed_plan, warnings = with_references(timed_plan, store, settings, node.node_class)
-    # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them.
-    fresh_caches = {"fresh_caches": not is_luck_small(timed_plan.references)}
-    timed_plan = timed_plan.model_copy(update=fresh_caches)
-    return TimedTask(task, timed_plan, node, (*engine.kind(needs), *confinement)), warnings
+    return TimedTask(task, timed_plan.model_copy(update=update), node, (*engine.kind(needs), *confinement))

@@ -267,18 +267,16 @@ def calibrate(
         from regbot.baselines.commands import default_who
         from regbot.check.calibrate.flow import CalibrationOptions, page
         from regbot.check.calibrate.flow import calibrate as run_calibration
+        from regbot.check.single_run import SingleRunOptions
 
         options = CalibrationOptions(
-            workload=workload,
+            run=SingleRunOptions(workload, rev, variant, engine),
             out=out.resolve(),
             who=who or default_who(),
-            rev=rev,
-            variant=variant,
             pairs=pairs,
             injected_pct=inject or 0.0,
             injected_pairs=injected_pairs,
             resume=resume,
-            engine=engine,
         )
         check_engine(engine)
         result = run_calibration(options, Store(store), Path.cwd(), cache_folder(), watch)

@@ -253,9 +253,8 @@ def _find_unconcerned(
     unmeasured_tasks = [task for task in tasks if task.entry not in measured_entries]
     if not has_paths(unmeasured_tasks):
         return ConcernResult([], [])
-    # By entry: the kinds of stored sessions that must show which files the workload loads.
     evidence = list_evidence(config, tasks, is_timed)
-    variants = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
+    variants = [(kind.entry, kind.variant) for kind in evidence]
     folder = config.baselines.folder
     change = ChangedTrees(trees, base, subject.sha, folder, config.inert)
     with store_at(repo, base, folder, override=None, workloads=variants) as store:

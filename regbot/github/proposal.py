@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from regbot.baselines import BaselineError, Store
 from regbot.baselines.names import class_folder
 from regbot.baselines.store import record_digest
-from regbot.check.refresh.night import describe_absorbed_slowdown, night_slowdown_pct
+from regbot.check.refresh.night import describe_absorbed_slowdown
 from regbot.check.refresh.storing import remove_withheld_copies, timed_sessions
 from regbot.errors import UserError
 from regbot.github.archive import read_single_file
@@ -20,6 +20,7 @@ from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import WorkloadRefresh
 from regbot.records.text.clip import short_commit
+from regbot.stats.paired import LOOKS
 
 ARTIFACT = "regbot-proposal"
 """Name of the uploaded artifact, or its beginning if several nodes upload artifacts."""
@@ -117,7 +118,7 @@ def _find_session_faults(
         yield "was not run beside the commit that the night names"
     elif session.series == "rolling" and night.accepted is None:
         thresholds, budget_pct = thresholds_from(config.throughput), config.baselines.creep_budget_pct
-        if night_slowdown_pct(against, thresholds) is None:
+        if len(against.log_ratios.get("median", ())) < LOOKS[0]:
             yield "would join the reference with too few pairs for an estimate"
         folder = class_folder(session.workload, session.variant, session.node_class)
         earlier = [

@@ -270,4 +270,3 @@ class BaselineCheck(Record):
     anchors: Annotated[int, Field(ge=0)]
     calibrations: NonNegativeInt = 0
     problems: list[Message]
-    notes: list[Message] = Field([], description="sound content that is no longer used for comparisons")

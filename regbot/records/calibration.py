@@ -54,7 +54,6 @@ class Calibration(Record):
     cut: Annotated[int, Field(ge=0)]
     clock: Clock
     dispatcher: Text
-    primary_tests: Positive = Field(description="number of tests that share the error of a look")
     environment: EnvironmentKey
     provenance: Provenance
     sessions: Annotated[list[CalibrationSession], Field(min_length=1, max_length=10_000)]

@@ -59,7 +59,6 @@ class CalibrationSummary(Record):
     covered: Rate = Field(description="placebo and injected sessions whose intervals contained the true effect")
     injected_pct: float | None = Field(description="the injected slowdown; None where none was injected")
     detected: Rate | None = Field(alias="found", description="injected sessions that the gate called regressed")
-    resampled_false: float | None = Field(description="resampled placebo sessions that the gate flags; optimistic")
     lag_correlation: Correlation | None = Field(None, description="of neighbouring pairs; None if there are too few")
     block_correlation: Correlation | None = Field(None, description="of the two pairs of a block")
     arm_luck: ArmLuck | None = Field(None, description="None if the arms shared compiler caches, or after few draws")

@@ -99,7 +99,7 @@ def test_a_ledger_table_has_counts_per_layer_and_in_total(tmp_path: Path) -> Non
         (("ledger", "trace", "qwen4"), "is not a shape"),
         (("ledger", "trace", "mixtral-8x7b", "--variant", "tiny"), "no variant 'tiny'; its variants are full"),
         (("ledger", "trace", "mixtral-8x7b", "--world", "12"), "does not divide"),
-        (("ledger", "trace", "mixtral-8x7b/tp"), "use ep, ep-dp"),
+        (("ledger", "trace", "mixtral-8x7b/tp"), "use one of ep, ep-dp"),
         (("ledger", "trace", "mixtral-8x22b", "--variant", "cpu"), "no variant 'cpu'"),
         (("ledger", "diff", "missing.json", "missing.json"), "missing.json: cannot be read"),
         (("judge", "missing.jsonl"), "missing.jsonl: cannot be read"),

@@ -282,9 +282,7 @@ def test_stored_references_of_the_change_do_not_judge_it(bench: Bench, tmp_path:
     number = bench.repo.open_pull(head="topic", author="ann")
     bench.approve(number)
     session = bench.session(bench.head(number), timed=head_alone())
-    plan, _ = with_references(
-        session.header.timed[0], Store(tmp_path / "store"), session.header.throughput, NODE.node_class
-    )
+    plan, _ = with_references(session.header.timed[0], Store(tmp_path / "store"), NODE.node_class)
     assert plan.references, "what a hostile header would claim"
     session = changed(session, lambda run: run, timed=[plan])
     posted = only(bench.post(bench.measured(number, session)))

@@ -110,7 +110,6 @@ CALIBRATED = CalibrationSummary(
     covered=Rate(count=18, total=18, low=0.815, high=1.0),
     injected_pct=3.0,
     detected=Rate(count=4, total=4, low=0.398, high=1.0),
-    resampled_false=0.0,
 )
 
 

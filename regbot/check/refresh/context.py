@@ -1,20 +1,13 @@
-"""Data classes of a refresh: its options, the inputs that all workloads share, and the measurement of one
-workload."""
+"""Options of a refresh, and the measurement of one workload in one night."""
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.baselines import Store
 from regbot.check.conclusion import CheckResult
-from regbot.engines import Engine, open_engine
 from regbot.records.baseline import Anchor, AnchorComparison
-from regbot.records.config import Config, LoadedConfig
 from regbot.records.refresh import WorkloadRefresh
-from regbot.records.run import Arm
-from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads import Task, needs_of
+from regbot.workloads import Task
 
 
 @dataclass(frozen=True)
@@ -50,18 +43,6 @@ class RefreshOptions:
 
 
 @dataclass(frozen=True)
-class RefreshSetup:
-    options: RefreshOptions
-    loaded: LoadedConfig
-    head: Arm
-    store: Store
-    planned: Sequence[Task]
-    monitors: int
-    watch: Watcher
-    engine: Engine
-
-
-@dataclass(frozen=True)
 class MeasuredNight:
     """Measurement of one workload in one night: its session, and the decision on this session."""
 
@@ -76,30 +57,3 @@ class MeasuredNight:
     night: WorkloadRefresh
     tonight: AnchorComparison | None
     """The anchor's commit, and the log-ratios of main's step times over the anchor's; None without a valid pair."""
-
-
-def open_refresh_engine(options: RefreshOptions, config: Config, watch: Watcher) -> AbstractContextManager[Engine]:
-    """Open the engine that measures all workloads.
-
-    It runs the code in a sandbox, except with ``options.no_sandbox``.
-
-    Raises ConfigError, also if the code needs a sandbox and no sandbox works on this machine.
-    """
-    return open_engine(
-        options.engine,
-        config,
-        options.cache,
-        lambda text: watch(Progress(done=0, total=0, text=text)),
-        untrusted=True,
-        no_sandbox=options.no_sandbox,
-    )
-
-
-def find_node_class(engine: Engine, task: Task) -> str:
-    """Return the class of the nodes that will time ``task``. If the engine does not know the node class yet, reserve a
-    seat and read the class of the reserved node."""
-    needs = needs_of(task)
-    if (node := engine.describe(needs)) is not None:
-        return node.node_class
-    with engine.seat(needs) as seat:
-        return seat.node.node_class

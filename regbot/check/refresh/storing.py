@@ -33,8 +33,7 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
     if the night has no session to store.
     """
     night = measured.night
-    comparison = measured.tonight  # with the anchor's commit; None without a valid pair
-    if night.series is None or comparison is None:  # nothing was measured
+    if night.series is None or measured.tonight is None:  # nothing was measured
         return ""
     session, verdict = measured.checked.session, measured.checked.verdict
     origin = str(options.out / folder_name(measured.task.entry) / "session.jsonl")
@@ -45,35 +44,27 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
         return f"{mismatch}; configure the engine to use nodes of one class (docs/operator.md)"
     # An intake says where a session comes from, who stores it and why, and as what it is stored.
     main_intake = Intake(
-        origin=origin,
-        who=options.who,
-        why=options.why,
-        arm="head",
-        workloads=measured.entries,
-        series=night.series,
-        against=comparison,
+        origin, options.who, options.why, "head", measured.entries, night.series, against=measured.tonight
     )
+    is_withheld = night.series == "held"
     try:
         # Distilling a session gives the records that the store keeps of one arm.
         distilled_main = distil(session, verdict, main_intake, now)
         distilled_arms = [distilled_main]
         # Base is the anchor's commit. If main is this commit too, a second session would count it twice.
-        if comparison.commit != head.commit:
+        if measured.tonight.commit != head.commit:
             anchor_intake = replace(main_intake, arm="base", series="anchor", against=None)
             distilled_arms.append(distil(session, verdict, anchor_intake, now))
-        is_withheld = night.series == "held"
         if not is_withheld:
             remove_withheld_copies(store, distilled_main.baselines)
         for distilled_arm in distilled_arms:
             baselines = [
                 baseline for baseline in distilled_arm.baselines if baseline.tier == "timed" or not is_withheld
             ]
-            # ``baseline.ledger`` is the digest of the session's ledger.
-            needed_digests = {baseline.ledger for baseline in baselines}
-            needed_ledgers = {
-                digest: ledger for digest, ledger in distilled_arm.ledgers.items() if digest in needed_digests
-            }
-            store.add(baselines, needed_ledgers)
+            digests = {baseline.ledger for baseline in baselines}
+            store.add(
+                baselines, {digest: ledger for digest, ledger in distilled_arm.ledgers.items() if digest in digests}
+            )
         if measured.anchor is None or night.accepted is not None:
             store.move_anchor(_make_anchor(measured, options, head, now))
     except BaselineError as error:
@@ -82,8 +73,7 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
 
 
 def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, now: datetime) -> Anchor:
-    night = measured.night
-    slowdown = night.tonight
+    night, slowdown = measured.night, measured.night.tonight
     evidence = None
     if measured.anchor is not None and slowdown is not None:
         evidence = MoveEvidence(

@@ -11,9 +11,8 @@ from regbot.judge import judge
 from regbot.records.config import Config
 from regbot.records.files import RecordError, append_line
 from regbot.records.run import Run
-from regbot.records.verdict import Throughput, Verdict
 from support.stored_cases import at, header, reference
-from support.timed_builder import HEADER, PLAN, noisy, play, session_of, statics, timed_run
+from support.timed_builder import HEADER, PLAN, judged, noisy, play, session_of, statics, throughput_of, timed_run
 
 
 def kept(tmp_path: Path, runs: list[Run]) -> list[Run]:
@@ -23,22 +22,12 @@ def kept(tmp_path: Path, runs: list[Run]) -> list[Run]:
     return load_pooled_runs(file)
 
 
-def judged(runs: list[Run]) -> Verdict:
-    return judge(session_of(runs), Config())
-
-
-def throughput(runs: list[Run]) -> Throughput:
-    section = judged(runs).workloads[0].throughput
-    assert section is not None
-    return section
-
-
 def test_pairs_are_pooled_and_judged_by_the_always_valid_interval(tmp_path: Path) -> None:
     before = kept(tmp_path, play(noisy(1.2, 0.01)))
     assert {run.joined for run in before} == {session_digest(HEADER)}
     runs = play(noisy(1.2, 0.01, seed=2), runs=before)
     assert [run.position.block for run in runs if run.joined is None and run.position][:3] == [0, 0, 3]
-    section = throughput(runs)
+    section = throughput_of(runs)
     assert (section.decision, section.alpha) == ("regressed", 0.01 / 2)
     assert section.pairs > 4
 
@@ -98,7 +87,7 @@ def test_failures_are_not_saved_in_the_pool(tmp_path: Path) -> None:
     before = kept(tmp_path, broken)
     assert all(run.outcome == "ok" for run in before)
     assert {run.position.block for run in before if run.position} == {1, 2}
-    assert judged(play(noisy(1.0, 0.003), runs=before)).workloads[0].validity.status == "PASS"
+    assert judged(play(noisy(1.0, 0.003), runs=before)).validity.status == "PASS"
 
 
 def test_head_alone_is_saved_and_cannot_be_retried_until_it_passes(tmp_path: Path) -> None:
@@ -111,10 +100,7 @@ def test_head_alone_is_saved_and_cannot_be_retried_until_it_passes(tmp_path: Pat
     assert next_slot(again, session_header, session_header.timed[0]) is None, (
         "stored sessions have answered for these trees"
     )
-    assert (
-        judge(session_of(again, session_header), Config()).workloads[0].throughput
-        == judge(session_of(first, session_header), Config()).workloads[0].throughput
-    )
+    assert throughput_of(again, session_header) == throughput_of(first, session_header)
     save_pool(file, session_header, first[:3])
     assert len(load_pooled_runs(file)) == 4, "runs that were not made to their end replace nothing"
 
