@@ -6,17 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
-from regbot.ledgers.catalogue import (
-    BYTES_DOWN,
-    BYTES_UP,
-    CONTROL_CHANGED,
-    COUNT_DOWN,
-    COUNT_UP,
-    MOVED,
-    NARROWED,
-    OTHER_LAYER,
-    WIDENED,
-)
+from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Cell, Claim, View, has_equal_totals, is_payload, list_issuers, sum_growth
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.rows import Signature
@@ -57,7 +47,7 @@ def detect_other_dtype(view: View) -> Iterator[Claim]:
                     continue
                 cells = (*cells_by_dtype[base_dtype], *cells_by_dtype[head_dtype])
                 yield Claim(
-                    pattern=WIDENED if widths[head_dtype] > widths[base_dtype] else NARROWED,
+                    pattern=names.WIDENED if widths[head_dtype] > widths[base_dtype] else names.NARROWED,
                     merge_key=(kind, axis, base_dtype, head_dtype),
                     axes=frozenset({axis}),
                     cells=cells,
@@ -92,7 +82,7 @@ def detect_moved(view: View) -> Iterator[Claim]:
                     cells = (*cells_by_group[base_group], *cells_by_group[head_group])
                     (base_axis, base_size), (head_axis, head_size) = base_group, head_group
                     yield Claim(
-                        pattern=MOVED,
+                        pattern=names.MOVED,
                         merge_key=(base_axis, str(base_size), head_axis, str(head_size)),
                         axes=frozenset({base_axis, head_axis}),
                         cells=cells,
@@ -108,7 +98,7 @@ def detect_other_layer(view: View) -> Iterator[Claim]:
     for signature, cells in _group_open_cells(view).items():
         if has_equal_totals(cells):
             yield Claim(
-                pattern=OTHER_LAYER,
+                pattern=names.OTHER_LAYER,
                 merge_key=(signature.axis,),
                 axes=frozenset({signature.axis}),
                 cells=tuple(cells),
@@ -133,7 +123,7 @@ def claim_unexplained(view: View) -> Iterator[Claim]:
     for (role, *merge_key), cells_by_signature in groups.items():  # ``merge_key``: kind, axis and group size
         group_cells = [cell for cells in cells_by_signature.values() for cell in cells]
         if role == "control":
-            yield _make_generic_claim(CONTROL_CHANGED, tuple(merge_key), group_cells)
+            yield _make_generic_claim(names.CONTROL_CHANGED, tuple(merge_key), group_cells)
         elif pattern := _choose_pattern(group_cells):
             yield _make_generic_claim(pattern, tuple(merge_key), group_cells)
         else:  # the totals are equal, but the dtype (of the same width) or the phase changed
@@ -155,9 +145,9 @@ def _group_open_cells(view: View) -> dict[Signature, list[Cell]]:
 def _choose_pattern(cells: Iterable[Cell]) -> str | None:
     growth = sum_growth(cells)
     if growth.bytes:
-        return BYTES_UP if growth.bytes > 0 else BYTES_DOWN
+        return names.BYTES_UP if growth.bytes > 0 else names.BYTES_DOWN
     if growth.count:
-        return COUNT_UP if growth.count > 0 else COUNT_DOWN
+        return names.COUNT_UP if growth.count > 0 else names.COUNT_DOWN
     return None
 
 
