@@ -137,7 +137,12 @@ class SequenceNumbers:
 
 
 def parse_count(value: object) -> int | None:
-    """Return a JSON value as an integer from 0 to 2**53 - 1, or None if it is not one."""
+    """Return a JSON value as an integer from 0 to 2**53 - 1, or None if it is not one. Strings of digits and floats
+    with an integral value are accepted too."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,16}", value):
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_VOLUME else None
 
 

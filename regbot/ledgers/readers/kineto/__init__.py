@@ -75,15 +75,11 @@ class _CallLog:
 
 
 def recognises(head: bytes) -> bool:
-    """Whether ``head``, the start of a file, is a list of trace events or a JSON object with the keys of a trace. The
-    key of the events can be missing from ``head``, because a long list of devices or groups may come before it. Two of
-    the other keys are then enough."""
-    start = head.lstrip()
-    if start.startswith(b"["):
-        return b'"ph"' in head and b'"ts"' in head
-    if not start.startswith(b"{"):
-        return False
-    return _EVENTS_KEY in head or sum(key in head for key in _OTHER_KEYS) > 1
+    """Whether ``head``, the start of a file, is a JSON object with the keys of a trace. The key of the events can be
+    missing from ``head``, because a long list of devices or groups may come before it. Two of the other keys are then
+    enough."""
+    has_keys = _EVENTS_KEY in head or sum(key in head for key in _OTHER_KEYS) > 1
+    return head.lstrip().startswith(b"{") and has_keys
 
 
 def read(source: Source, accepts_unlinked: bool = True) -> Ledger:

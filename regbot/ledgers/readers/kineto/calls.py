@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from regbot.ledgers.collectives import classify_role, find_kind, normalize_name
 from regbot.ledgers.dtypes import parse_torch_dtype, width
 from regbot.ledgers.readers.groups import UNKNOWN
-from regbot.ledgers.readers.kineto.events import parse_number
 from regbot.ledgers.readers.kineto.process_groups import ProcessGroup, ProcessGroups
-from regbot.ledgers.readers.tally import MAX_VOLUME
+from regbot.ledgers.readers.tally import MAX_VOLUME, parse_count
 from regbot.records.ledger import CollectiveBackend, Kind, Role
 
 MAX_ANNOTATION_TENSORS = 64
@@ -93,7 +92,7 @@ def from_metadata(row: CallRow, groups: ProcessGroups) -> KinetoCall | UnknownCa
         return UnknownCall(f"Collective name {name}")
     # Of these kinds, the ledger counts the output, and of all others the input.
     counts_output = kind in ("all_gather", "scatter") or operation.startswith(("recv", "irecv"))
-    elements = parse_number(row.args.get("Out msg nelems" if counts_output else "In msg nelems"))
+    elements = parse_count(row.args.get("Out msg nelems" if counts_output else "In msg nelems"))
     dtype = _parse_dtype(row.args.get("dtype"))
     element_bytes = width(dtype)
     size_bytes = elements * element_bytes if elements is not None and element_bytes is not None else None
@@ -231,7 +230,7 @@ def _parse_shapes(dims: object) -> list[list[int]]:
     if not isinstance(dims, list) or not dims:
         return []
     shapes = dims if all(isinstance(item, list) for item in dims) else [dims]
-    is_valid = all(isinstance(size, int) and parse_number(size) is not None for shape in shapes for size in shape)
+    is_valid = all(isinstance(size, int) and parse_count(size) is not None for shape in shapes for size in shape)
     return shapes if is_valid else []
 
 

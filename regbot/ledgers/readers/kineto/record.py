@@ -16,9 +16,9 @@ from regbot.ledgers.readers.kineto.events import (
     Thread,
     TraceEvent,
     TraceReader,
-    parse_number,
 )
 from regbot.ledgers.readers.source import Source
+from regbot.ledgers.readers.tally import parse_count
 
 MAX_ROWS = 400_000
 """Largest number of communication rows in one file. It is enough for 400 steps of 1000 collectives."""
@@ -71,7 +71,7 @@ def read_trace(source: Source) -> TraceRecord:
     for event in reader.events():
         if event.category in KERNEL_CATEGORIES:
             has_metadata = isinstance(event.args.get("Collective name"), str)
-            correlation = parse_number(event.args.get("correlation"))
+            correlation = parse_count(event.args.get("correlation"))
             record.kernels.append(
                 KinetoKernel(values.make_row(event), classify(event.name), event.pid, correlation, has_metadata)
             )
@@ -128,7 +128,7 @@ class _SharedValues:
             thread=self._share((event.pid, event.tid)),
             start_us=event.start_us,
             end_us=event.end_us,
-            external_id=parse_number(event.args.get("External id")),
+            external_id=parse_count(event.args.get("External id")),
             args=self._share(args),
         )
 

@@ -4,10 +4,10 @@ The reader was written from the published schema (``nsys export --type sqlite``,
 of a real job. NCCL marks each API call with a range in the NVTX domain "NCCL", which names the collective, as the
 kernel does not. Sizes and communicators are in the payloads of the ranges, if the export contains them as JSON. Sends
 and receives between ncclGroupStart and ncclGroupEnd are combined into one all-to-all again. Libraries that do not call
-NCCL are counted by their kernels, and without NVTX ranges also NCCL kernels whose name allows only one collective."""
+NCCL are counted by their kernels."""
 
 import sqlite3
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from regbot.ledgers.readers.groups import UNKNOWN
 from regbot.ledgers.readers.nsys.export import UNKNOWN_PROCESS, Export, NsysKernel, get_process, open_database
 from regbot.ledgers.readers.nsys.ranges import NvtxCall, NvtxCalls, read_calls
 from regbot.ledgers.readers.source import Source
-from regbot.ledgers.readers.tally import MAX_SECONDS, STEPS_UNKNOWN, CallTally, EntryKey, Unclassified
+from regbot.ledgers.readers.tally import MAX_SECONDS, STEPS_UNKNOWN, CallTally, Unclassified
 from regbot.records.ledger import Entry, Kind, Ledger
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
@@ -54,8 +54,8 @@ def _spans_by_device() -> dict[int, Spans]:
 @dataclass
 class _ProcessKernels:
     first_device: int = 0
-    nccl: Counter[frozenset[Kind]] = field(default_factory=Counter)
-    """Number of NCCL kernels, by the kinds of collectives that a kernel with this name can run."""
+    nccl: int = 0
+    """Number of NCCL kernels."""
     nccl_in_graphs: int = 0
     """Number of NCCL kernels that a CUDA graph launched."""
     calls: list[NvtxCall] = field(default_factory=list)
@@ -73,7 +73,7 @@ class _ProcessKernels:
             return
         kinds = communication.possible_kinds
         if communication.category == "nccl":
-            self.nccl[kinds] += 1
+            self.nccl += 1
             self.nccl_in_graphs += kernel.in_graph
         elif key := communication.make_key(UNKNOWN, 0):
             self.calls.append(NvtxCall(key, None))
@@ -82,17 +82,6 @@ class _ProcessKernels:
             self.unclassified.add(kernel.name, seconds=(kernel.end - kernel.start) / 1e9)
         if kinds:
             self.communication[kinds][kernel.device].add(kernel.start, kernel.end)
-
-    def count_nccl_kernels(self) -> None:
-        for kinds, count in self.nccl.items():
-            kind = _find_only_kind(kinds)
-            if kind is not None:
-                key = EntryKey(kind, UNKNOWN, 0, UNKNOWN, "unknown", "payload", "nccl")
-                self.calls += [NvtxCall(key, None)] * count
-            else:
-                is_generic = len(kinds) >= 8  # a kernel with the name 'Generic' can run any collective
-                name = "NCCL kernels" if is_generic else "NCCL kernels that serve " + " or ".join(sorted(kinds))
-                self.unclassified.add(name, count)
 
 
 def _build_ledger(source: Source, export: Export) -> Ledger:
@@ -112,8 +101,8 @@ def _build_ledger(source: Source, export: Export) -> Ledger:
     # Perhaps the export does not name the process of its kernels.
     kernels = kernels_by_process.get(process) or kernels_by_process.get(UNKNOWN_PROCESS) or _ProcessKernels()
     nvtx = read_calls([nvtx_range for nvtx_range in ranges if get_process(nvtx_range.thread) == process])
-    if not nvtx.calls:
-        kernels.count_nccl_kernels()
+    if not nvtx.calls and kernels.nccl:
+        kernels.unclassified.add("NCCL kernels", kernels.nccl)
     calls = [*(call for call in nvtx.calls if call.key.group_size != 1), *kernels.calls]
     if not calls and not kernels.unclassified:
         raise source.error(
@@ -133,18 +122,6 @@ def _build_ledger(source: Source, export: Export) -> Ledger:
         guesses=[STEPS_UNKNOWN, *_list_guesses(calls, kernels)],
         warnings=[*_list_warnings(nvtx, kernels, len(processes))],
     )
-
-
-def _find_only_kind(kinds: frozenset[Kind]) -> Kind | None:
-    """Return the only collective that a kernel can run, or None if there are several. Two uncommon uses of a kernel are
-    ignored: barriers, which are all-reduces without data, and collectives on lists of uneven tensors, which NCCL runs
-    as broadcasts or reductions."""
-    candidates = kinds - {"barrier"}
-    if candidates == {"all_gather", "broadcast"}:
-        return "broadcast"
-    if candidates == {"reduce_scatter", "reduce"}:
-        return "reduce"
-    return next(iter(candidates)) if len(candidates) == 1 else None
 
 
 def _add_times(source: Source, entries: list[Entry], kernels: _ProcessKernels) -> list[Entry]:
@@ -186,10 +163,10 @@ def _list_warnings(nvtx: NvtxCalls, kernels: _ProcessKernels, process_count: int
         "the reader follows the published schema and is not yet checked against a real export; element types are "
         "unknown"
     )
-    nccl_calls, nccl_kernels = len(nvtx.calls), kernels.nccl.total()
+    nccl_calls, nccl_kernels = len(nvtx.calls), kernels.nccl
     if not nccl_calls:
         yield (
-            "no NVTX ranges of NCCL: collectives are counted by kernel names, which are often ambiguous; profile with "
+            "no NVTX ranges of NCCL: its kernels are not counted, because their names are ambiguous; profile with "
             "--trace=cuda,nvtx"
         )
     if nvtx.exchanges:
