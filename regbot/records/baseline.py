@@ -187,12 +187,17 @@ class Baseline(Record):
         }
 
 
-class MoveEvidence(Record):
-    """How much slower the new anchor is than the old one, in pairs. Positive means slower."""
+class IntervalEstimate(Record):
+    """An estimate with its interval in percent; positive means slower."""
 
     estimate_pct: float
     low_pct: float
     high_pct: float
+
+
+class MoveEvidence(IntervalEstimate):
+    """How much slower the new anchor is than the old one, in pairs."""
+
     pairs: Positive
 
     @model_validator(mode="after")

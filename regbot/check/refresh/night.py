@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from regbot.judge.estimates import percent
-from regbot.records.baseline import Acceptance, AnchorComparison
-from regbot.records.refresh import Drift, IntervalEstimate, WorkloadRefresh
+from regbot.records.baseline import Acceptance, AnchorComparison, IntervalEstimate
+from regbot.records.refresh import Drift, WorkloadRefresh
 from regbot.records.text.clip import clip_message
 from regbot.records.verdict import Status, WorkloadVerdict
 from regbot.stats.drift import Creep, budget_interval, cusum

@@ -19,9 +19,7 @@ from regbot.records.base import Record
 from regbot.records.config.pathspecs import find_pathspec_fault
 from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu, Scalar
 from regbot.records.meshes import MeshName, OwnMesh
-from regbot.records.settings import ShardingThresholds as ShardingThresholds
-from regbot.records.settings import ThroughputThresholds as ThroughputThresholds
-from regbot.records.settings import WireBandwidths as WireBandwidths
+from regbot.records.settings import ShardingThresholds, ThroughputThresholds, WireBandwidths
 from regbot.records.verdict import Status
 
 FILE_NAME = "regbot.toml"
