@@ -78,13 +78,6 @@ def test_ranges_of_another_domain_that_look_alike_are_not_nccl(tmp_path: Path) -
     assert [entry.count for entry in read(path).entries] == [1]
 
 
-def test_seconds_are_split_into_what_compute_hid_and_what_it_did_not(tmp_path: Path) -> None:
-    kernels = [(ALL_REDUCE, 0, 100), (ALL_REDUCE, 50, 150), (GEMM, 100, 130), (GEMM, 120, 400)]
-    [entry] = read(export(tmp_path / "a.sqlite", ["ncclAllReduce"] * 2, kernels)).entries
-    assert entry.exposed_s == pytest.approx(100e-6)
-    assert entry.hidden_s == pytest.approx(50e-6)
-
-
 def test_without_ranges_kernels_of_nccl_are_unclassified_and_those_of_dispatch_libraries_counted(
     tmp_path: Path,
 ) -> None:

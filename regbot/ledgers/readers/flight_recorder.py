@@ -69,12 +69,12 @@ def read(source: Source) -> Ledger:
         if not isinstance(entry, dict):
             raise source.error("has an entry that is not an object; this is not a Flight Recorder dump")
         contents.add(entry)
-    tally = CallTally(source)
+    largest_group = max(contents.sizes.values(), default=0)
+    tally = CallTally(source, default_size=largest_group)
     axes = contents.count_calls(tally)
     if not tally and not contents.unclassified:
         raise source.error("contains no collective between several ranks; give the dump of a distributed job")
     world_size = max((len(ranks) for ranks in groups.ranks.values()), default=0)  # the largest group is the world
-    largest_group = max(contents.sizes.values(), default=0)
     rank, rank_warnings = _find_rank(source, dump, groups)
     return Ledger(
         source="flight-recorder",
@@ -83,7 +83,7 @@ def read(source: Source) -> Ledger:
         world_size=world_size or None,
         rank=rank,
         axes=axes,
-        entries=tally.entries(largest_group),  # groups of unknown size get the size of the largest group
+        entries=tally.entries(),
         unclassified=contents.unclassified.records(),
         guesses=[STEPS_UNKNOWN, *contents.guesses(largest_group)],
         warnings=[*rank_warnings, *contents.warnings()],

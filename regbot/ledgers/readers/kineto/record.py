@@ -50,8 +50,6 @@ class TraceRecord:
     annotations: list[CallRow] = field(default_factory=list)
     dispatcher_rows: list[CallRow] = field(default_factory=list)
     symmetric_rows: list[CallRow] = field(default_factory=list)
-    nameless_rows: int = 0
-    """Number of metadata rows without the name of a collective. torch before 2.2 writes such rows."""
     gloo_rows: int = 0
     """Number of annotations ``gloo:...``."""
     gloo_types: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -88,8 +86,7 @@ def _add_host_row(record: TraceRecord, values: "_SharedValues", event: TraceEven
     """Add a host row to ``record``. Return 1 if it counts towards ``MAX_ROWS``, else 0."""
     name = event.name
     if name == METADATA_ROW and not isinstance(event.args.get("Collective name"), str):
-        record.nameless_rows += 1
-        return 0
+        return 0  # torch before 2.2 writes such rows, beside annotations
     if name.startswith("gloo:"):
         record.gloo_rows += 1
         shapes, dtype = calls.format_all_shapes(event.args), calls.first_dtype(event.args)
