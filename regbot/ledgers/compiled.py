@@ -7,7 +7,7 @@ collectives of many ops into one, so this detector compares bytes and not calls.
 
 from collections.abc import Iterator
 
-from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED
+from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Claim, View, is_payload, sum_growth, sum_volumes
 from regbot.ledgers.expert import SUMS, find_lost_exchanges
 
@@ -30,7 +30,7 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
         replacement_axes = ", ".join(sorted({cell.signature.axis for cell in (*gathers, *sums)}))
         changed_modules = frozenset().union(*(exchange.modules for exchange in lost_exchanges))
         yield Claim(
-            pattern=ALL_TO_ALL_REPLACED,
+            pattern=names.ALL_TO_ALL_REPLACED,
             merge_key=tuple(sorted(lost_axes)),
             axes=lost_axes,
             cells=(*exchange_cells, *gathers, *sums),

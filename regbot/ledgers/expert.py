@@ -7,14 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from regbot.ledgers.catalogue import (
-    ALL_TO_ALL_REPLACED,
-    AXIS_LOST,
-    COUNTS_ADDED,
-    COUNTS_REMOVED,
-    DISPATCHER_OFF,
-    RECOMPUTES,
-)
+from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, list_issuers, sum_growth, sum_volumes
 from regbot.ledgers.rows import template
 from regbot.records.ledger import Kind, Phase
@@ -58,8 +51,8 @@ class LostExchange:
         issuers = self._issuer_templates
 
         def lies_inside_issuer(module: str) -> bool:
-            names = template(module).split(".")
-            return "" in issuers or any(".".join(names[:end]) in issuers for end in range(1, len(names) + 1))
+            parts = template(module).split(".")
+            return "" in issuers or any(".".join(parts[:end]) in issuers for end in range(1, len(parts) + 1))
 
         return all(lies_inside_issuer(module) for module in modules)
 
@@ -96,7 +89,7 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
         replacement = _find_replacement(view, lost_exchange)
         if replacement:
             yield Claim(
-                pattern=ALL_TO_ALL_REPLACED,
+                pattern=names.ALL_TO_ALL_REPLACED,
                 merge_key=tuple(sorted(lost_exchange.axes)),
                 axes=lost_exchange.axes,
                 cells=_drop_duplicates((*_list_exchange_cells(view, lost_exchange), *replacement)),
@@ -120,7 +113,7 @@ def detect_axis_lost(view: View) -> Iterator[Claim]:
             if is_payload(cell) and cell.signature.kind in GATHERS_AND_SUMS and lost_exchange.contains(cell.issuers)
         ]
         yield Claim(
-            pattern=AXIS_LOST,
+            pattern=names.AXIS_LOST,
             merge_key=tuple(sorted(lost_exchange.axes)),
             axes=lost_exchange.axes,
             cells=_drop_duplicates((*_list_exchange_cells(view, lost_exchange), *parameter_cells)),
@@ -151,7 +144,7 @@ def claim_dispatcher_change(view: View) -> Claim:
     )
     changed_axes = frozenset(cell.signature.axis for cell in cells) & view.expert_axes
     return Claim(
-        pattern=DISPATCHER_OFF,  # the caller sets DISPATCHER_ON if base replaced the dispatcher
+        pattern=names.DISPATCHER_OFF,  # the caller sets DISPATCHER_ON if base replaced the dispatcher
         merge_key=(),  # there is only one such finding
         axes=changed_axes or view.expert_axes,
         cells=cells,
@@ -176,7 +169,7 @@ def detect_recompute(view: View) -> Iterator[Claim]:
                 repeated_cells = _find_repeats_in_backward(view, exchange_cells)
             if repeated_cells:
                 yield Claim(
-                    pattern=RECOMPUTES,
+                    pattern=names.RECOMPUTES,
                     merge_key=(axis,),
                     axes=frozenset({axis}),
                     cells=tuple(repeated_cells),
@@ -247,7 +240,7 @@ def detect_count_exchanges(view: View) -> Iterator[Claim]:
             if before.count == after.count:
                 continue
             yield Claim(
-                pattern=COUNTS_ADDED if after.count > before.count else COUNTS_REMOVED,
+                pattern=names.COUNTS_ADDED if after.count > before.count else names.COUNTS_REMOVED,
                 merge_key=(axis,),
                 axes=frozenset({axis}),
                 cells=tuple(axis_cells),

@@ -8,7 +8,7 @@ kernel time is not wall time."""
 from collections import defaultdict
 from collections.abc import Sequence
 
-from regbot.ledgers.catalogue import OVERLAP_LOST, OVERLAP_RESTORED
+from regbot.ledgers import catalogue as names
 from regbot.ledgers.overlap import Overlap
 from regbot.ledgers.rows import sum_entries, template
 from regbot.ledgers.wording import KIND_NAMES, format_seconds
@@ -49,7 +49,7 @@ def find_overlap_changes(base: Ledger, head: Ledger) -> list[Finding]:
         scope = "a step" if base.scope == "step" else "all that was recorded"
         findings.append(
             Finding(
-                pattern=OVERLAP_LOST if is_lost else OVERLAP_RESTORED,
+                pattern=names.OVERLAP_LOST if is_lost else names.OVERLAP_RESTORED,
                 status="REVIEW" if is_lost else "PASS",
                 axis=axis,
                 base={kind: volume},

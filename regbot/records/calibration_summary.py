@@ -40,10 +40,7 @@ class ArmLuck(Record):
     sd_pct: Annotated[float, Field(ge=0)]
     low_pct: NonNegativeFloat = Field(description="low end of the 95% interval of sd_pct")
     high_pct: NonNegativeFloat = Field(description="high end of the 95% interval of sd_pct")
-    counted_pct: NonNegativeFloat = Field(
-        description="luck by which intervals are widened; 0 if chance explains the estimate, or if the luck is proven "
-        "to be small"
-    )
+    counted_pct: NonNegativeFloat = Field(description="luck that widens intervals; 0 if none is proven, or little")
     draws: PositiveInt = Field(description="draws that were compared, each with fresh compiler caches for both arms")
 
 

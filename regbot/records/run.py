@@ -36,11 +36,7 @@ class Arm(Record):
     tree: Commit
     subject: Text = Field("", description="first line of the commit message; written by the PR's author")
     overrides: dict[str, Scalar] = Field({})
-    behaviour: Digest | None = Field(
-        None,
-        description="digest of everything in the commit that may affect a run, from git, without comments, docstrings "
-        "and documentation; only for head, so that heads of different sessions can be compared; null if unknown",
-    )
+    behaviour: Digest | None = Field(None, description="of head: digest of all that may affect a run; None if unknown")
 
     def behaves_like(self, other: "Arm") -> bool:
         """Whether this arm runs the same code and overrides as ``other``, which may be an arm of another session."""
@@ -78,10 +74,7 @@ class Environment(Record):
     jaxlib: Text | None = Field(None, description="version of jaxlib, which has the compiler of jax")
     variables: Digest | None = Field(None, description="hash over the variables that affect speed, at the start")
     pinning: Literal["numa", "launcher", "off", "unknown"] | None = Field(
-        None,
-        description="cores to which a rank with a GPU is pinned. numa: the cores of the GPU's NUMA node. launcher: the "
-        "cores that the launcher chose. off: pinning is switched off. unknown: the system does not report the GPU's "
-        "cores. None: a run without GPUs",
+        None, description="who chose the cores of a rank with a GPU; unknown: the GPU's own cores are; None: no GPU"
     )
     model: Digest | None = Field(None, description="hash of regbot's own model code in the timed steps; else None")
 

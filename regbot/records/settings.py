@@ -31,10 +31,7 @@ class ThroughputThresholds(Record):
 
     threshold_pct: Annotated[float, Field(gt=0, le=50)] = Field(2.0, description="no change within plus and minus it")
     indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(1.0, description="regressed above it")
-    gate: Gate = Field(
-        "pairs",
-        description="pairs: pairs of base and head; stored: head is compared only with stored sessions",
-    )
+    gate: Gate = Field("pairs", description="rule that decides on throughput (docs/configuration.md)")
     screen_bound_pct: Annotated[float, Field(gt=0, le=100)] = Field(5.0, description='what gate = "stored" excludes')
 
     @model_validator(mode="after")

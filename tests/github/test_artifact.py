@@ -76,7 +76,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "encrypted": (encrypted(), "is encrypted, or compressed with another method"),
     "another method": (zipped((MEMBER, session_text()), method=zipfile.ZIP_LZMA), "another method than deflate"),
     "too long by its own word": (claiming_less(10), "is not a zip archive that can be read"),
-    "an empty member": (zipped((MEMBER, b"")), "is empty: no session was recorded"),
+    "an empty member": (zipped((MEMBER, b"")), "is empty: nothing was recorded"),
     "cut off": (zipped((MEMBER, session_text()[:-1])), "ends in the middle of a line; the job was cut off"),
     "no JSON": (zipped((MEMBER, b"hello\n")), "session.jsonl:1: is not valid JSON"),
     "deep": (zipped((MEMBER, b"[" * 100_000 + b"\n")), "session.jsonl:1: is nested too deeply"),

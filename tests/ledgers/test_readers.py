@@ -135,8 +135,8 @@ KEY = EntryKey("all_reduce", "ep", 8, "bfloat16", "unknown", "payload", "nccl")
 
 
 def test_calls_of_unknown_and_of_equal_known_size_become_one_entry(tmp_path: Path) -> None:
-    tally_of_calls = CallTally(Source(tmp_path / "dump.json"))
+    tally_of_calls = CallTally(Source(tmp_path / "dump.json"), default_size=8)
     tally_of_calls.add(KEY, 10)
     tally_of_calls.add(KEY._replace(group_size=0), 10)
-    [entry] = tally_of_calls.entries(default_size=8)
+    [entry] = tally_of_calls.entries()
     assert (entry.count, entry.bytes) == (2, 20)

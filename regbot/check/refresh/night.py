@@ -20,9 +20,9 @@ from functools import partial
 from statistics import variance
 
 from regbot.judge.estimates import percent
-from regbot.records.baseline import Acceptance, AnchorComparison
+from regbot.records.baseline import Acceptance, AnchorComparison, IntervalEstimate
 from regbot.records.config import Config
-from regbot.records.refresh import Drift, IntervalEstimate, WorkloadRefresh
+from regbot.records.refresh import Drift, WorkloadRefresh
 from regbot.records.text.clip import clip_message
 from regbot.records.verdict import Status, Throughput, WorkloadVerdict
 from regbot.stats.drift import Creep, budget_interval, cusum

@@ -7,7 +7,8 @@ does not join the rolling reference.
 import math
 from collections.abc import Iterable, Iterator
 
-from regbot.records.refresh import Drift, IntervalEstimate, RefreshReport, WorkloadRefresh
+from regbot.records.baseline import IntervalEstimate
+from regbot.records.refresh import Drift, RefreshReport, WorkloadRefresh
 from regbot.records.text.clip import short_commit
 from regbot.records.text.printable import printable
 from regbot.records.text.table import markdown_row

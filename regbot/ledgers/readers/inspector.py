@@ -68,7 +68,7 @@ def read(source: Source) -> Ledger:
         steps=1,
         world_size=None,
         rank=contents.membership.rank,
-        entries=contents.tally.entries(default_size=0),  # not needed, because every line has the size of its group
+        entries=contents.tally.entries(),
         unclassified=contents.unclassified.records(),
         guesses=[STEPS_UNKNOWN, *contents.guesses()],
         warnings=[*contents.warnings()],

@@ -19,9 +19,7 @@ from regbot.records.base import Record
 from regbot.records.config.pathspecs import find_pathspec_fault
 from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu, Scalar
 from regbot.records.meshes import MeshName, OwnMesh
-from regbot.records.settings import ShardingThresholds as ShardingThresholds
-from regbot.records.settings import ThroughputThresholds as ThroughputThresholds
-from regbot.records.settings import WireBandwidths as WireBandwidths
+from regbot.records.settings import ShardingThresholds, ThroughputThresholds, WireBandwidths
 from regbot.records.verdict import Status
 
 FILE_NAME = "regbot.toml"
@@ -89,16 +87,8 @@ class Workload(Record):
     variant: str = "full"  # of the traces; timed_variant is that of the timed runs
     meshes: Annotated[list[WorkloadMesh], Field(min_length=1)] = ["ep", "ep-dp"]
     entry: str | None = Field(None, description="module adapter: 'package.module:function'")
-    recipe: str = Field(
-        "",
-        description="framework adapters: a recipe of the repository, which keeps its own numbers; without one, the "
-        "framework's model gets the numbers of the shape",
-    )
-    program: str = Field(
-        "",
-        description="megatron adapter: the training script of the checkout, traced unmodified on a paper GPU; default: "
-        "pretrain_gpt.py, or scripts/training/run_recipe.py for a recipe of Megatron Bridge",
-    )
+    recipe: str = Field("", description="framework adapters: a recipe of the repository, with its own numbers")
+    program: str = Field("", description="megatron adapter: training script of the checkout (docs/frameworks.md)")
     command: list[str] = Field([], description="command adapter: program and arguments of one run")
     log: str = Field("", description="command adapter: step log in the checkout; '' reads the command's output")
     log_format: str = Field("", description="command adapter: format of the step log; '' detects it")
@@ -111,11 +101,7 @@ class Workload(Record):
     build: list[str] = Field([], description="shell commands, run once in each new worktree")
     timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0  # time limit of one run
     numa_pinning: bool = Field(True, description="pin a rank to its GPU's NUMA node, unless the launcher has pinned it")
-    paths: list[str] = Field(
-        [],
-        description="git pathspecs of the files that the workload depends on; a change of other files does not "
-        "concern it; [] for every file (docs/configuration.md)",
-    )
+    paths: list[str] = Field([], description="pathspecs of files that it depends on (docs/configuration.md)")
     timed: list[str] | None = Field(None, description="shapes to time; default: all with a timed variant; [] for none")
     timed_variant: str = Field("", description="variant that is timed; default: smoke with enough GPUs, else cpu")
     dispatcher: str = Field("", description="requested from the layer; '' lets the layer choose (smoke: alltoall)")
@@ -292,11 +278,7 @@ class SandboxSettings(Record):
     write: list[str] = Field([], description="folders that the code may write to; their content persists")
     network: bool = Field(False, description="let runs reach the network; ranks on several nodes always can")
     build_network: bool = Field(True, description="let build commands reach the network")
-    submodule_hosts: list[HostOrUrl] = Field(
-        [],
-        description="hosts that submodules may be fetched from by https or ssh at their own ports, in addition to the "
-        "repository's own; a URL such as http://git.example:8080 allows its transport and port",
-    )
+    submodule_hosts: list[HostOrUrl] = Field([], description="further hosts of submodules; a URL allows its port")
     tmp_mb: PositiveInt = Field(2048, description="size of /tmp and, separately, of /dev/shm; both use memory")
     disk_mb: PositiveInt = Field(4096, description="limit on the growth of its writable folders on disk in one launch")
     disk_files: PositiveInt = Field(200_000, description="limit on the growth of their number of files in one launch")
@@ -347,9 +329,7 @@ class GitHub(Record):
         {}, description="check run conclusions by verdict that differ from regbot's own"
     )
     self_reported: Literal["success", "neutral", "action_required"] = Field(
-        "neutral",
-        description="conclusion of a verdict that a pull request's own job reports, unless the conclusion of the "
-        "verdict is stricter; action_required is stricter than neutral: it blocks the pull request until a measurement",
+        "neutral", description="mildest conclusion of a verdict that a pull request's own job reports"
     )
     queue: Literal["static", "timed"] = Field(
         "static", description="what is done with a merge group; timed: a node measures it like a pull request"
@@ -377,11 +357,7 @@ class Config(Record):
     """The whole ``regbot.toml``."""
 
     version: Literal[1] = 1
-    inert: list[str] = Field(
-        [],
-        description="globs of files that cannot affect a run, besides documentation; after ! files that can, although "
-        "another glob matches or they are documentation",
-    )
+    inert: list[str] = Field([], description="globs of files that cannot affect a run; after ! of files that can")
     workloads: dict[Name, Workload] = Field({}, description="empty: regbot's own smoke model")
     sharding: ShardingThresholds = ShardingThresholds()
     throughput: ThroughputThresholds = ThroughputThresholds()

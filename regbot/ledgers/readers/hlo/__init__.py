@@ -89,7 +89,7 @@ def read(source: Source) -> Ledger:
         steps=1,
         world_size=devices.total,
         axes={labels[key]: Axis(size=len(group.ranks), ranks=list(group.ranks)) for key, group in groups.items()},
-        entries=tally.entries(default_size=0, is_program=True),
+        entries=tally.entries(is_program=True),
         program=fingerprint.hexdigest(),
         unclassified=counted.unclassified.records(),
         guesses=[*_list_guesses(called, counted)],
