@@ -17,7 +17,6 @@ from regbot.workloads.checkout.changes import digest_behaviour, list_changed_fil
 from regbot.workloads.checkout.commits import create_branch
 from regbot.workloads.checkout.export import export
 from regbot.workloads.checkout.git import CheckoutError
-from regbot.workloads.checkout.reading import find_readable_repository
 from regbot.workloads.checkout.worktrees import Worktree, check_out, prune
 
 __all__ = [
@@ -30,7 +29,6 @@ __all__ = [
     "create_branch",
     "digest_behaviour",
     "export",
-    "find_readable_repository",
     "has_commits_of_its_own",
     "list_changed_files",
     "prune",

@@ -13,8 +13,6 @@ from pathlib import Path
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 from regbot.workloads.checkout.git import (
-    FILTERED_ADVICE,
-    FILTERED_REASON,
     TRANSFER_TIMEOUT_S,
     CheckoutError,
     GitResult,
@@ -24,8 +22,10 @@ from regbot.workloads.checkout.git import (
     try_git,
     without_credentials,
 )
-from regbot.workloads.checkout.partial import SERVE_LOCALLY, copy_files, copy_history, find_promisor
 
+_SERVE_LOCALLY = "GIT_ALLOW_PROTOCOL=none git -c uploadpack.allowAnySHA1InWant=true upload-pack"
+"""Shell command that serves a repository of this machine to a fetch. It fetches nothing into that repository. It serves
+every commit, whatever the repository's settings."""
 _TRANSPORTS = {"GIT_ALLOW_PROTOCOL": "https:http:ssh:git"}
 """Allowed transports. Others run a command that the URL names, or read files of this machine. This overrides the
 machine's configuration."""
@@ -52,8 +52,6 @@ class CommitSource:
     """Git directories on this machine that may have the commits. regbot only reads them."""
     url: str
     remote: bool
-    is_partial: bool = False
-    """Whether the first of ``git_dirs`` is a partial clone, which lacks files."""
     refusal: str = ""
     """Why commits must not be fetched from ``url``, and what to do; '' if they may."""
     follows_redirects: bool = True
@@ -68,15 +66,10 @@ def find_source(repo: Path) -> CommitSource:
     common = common_dir(repo)
     git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = origin_of(repo) or str(common)
-    promisor = find_promisor(repo)  # the name of a partial clone's remote; '' for a complete repository
-    # A private clone that was made from a partial clone lacks files. So the name of the remote of a partial clone is
-    # part of the identity, and a complete repository gets a private clone of its own.
-    identity = "\n".join([str(common), without_credentials(origin), *([promisor] if promisor else [])])
+    identity = f"{common}\n{without_credentials(origin)}"
     # A linked worktree keeps its submodules in its own git directory.
     git_dirs = tuple(dict.fromkeys((common, git_dir)))
-    return CommitSource(
-        name=str(repo), identity=identity, git_dirs=git_dirs, url=origin, remote=False, is_partial=bool(promisor)
-    )
+    return CommitSource(name=str(repo), identity=identity, git_dirs=git_dirs, url=origin, remote=False)
 
 
 def clone_name(source: CommitSource) -> str:
@@ -94,9 +87,6 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
     if not clone.exists():
         _create_clone(clone, _object_format(commit))
     reset_configuration(clone, commit)
-    if source.is_partial:
-        _fetch_from_partial_clone(clone, source, commit)
-        return
     wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
     is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code == 0
     if is_cached and not source.refusal:
@@ -122,19 +112,6 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
         reasons.append("clone the submodules (git submodule update --init --recursive), or make the URL reachable")
     reasons += [source.refusal] if source.refusal else []
     raise CheckoutError(f"{source.name}: commit {commit} cannot be fetched: {'; '.join(reasons)}")
-
-
-def _fetch_from_partial_clone(clone: Path, source: CommitSource, commit: str) -> None:
-    git_dir = source.git_dirs[0]
-    wanted_ref = f"refs/wanted/{commit}"
-    if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code != 0:
-        result = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
-        if result.code != 0:
-            reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {result.error_line}"
-            raise CheckoutError(f"{reason}; {FILTERED_REASON}", FILTERED_ADVICE)
-        copy_history(clone, git_dir, "+refs/tags/*:refs/tags/*")
-    copy_files(clone, git_dir, commit)
-    reset_configuration(clone, commit)  # git has noted the remote in it
 
 
 def _create_clone(clone: Path, object_format: str) -> None:
@@ -173,7 +150,7 @@ def _fetch(
     clone: Path, location: Path | str, refspec: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> GitResult:
     is_local = isinstance(location, Path)
-    options += (f"--upload-pack={SERVE_LOCALLY}",) if is_local else ()
+    options += (f"--upload-pack={_SERVE_LOCALLY}",) if is_local else ()
     fetch_options = ("--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--no-recurse-submodules")
     return try_git(
         clone,

@@ -204,6 +204,15 @@ def file_at(repo: Path, path: str, revision: str) -> str | None:
     return None
 
 
+def refuse_missing_files(repo: Path, *commits: str) -> None:
+    """Raise CheckoutError if ``repo`` is a partial clone that lacks files of ``commits``. Nothing is fetched."""
+    if try_git(repo, "config", "--get-regexp", r"^remote\..*\.promisor$").code != 0:
+        return
+    listing = try_git(repo, "rev-list", "--objects", "--no-walk", "--missing=print", *commits, env=OFFLINE)
+    if listing.code != 0 or any(line.startswith("?") for line in listing.out.splitlines()):  # "?OBJECT" is missing
+        raise CheckoutError(f"{repo}: {FILTERED_REASON}", FILTERED_ADVICE)
+
+
 def is_shallow(repo: Path) -> bool:
     return git(repo, "rev-parse", "--is-shallow-repository").strip() == "true"
 

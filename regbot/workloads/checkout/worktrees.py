@@ -45,7 +45,7 @@ from regbot.workloads.checkout.git import (
     common_dir,
     find_commit,
     git,
-    try_git,
+    refuse_missing_files,
 )
 
 IDLE_S = 24 * 3600.0
@@ -98,12 +98,13 @@ def check_out(
     """
     common = common_dir(repo)
     commit = find_commit(repo, commit, "commit")
+    refuse_missing_files(repo, commit)
     tree = git(repo, "log", "-1", "--no-show-signature", "--format=%T", commit, env=OFFLINE).strip()
     source = find_source(repo)
     addresses = None if hosts is None else list_addresses(source.url, hosts)
     key_inputs: list[object] = [str(common), tree, list(build.commands), build.python]
-    modules = try_git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
-    if modules.code != 0 or modules.out:  # git fails if a partial clone lacks the tree
+    modules = git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
+    if modules:
         key_inputs += [source.identity, None if addresses is None else sorted(addresses)]
     key = hashlib.sha256(json.dumps(key_inputs).encode()).hexdigest()[:24]
     entry = CacheEntry(cache_dir.resolve(), key)
