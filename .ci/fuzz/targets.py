@@ -224,7 +224,7 @@ def build_runs(path: Path) -> None:
 
 
 def read_hang_reports(path: Path) -> None:
-    read_stacks(path.read_bytes().decode("utf-8", "replace"), path.parent)
+    read_stacks(path.read_bytes().decode("utf-8", "replace"))
 
 
 # Traces, logs and other files: samples with changed bytes

@@ -26,7 +26,6 @@ from regbot.records.text.printable import printable
 from regbot.records.text.progress import Progress, Watcher
 from regbot.workloads.checkout.building import Build, BuildError, minimal_environment, run_build, run_in_shell
 from regbot.workloads.checkout.cache import CacheEntry, create_cache_folders, lock, set_aside_folder
-from regbot.workloads.checkout.clone_pruning import mark_used, prune_clones
 from regbot.workloads.checkout.clones import (
     MAX_SUBMODULES,
     CommitSource,
@@ -146,18 +145,18 @@ def check_out(
 
 
 def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: float = IDLE_S) -> None:
-    """Remove old and incomplete worktrees, and private clones (``prune_clones``), from a repository's cache folder.
+    """Remove old and incomplete worktrees, and private clones of none, from a repository's cache folder.
 
     The ``keep`` most recently used worktrees are kept, and those that were used within ``idle_s`` seconds or are being
     created. ``watch`` shows a warning about each folder that cannot be removed.
     """
     cache_dir = cache_dir.resolve()
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
-    last_use_by_entry = {entry: _modification_time(entry.marker) for entry in entries}  # 0 for an incomplete worktree
-    complete_entries = [entry for entry in entries if last_use_by_entry[entry]]
-    complete_entries.sort(key=lambda entry: last_use_by_entry[entry], reverse=True)
-    incomplete_entries = [entry for entry in entries if not last_use_by_entry[entry]]
-    for entry in complete_entries[max(0, keep) :] + incomplete_entries:
+    entries.sort(key=lambda entry: _modification_time(entry.marker), reverse=True)
+    kept = [entry for entry in entries if entry.marker.exists()][:keep]
+    for entry in entries:
+        if entry in kept:
+            continue
         # Do not wait for the lock. If it is taken, another process creates or builds this worktree.
         with contextlib.suppress(CheckoutError), _report_failure(watch, entry.path), entry.lock(timeout_s=0):
             # The time is read again, because only now the entry is locked. It is 0 for an incomplete worktree.
@@ -166,8 +165,12 @@ def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: f
     for folder in set_aside_folder(cache_dir).glob("*"):
         with _report_failure(watch, folder):
             remove_folder(folder)
-    with _report_failure(watch, cache_dir / "repos"):
-        prune_clones(cache_dir / "repos", _list_used_clones(cache_dir), busy_s=idle_s)
+    used_clones = _list_used_clones(cache_dir)
+    for clone in (cache_dir / "repos").glob("*.git/"):
+        clone_lock = lock(clone.with_suffix(".lock"), timeout_s=0)
+        with contextlib.suppress(CheckoutError), _report_failure(watch, clone), clone_lock:
+            if clone.name not in used_clones and _modification_time(clone) <= time.time() - idle_s:
+                remove_folder(clone)
 
 
 @contextlib.contextmanager
@@ -227,7 +230,7 @@ def _fetch_parts(
         clone = entry.clone(clone_name(part_source))
         with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
             fetch_commit(clone, part_source, part_commit)
-            mark_used(clone)
+            os.utime(clone)  # prune reads this time
         parts.append(WorktreePart(path=path, clone=clone.name, commit=part_commit))
         for name, submodule_commit, submodule in list_submodules(clone, part_commit, part_source, addresses):
             pending.append((f"{path}/{name}" if path else name, submodule_commit, submodule))

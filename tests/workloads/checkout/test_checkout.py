@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from regbot.workloads.checkout import Build, BuildError, CheckoutError, Worktree, check_out, prune, resolve_arms
+from regbot.workloads.checkout.cache import lock
 from regbot.workloads.checkout.clones import absolute_url
 from support.git_repos import Repository
 
@@ -305,6 +306,22 @@ def test_prune_removes_incomplete_worktrees_and_keeps_recently_used_ones(repo: R
     prune(cache, keep=0)
     assert [path.name for path in (cache / "worktrees").glob("*/")] == [used.key]
     prune(tmp_path / "no-cache-yet", keep=0)
+
+
+def test_prune_removes_idle_clones_that_no_worktree_needs(repo: Repository, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    make(repo, cache)
+    clones = [
+        *(cache / "repos").glob("*.git"),
+        *(cache / "repos" / name for name in ("idle.git", "busy.git", "new.git")),
+    ]
+    for clone in clones:
+        clone.mkdir(exist_ok=True)
+        os.utime(clone, (1, 1))
+    os.utime(clones[-1])
+    with lock(cache / "repos" / "busy.lock", 1):
+        prune(cache, keep=1)
+    assert [clone.exists() for clone in clones] == [True, False, True, True]
 
 
 def test_a_planted_filter_in_the_private_clone_changes_no_checkout_and_hides_no_edit(
