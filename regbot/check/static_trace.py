@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import tempfile
 from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ def trace_working_tree(options: TraceOptions, folder: Path, cache: Path, watch: 
     private = cache / "working-trees" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
     with (
         temporary_folder() as scratch,
-        closing(Libraries(cache, scratch / "paper", lambda text: watch(Progress(0, 1, text)))) as libraries,
+        closing(Libraries(cache, Path(tempfile.gettempdir()), lambda text: watch(Progress(0, 1, text)))) as libraries,
     ):
         devices = TraceDevices([task], [], libraries)
         if options.device or options.gpu:

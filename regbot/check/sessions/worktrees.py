@@ -34,11 +34,11 @@ class Worktrees:
         self._lock = threading.Lock()
 
     def open_libraries(self, folder: Path) -> Libraries:
-        """``folder`` gets the output of compilers that fail, and the libraries if the cache is not writable."""
+        """``folder`` gets the output of compilers that fail."""
         untrusted = [self.repository_cache.parent]  # the worktrees of all repositories
         if self._sandbox is not None:
             untrusted += [self.repo, *self._sandbox.write]
-        return Libraries(self.cache, folder, self._say, self._sandbox, logs=folder, untrusted=untrusted)
+        return Libraries(self.cache, folder, self._say, self._sandbox, untrusted)
 
     def worktree(self, arm: Arm, task: Task) -> Worktree | str:
         """Return the worktree, or the reason why there is none. Raises CheckoutError if git fails."""
