@@ -16,7 +16,7 @@ from regbot.records.run import Commit
 from regbot.records.text.printable import printable
 from regbot.workloads.checkout.cache import CacheEntry
 from regbot.workloads.checkout.clones import reset_configuration
-from regbot.workloads.checkout.git import NO_MACHINE_CONFIG, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
+from regbot.workloads.checkout.git import NO_MACHINE_CONFIG, TRANSFER_TIMEOUT_S, CheckoutError, git
 
 _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=all")
 _MAX_GROWTH_BYTES = 64 * 2**20
@@ -62,9 +62,7 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[s
             if submodules | changed_names:  # git must not look at them, as if they were not checked out
                 absent_names = "".join(f"{name}\0" for name in sorted(submodules | changed_names))
                 mark = (*location_options, "update-index", "-z", "--skip-worktree", "--stdin")
-                result = try_git(folder, *mark, env=env, stdin=absent_names, timeout_s=TRANSFER_TIMEOUT_S)
-                if result.code != 0:
-                    raise CheckoutError(f"{folder}: git cannot leave out files: {result.error_line}")
+                git(folder, *mark, env=env, stdin=absent_names, timeout_s=TRANSFER_TIMEOUT_S)
             command = (*location_options, "diff", *_DIFF, "--name-only", "-z", part.commit)
             output = git(folder, *command, env=env, timeout_s=TRANSFER_TIMEOUT_S)
             changed_names.update(name for name in output.split("\0") if name)

@@ -86,8 +86,15 @@ class GitResult:
         return clip_label(without_credentials(first_line))
 
 
-def git(folder: Path, *arguments: str, timeout_s: float = QUERY_TIMEOUT_S, env: Mapping[str, str] | None = None) -> str:
-    result = try_git(folder, *arguments, timeout_s=timeout_s, env=env)
+def git(
+    folder: Path,
+    *arguments: str,
+    timeout_s: float = QUERY_TIMEOUT_S,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+) -> str:
+    """Return the output of git. Raises CheckoutError if it fails. See ``try_git``."""
+    result = try_git(folder, *arguments, timeout_s=timeout_s, env=env, stdin=stdin)
     if result.code != 0:
         subcommand = next((word for word in arguments if not word.startswith("-")), "")
         raise CheckoutError(f"{folder}: git {subcommand} failed: {result.error_line}")
