@@ -27,8 +27,9 @@ from regbot.engines import open_engine
 from regbot.records.bisection import BisectionHeader, Point, SearchMetric
 from regbot.records.config import DEFAULTS, Config, ConfigError
 from regbot.records.text.clip import clip_message
-from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
 from regbot.workloads.checkout.git import CheckoutError, find_commit, refuse_missing_files
+from regbot.workloads.launch import needs_of
+from regbot.workloads.task import Task, plan, plan_of, timed_tasks
 
 
 @dataclass

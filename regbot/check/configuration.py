@@ -16,7 +16,7 @@ from regbot.records.config import (
     with_machine_tables,
 )
 from regbot.records.text.clip import short_commit
-from regbot.workloads.checkout import target_tip
+from regbot.workloads.checkout.arms import target_tip
 from regbot.workloads.checkout.git import file_at
 
 

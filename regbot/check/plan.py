@@ -24,14 +24,11 @@ from regbot.records.meshes import MeshName
 from regbot.records.run import Arm, Node
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.settings import Gate, ThroughputThresholds
-from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
-from regbot.workloads.checkout import (
-    digest_behaviour,
-    list_changed_files,
-    resolve_arms,
-    resolve_exactly,
-)
+from regbot.workloads.checkout.arms import resolve_arms, resolve_exactly
+from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
 from regbot.workloads.checkout.git import refuse_missing_files
+from regbot.workloads.launch import needs_of
+from regbot.workloads.task import Task, plan, plan_of, timed_tasks
 
 NO_SANDBOX_WARNING = "the code is untrusted and ran without a sandbox, because --no-sandbox was given"
 

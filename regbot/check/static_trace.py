@@ -22,9 +22,11 @@ from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip_message
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.text.words import plural
-from regbot.workloads import Checkout, Scratch, Task, digest, interpreter, ledger_of, single_task, smoke_task, trace
+from regbot.workloads.guest import Checkout, Scratch, interpreter, trace
 from regbot.workloads.paper import Libraries
+from regbot.workloads.ranks import digest, ledger_of
 from regbot.workloads.shapes import Shape, load_shape, shape_names
+from regbot.workloads.task import Task, single_task, smoke_task
 
 WORKING_TREE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
 """The arm for traces and runs of the working tree. It has no commit, so its ids are zeros."""

@@ -8,8 +8,9 @@ import pytest
 from regbot.engines import LocalEngine
 from regbot.records.files import read_record, write_record
 from regbot.records.run import Arm, Position, Run, Timing
-from regbot.workloads import Checkout, Limits, RunSpec, Scratch, trace
 from regbot.workloads.command import LOG_RANK, time_command
+from regbot.workloads.guest import Checkout, Limits, Scratch, trace
+from regbot.workloads.timed import RunSpec
 from support.command_tasks import command_task
 
 ARM = Arm(name="head", revision="HEAD", commit="a" * 40, tree="b" * 40)

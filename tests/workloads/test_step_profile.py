@@ -7,11 +7,12 @@ import pytest
 
 from regbot.records.ledger import Axis, Ledger
 from regbot.records.run import RawProfile
-from regbot.workloads import Task, guest_file
+from regbot.workloads import guest_file
 from regbot.workloads.guest import RawRecord
 from regbot.workloads.guest_file import GuestFileError
 from regbot.workloads.read_guest_files import answer_request
 from regbot.workloads.step_profile import describe_dispatcher, ledger_of_profile
+from regbot.workloads.task import Task
 from regbot.workloads.timed import add_profile
 from support.layers import layer_task
 from support.ledger_builder import smoke_arm, smoke_run

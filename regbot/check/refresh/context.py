@@ -14,7 +14,8 @@ from regbot.records.config import Config, LoadedConfig
 from regbot.records.refresh import WorkloadRefresh
 from regbot.records.run import Arm
 from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads import Task, needs_of
+from regbot.workloads.launch import needs_of
+from regbot.workloads.task import Task
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,11 @@ from regbot.engines import EngineError, Launch, LocalEngine, NoSeatError, Sandbo
 from regbot.engines.removal import temporary_folder
 from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip, clip_label
-from regbot.workloads import Task
-from regbot.workloads.checkout import Build, Builder, BuildError, Worktree, check_out, repository_cache
+from regbot.workloads.checkout.building import Build, Builder, BuildError
+from regbot.workloads.checkout.cache import repository_cache
+from regbot.workloads.checkout.worktrees import Worktree, check_out
 from regbot.workloads.paper import Libraries
+from regbot.workloads.task import Task
 
 BUILD_TIMEOUT_S = 3600.0
 BUILD_OUTPUT_BYTES = 2**20

@@ -14,7 +14,7 @@ from regbot.judge import judge
 from regbot.judge.pairs import pair_up
 from regbot.records.config import Config
 from regbot.records.run import Node, Run
-from regbot.workloads import Scratch
+from regbot.workloads.guest import Scratch
 from support.command_tasks import command_task
 from support.timed_builder import HEADER, NODE, PLAN, session_of, slot, timed_run
 

@@ -11,7 +11,8 @@ from regbot.judge import judge
 from regbot.records.config import Config
 from regbot.records.run import Run
 from regbot.report.comment import comment
-from regbot.workloads.checkout import Build, Worktree, check_out
+from regbot.workloads.checkout.building import Build
+from regbot.workloads.checkout.worktrees import Worktree, check_out
 from support.git_repos import Repository
 from support.required import needed
 from support.timed_builder import noisy, play, session_of

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.checkout import Build, BuildError, CheckoutError, Worktree, check_out, prune, resolve_arms
+from regbot.workloads.checkout.arms import resolve_arms
+from regbot.workloads.checkout.building import Build, BuildError
 from regbot.workloads.checkout.cache import lock
 from regbot.workloads.checkout.clones import absolute_url
+from regbot.workloads.checkout.git import CheckoutError
+from regbot.workloads.checkout.worktrees import Worktree, check_out, prune
 from support.git_repos import Repository
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.checkout import Build, CheckoutError, check_out
-from regbot.workloads.checkout.git import file_at
+from regbot.workloads.checkout.building import Build
+from regbot.workloads.checkout.git import CheckoutError, file_at
+from regbot.workloads.checkout.worktrees import check_out
 from support.git_repos import Repository
 
 
