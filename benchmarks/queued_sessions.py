@@ -145,7 +145,7 @@ class Arms:
 
     def worktree(self, arm: Arm, task: Task) -> Worktree:
         del task
-        return Worktree(self._folder / arm.name, arm.commit, arm.tree, {}, False, "", (), {})
+        return Worktree(self._folder / arm.name, False, "", (), {})
 
 
 def arms_in(folder: Path) -> Arms:

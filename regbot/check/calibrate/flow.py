@@ -278,11 +278,8 @@ class _WorkingTree:
     """Supplies the working tree in ``folder`` as the checkout of both arms. It is used as it is: nothing is built."""
 
     def __init__(self, folder: Path) -> None:
-        arm = WORKING_TREE
         # Without a key, because the working tree is not in the cache of worktrees.
-        self._tree = Worktree(
-            folder, arm.commit, arm.tree, submodules={}, built=False, key="", changed=(), environment={}
-        )
+        self._tree = Worktree(folder, built=False, key="", changed=(), environment={})
 
     def worktree(self, arm: Arm, task: Task) -> Worktree:
         del arm, task

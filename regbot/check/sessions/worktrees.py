@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from regbot.engines import EngineError, Launch, LocalEngine, NoSeatError, Sandbox, clean_environment
+from regbot.engines import EngineError, Launch, LocalEngine, NoSeatError, Sandbox
 from regbot.engines.removal import temporary_folder
 from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip, clip_label
@@ -61,7 +61,7 @@ class Worktrees:
 
         ``python`` is the workload's interpreter. A failed build is repeated once: the network may be the cause.
         """
-        build = Build(commands, python, BUILD_TIMEOUT_S, clean_environment({}), self._builder)
+        build = Build(commands, python, BUILD_TIMEOUT_S, self._builder)
         with suppress(BuildError):
             return check_out(self.repo, commit, self.repository_cache, build, self._hosts)
         try:

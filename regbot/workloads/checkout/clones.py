@@ -85,8 +85,8 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
     clones. The private clone does not count, because a trusted check may have fetched the commit from the URL.
     """
     if not clone.exists():
-        _create_clone(clone, _object_format(commit))
-    reset_configuration(clone, commit)
+        _create_clone(clone)
+    reset_configuration(clone)
     wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
     is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code == 0
     if is_cached and not source.refusal:
@@ -104,40 +104,30 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
         exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted_ref}", "--depth=1", settings=settings)
         if exact_fetch.code == 0:
             return
-        # Some servers send only commits that they advertise, so all refs are fetched from them.
-        full_fetch = _fetch(clone, source.url, "+refs/*:refs/source/*", settings=settings)
-        if full_fetch.code == 0 and try_git(clone, f"--git-dir={clone}", "update-ref", wanted_ref, commit).code == 0:
-            return
         reasons.append(f"{without_credentials(printable(source.url))}: {exact_fetch.error_line}")
         reasons.append("clone the submodules (git submodule update --init --recursive), or make the URL reachable")
     reasons += [source.refusal] if source.refusal else []
     raise CheckoutError(f"{source.name}: commit {commit} cannot be fetched: {'; '.join(reasons)}")
 
 
-def _create_clone(clone: Path, object_format: str) -> None:
+def _create_clone(clone: Path) -> None:
     """Create an empty bare repository. It appears only when it is complete, even if this process is interrupted."""
     clone.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=clone.parent) as folder:
         new = Path(folder, "new.git")
-        git(clone.parent, "init", "--quiet", "--bare", "--template=", f"--object-format={object_format}", str(new))
+        git(clone.parent, "init", "--quiet", "--bare", "--template=", str(new))
         new.rename(clone)
 
 
-def _object_format(commit: str) -> str:
-    return "sha256" if len(commit) == 64 else "sha1"
-
-
-def reset_configuration(clone: Path, commit: str) -> None:
-    """Restore the configuration that the clone had when it was created. The hash format is that of ``commit``.
+def reset_configuration(clone: Path) -> None:
+    """Restore the configuration that the clone had when it was created.
 
     Code in a worktree can write to the clone. A filter that it adds to the configuration would change later checkouts
     and hide edits. Raises CheckoutError if the clone is missing.
     """
     if not clone.is_dir():
         raise CheckoutError(f"{clone}: the private clone is missing")
-    has_sha256 = _object_format(commit) == "sha256"
-    version, extension = (1, "[extensions]\n\tobjectformat = sha256\n") if has_sha256 else (0, "")
-    text = f"[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = true\n{extension}"
+    text = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
     config = clone / "config"
     if config.is_symlink() or not config.is_file() or config.read_text(errors="replace") != text:
         config.unlink(missing_ok=True)

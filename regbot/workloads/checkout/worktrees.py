@@ -21,10 +21,9 @@ from pydantic import Field
 from regbot.engines.removal import remove_folder
 from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
-from regbot.records.run import Commit
 from regbot.records.text.printable import printable
 from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads.checkout.building import Build, BuildError, minimal_environment, run_build, run_in_shell
+from regbot.workloads.checkout.building import Build, BuildError, run_build
 from regbot.workloads.checkout.cache import CacheEntry, create_cache_folders, lock, set_aside_folder
 from regbot.workloads.checkout.clones import (
     MAX_SUBMODULES,
@@ -35,7 +34,7 @@ from regbot.workloads.checkout.clones import (
     list_addresses,
     list_submodules,
 )
-from regbot.workloads.checkout.contents import WorktreePart, digest_worktree
+from regbot.workloads.checkout.contents import WorktreePart, digest_files, list_changed_files
 from regbot.workloads.checkout.git import (
     NO_MACHINE_CONFIG,
     OFFLINE,
@@ -55,9 +54,6 @@ class Worktree:
     """The files of one commit on disk, with submodules, after the build."""
 
     path: Path
-    commit: str
-    tree: str
-    submodules: dict[str, str]
     built: bool
     key: str
     changed: tuple[str, ...]
@@ -76,10 +72,8 @@ class _WorktreeRecord(Record):
     change it. The first of ``parts`` is the main repository, the others are submodules.
     """
 
-    commit: Commit
-    tree: Commit
     parts: Annotated[list[WorktreePart], Field(min_length=1)]
-    state: str = Field(description="digest of all differences from the commits, untracked files included")
+    state: str = Field(description="digest of the status of all files")
     changed: list[str]
 
 
@@ -113,35 +107,10 @@ def check_out(
         if record is not None:
             os.utime(entry.marker)  # prune reads this time as the time of the last use
         else:
-            entry.clear()
-            record = _check_out_parts(entry, commit, tree, _fetch_parts(entry, source, commit, addresses))
-            create_cache_folders(entry.environment)
-            if build.commands:
-                inherited = build.environment if build.environment is not None else minimal_environment()
-                variables = {**inherited, **entry.environment, "REGBOT_PYTHON": build.python}
-                run_build(entry, commit, build.commands, variables, build.timeout_s, build.builder or run_in_shell)
-                try:
-                    state, changed = digest_worktree(entry, record.parts)
-                except CheckoutError as error:
-                    entry.clear()
-                    raise BuildError(
-                        f"the worktree of commit {commit[:10]} is unreadable after its build: {error}"
-                    ) from error
-                record = record.model_copy(update={"state": state, "changed": changed})
-            write_record(entry.marker, record)
-        create_cache_folders(
-            entry.environment
-        )  # the build, or code of earlier runs, may have replaced these folders by links
-    return Worktree(
-        path=entry.path,
-        commit=commit,
-        tree=tree,
-        submodules={part.path: part.commit for part in record.parts if part.path},
-        built=not is_reused,
-        key=key,
-        changed=tuple(record.changed),
-        environment=entry.environment,
-    )
+            record = _create(entry, source, commit, addresses, build)
+        # The build, or code of earlier runs, may have replaced these folders by links.
+        create_cache_folders(entry.environment)
+    return Worktree(entry.path, not is_reused, key, tuple(record.changed), entry.environment)
 
 
 def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: float = IDLE_S) -> None:
@@ -199,21 +168,35 @@ def _modification_time(path: Path) -> float:
 def _read_reusable(entry: CacheEntry) -> _WorktreeRecord | None:
     try:
         record = read_record(entry.marker, _WorktreeRecord)
-        state, _ = digest_worktree(entry, record.parts)
-    except (RecordError, CheckoutError):
+    except RecordError:
         return None
-    return record if state == record.state else None
+    return record if digest_files(entry.path) == record.state else None
 
 
-def _check_out_parts(entry: CacheEntry, commit: str, tree: str, parts: list[WorktreePart]) -> _WorktreeRecord:
+def _create(
+    entry: CacheEntry, source: CommitSource, commit: str, addresses: Set[str] | None, build: Build
+) -> _WorktreeRecord:
+    entry.clear()
     try:
+        parts = _fetch_parts(entry, source, commit, addresses)
         for part in parts:
             _add_part(entry, part)
-        state, _ = digest_worktree(entry, parts)
-        return _WorktreeRecord(commit=commit, tree=tree, parts=parts, state=state, changed=[])
-    except BaseException:
+        create_cache_folders(entry.environment)
+        changed: list[str] = []
+        if build.commands:
+            run_build(entry, commit, build)
+            try:
+                changed = list_changed_files(entry, parts)
+            except CheckoutError as error:
+                raise BuildError(
+                    f"the worktree of commit {commit[:10]} is unreadable after its build: {error}"
+                ) from error
+        record = _WorktreeRecord(parts=parts, state=digest_files(entry.path), changed=changed)
+        write_record(entry.marker, record)
+    except BaseException:  # a build may have filled the disk
         entry.clear()
         raise
+    return record
 
 
 def _fetch_parts(
