@@ -10,14 +10,15 @@ a placeholder is refused, because its value would have no effect, and both arms 
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from regbot.engines import EngineError, Launch, LaunchResult, Seat, clean_environment
+from regbot.engines import EngineError, LaunchResult, Seat
 from regbot.engines.guest import GUEST_ENVIRONMENT, describe_exit, write_request
 from regbot.records.run import Arm, Outcome, RankSteps, Run, Timing
 from regbot.records.text.clip import clip_message
 from regbot.records.text.printable import printable
-from regbot.workloads.guest import MAX_FOLDER_IN_RECORDS, Checkout, Scratch, engine_outcome, interpreter, observe
+from regbot.workloads.guest import Checkout, Scratch, engine_outcome, interpreter, make_launch, observe
 from regbot.workloads.guest_file import GuestFileError, read_step_log
 from regbot.workloads.logs import StepLog
 from regbot.workloads.logs.step_log import LogStep
@@ -56,17 +57,9 @@ def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scra
     if fault:
         return bare_timed_run(task, arm, "refused", fault, spec)
     write_request(scratch.folder, {"command": command})  # this also removes files of an earlier run
-    launch = Launch(
-        command=command,
-        cwd=root,
-        env=clean_environment({**checkout.environment, **GUEST_ENVIRONMENT, **workload.environment}),
-        log=output_log,
-        record_dir=placeholder_log.parent,
-        timeout_s=task.workload.timeout_min * 60,
-        max_output_bytes=scratch.limits.max_output_bytes,
-        max_dir_bytes=MAX_FOLDER_IN_RECORDS * scratch.limits.max_record_bytes,
-        writable=(root, *checkout.caches),  # a program may write to its working folder
-    )
+    environment = {**GUEST_ENVIRONMENT, **workload.environment}
+    launch = make_launch(task, checkout, scratch, command, environment)
+    launch = replace(launch, writable=(root, *checkout.caches))  # a program may write to its working folder
     try:
         result = seat.run(launch)
     except EngineError as error:

@@ -128,19 +128,14 @@ def trace_together(
         document = {**request_document(task, root, record), **paper_gpu}
         records.append(record)
         requests.append(write_json(scratch.folder / f"request.{suffix}", document))
-    launch = Launch(
-        command=(interpreter(tasks[0], root), str(guest_folder()), *map(str, requests)),
-        cwd=root,
-        env=clean_environment(
-            {**checkout.environment, **workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
-        ),
-        log=scratch.folder / "output.log",
-        record_dir=record_folder,
-        timeout_s=workload.timeout_min * 60 * len(tasks),
-        max_output_bytes=scratch.limits.max_output_bytes,
-        max_dir_bytes=MAX_FOLDER_IN_RECORDS * scratch.limits.max_record_bytes * len(tasks),
+    command = (interpreter(tasks[0], root), str(guest_folder()), *map(str, requests))
+    environment = {**workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
+    launch = make_launch(tasks[0], checkout, scratch, command, environment)
+    launch = replace(
+        launch,
+        timeout_s=launch.timeout_s * len(tasks),
+        max_dir_bytes=launch.max_dir_bytes * len(tasks),
         readable=(root, *requests, *([paper] if paper is not None else [])),
-        writable=checkout.caches,
     )
     try:
         result = engine.run(launch)
@@ -153,6 +148,26 @@ def trace_together(
     runs = [build_run(task, arm, result, record, attempt) for task, record in zip(tasks, records, strict=True)]
     # A trace is a single process, whatever the number of ranks that it traces.
     return [add_hang_report(run, record_folder, ranks=1, root=root) for run in runs]
+
+
+def make_launch(
+    task: Task, checkout: Checkout, scratch: Scratch, command: tuple[str, ...], environment: Mapping[str, str]
+) -> Launch:
+    """Return the launch of ``command`` in the checkout, with the time limit of the task and the limits of ``scratch``.
+
+    ``environment`` has the variables besides those of the checkout.
+    """
+    return Launch(
+        command=command,
+        cwd=checkout.root,
+        env=clean_environment({**checkout.environment, **environment}),
+        log=scratch.folder / "output.log",
+        record_dir=scratch.folder / "record",
+        timeout_s=task.workload.timeout_min * 60,
+        max_output_bytes=scratch.limits.max_output_bytes,
+        max_dir_bytes=MAX_FOLDER_IN_RECORDS * scratch.limits.max_record_bytes,
+        writable=checkout.caches,
+    )
 
 
 def interpreter(task: Task, root: Path) -> str:

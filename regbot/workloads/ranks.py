@@ -10,9 +10,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import linear_regression
+from typing import NamedTuple
 
 from regbot.records.ledger import Ledger
 from regbot.records.run import Backend, CodeProof, Outcome, RawRun, Timing
@@ -31,8 +31,7 @@ BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 ``regbot_guest.probe``."""
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(NamedTuple):
     total_s: float | None
     steady_s: float | None
 
@@ -42,18 +41,11 @@ def read_marks(folder: Path) -> Marks:
 
     The supervisor has set these to the change times after the guest ended, so the guest could not forge them.
     """
-    times: dict[str, int] = {}
-    for name in (BEGUN, STEADY, ENDED):
-        mark = folder / name
-        if mark.is_file() and not mark.is_symlink():
-            times[name] = mark.lstat().st_mtime_ns
-
-    def seconds_to_end(begin: str) -> float | None:
-        if begin not in times or ENDED not in times:
-            return None
-        return max(0.0, (times[ENDED] - times[begin]) / 1e9)
-
-    return Marks(total_s=seconds_to_end(BEGUN), steady_s=seconds_to_end(STEADY))
+    marks = [folder / name for name in (BEGUN, STEADY, ENDED)]
+    times = {mark.name: mark.lstat().st_mtime for mark in marks if mark.is_file() and not mark.is_symlink()}
+    if ENDED not in times:
+        return Marks(None, None)
+    return Marks(*(max(0.0, times[ENDED] - times[name]) if name in times else None for name in (BEGUN, STEADY)))
 
 
 def find_step_fault(timing: Timing) -> str:

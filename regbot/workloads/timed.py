@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from regbot.engines import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError, Seat, clean_environment
+from regbot.engines import NO_GPUS, EngineError, LaunchResult, NoSeatError, Seat
 from regbot.engines.guest import GUEST_ENVIRONMENT, MEGABYTE, guest_folder, write_request
 from regbot.records.files import describe_validation_error
 from regbot.records.ledger import Ledger
@@ -20,13 +20,13 @@ from regbot.records.text.printable import printable
 from regbot.records.text.words import count
 from regbot.workloads import ranks as rank_records
 from regbot.workloads.guest import (
-    MAX_FOLDER_IN_RECORDS,
     Checkout,
     RawRecord,
     Scratch,
     bare_run,
     determine_outcome,
     interpreter,
+    make_launch,
     make_printable,
     missing_source_root,
     observe,
@@ -75,24 +75,18 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
     }
     request = write_request(scratch.folder, document)
     ranks = task.parallelism.world_size
-    environment = clean_environment(
-        {"OMP_NUM_THREADS": "1", **checkout.environment, **task.workload.environment, **GUEST_ENVIRONMENT}
-    )
+    environment = {"OMP_NUM_THREADS": "1", **task.workload.environment, **GUEST_ENVIRONMENT}
     if task.timed_device == "cpu":
         environment |= NO_GPUS  # the step times are stored as those of a CPU, so the code under test must find no GPU
-    launch = Launch(
-        command=(interpreter(task, root), str(guest_folder()), str(request)),
+    command = (interpreter(task, root), str(guest_folder()), str(request))
+    launch = make_launch(task, checkout, scratch, command, environment)
+    launch = replace(
+        launch,
         # The launcher puts its working folder on the import path, so it must not be the checkout.
         cwd=scratch.folder,
-        env=environment,
-        log=scratch.folder / "output.log",
-        record_dir=path.parent,
-        timeout_s=task.workload.timeout_min * 60,
-        max_output_bytes=scratch.limits.max_output_bytes,
-        max_dir_bytes=MAX_FOLDER_IN_RECORDS * scratch.limits.max_record_bytes + ranks * MEGABYTE,
+        max_dir_bytes=launch.max_dir_bytes + ranks * MEGABYTE,
         ranks=ranks,
         readable=(root, request),
-        writable=checkout.caches,
         # The marks between which GPU clocks, power and temperature are sampled.
         timed_between=(rank_records.STEADY, rank_records.ENDED),
     )
