@@ -27,10 +27,10 @@ from promises import Promise, report_promises
 
 from regbot.cli.demo import build_repository
 from regbot.engines.guest import guest_folder, write_json
-from regbot.workloads import smoke_task
 from regbot.workloads.guest import RawRecord, request_document
 from regbot.workloads.paper import library_for
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import smoke_task
 
 SHAPE = "qwen3-30b-a3b"
 OPERATOR_LIMIT_US = 10.0

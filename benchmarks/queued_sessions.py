@@ -24,9 +24,10 @@ from regbot.records.files import RecordError, append_line
 from regbot.records.run import Arm
 from regbot.records.session import SessionHeader, TimedPlan, read_session
 from regbot.records.settings import ThroughputThresholds
-from regbot.workloads import Scratch, Task, plan_of, single_task
-from regbot.workloads.checkout import Worktree
+from regbot.workloads.checkout.worktrees import Worktree
+from regbot.workloads.guest import Scratch
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, plan_of, single_task
 from support.slurm_cluster import Cluster
 
 PROGRAM = """
@@ -144,7 +145,7 @@ class Arms:
 
     def worktree(self, arm: Arm, task: Task) -> Worktree:
         del task
-        return Worktree(self._folder / arm.name, arm.commit, arm.tree, {}, False, "", (), {})
+        return Worktree(self._folder / arm.name, False, "", (), {})
 
 
 def arms_in(folder: Path) -> Arms:

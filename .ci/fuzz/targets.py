@@ -40,12 +40,12 @@ from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record, re
 from regbot.records.run import Position, RawRun, Run
 from regbot.records.session import SessionHeader
 from regbot.report.bisection import bisection_page
-from regbot.workloads import RunSpec, plan, plan_of, timed_tasks
 from regbot.workloads.checkout.changes import ChangedFiles
 from regbot.workloads.guest import RawRecord, build_run
 from regbot.workloads.hang import read_stacks
 from regbot.workloads.logs import FORMATS, LogError, StepLogFile
-from regbot.workloads.timed import read_ranks
+from regbot.workloads.task import plan, plan_of, timed_tasks
+from regbot.workloads.timed import RunSpec, read_ranks
 from support.nsys_exports import export
 from support.timed_builder import HEADER, NODE, noisy, play, statics
 
@@ -224,7 +224,7 @@ def build_runs(path: Path) -> None:
 
 
 def read_hang_reports(path: Path) -> None:
-    read_stacks(path.read_bytes().decode("utf-8", "replace"), path.parent)
+    read_stacks(path.read_bytes().decode("utf-8", "replace"))
 
 
 # Traces, logs and other files: samples with changed bytes

@@ -26,8 +26,9 @@ from regbot.records.bisection import Bisection, BisectionLog, BisectionPlan, Obs
 from regbot.records.files import write_record, write_text
 from regbot.records.text.progress import Progress, Watcher
 from regbot.report.bisection import bisection_page, plan_text
-from regbot.workloads import Limits, needs_of
-from regbot.workloads.checkout import prune
+from regbot.workloads.checkout.worktrees import prune
+from regbot.workloads.guest import Limits
+from regbot.workloads.launch import needs_of
 
 LOG, RESULT, PAGE = "bisection.jsonl", "bisection.json", "bisection.md"
 """Files of the output folder."""

@@ -22,11 +22,15 @@ from regbot.records.files import RecordError
 from regbot.records.run import Tier
 from regbot.records.session import UnconcernedWorkload
 from regbot.records.text.clip import clip, clip_message, short_commit
-from regbot.workloads import Task, timed_tasks
-from regbot.workloads.checkout import CheckoutError
-from regbot.workloads.checkout.changes import DiffEntry, list_diff_entries
-from regbot.workloads.checkout.git import git, try_git
-from regbot.workloads.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
+from regbot.workloads.checkout.changes import (
+    DiffEntry,
+    has_matching_path,
+    list_changed_paths,
+    list_diff_entries,
+    list_unmatched_paths,
+)
+from regbot.workloads.checkout.git import CheckoutError, git, try_git
+from regbot.workloads.task import Task, timed_tasks
 
 ANY_GPUS = 2**20
 """A number of GPUs that suffices for every variant. The proof must cover all runs that a node with so many GPUs would

@@ -18,8 +18,9 @@ from regbot.engines.removal import discard_folder
 from regbot.records.files import RecordError
 from regbot.records.session import Session, read_session
 from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads import Limits, Scratch
-from regbot.workloads.checkout import prune, repository_cache
+from regbot.workloads.checkout.cache import repository_cache
+from regbot.workloads.checkout.worktrees import prune
+from regbot.workloads.guest import Limits, Scratch
 
 __all__ = ["CheckOptions", "check"]
 

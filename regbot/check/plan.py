@@ -24,15 +24,11 @@ from regbot.records.meshes import MeshName
 from regbot.records.run import Arm, Node
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.settings import Gate
-from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
-from regbot.workloads.checkout import (
-    digest_behaviour,
-    find_readable_repository,
-    list_changed_files,
-    repository_cache,
-    resolve_arms,
-    resolve_exactly,
-)
+from regbot.workloads.checkout.arms import resolve_arms, resolve_exactly
+from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
+from regbot.workloads.checkout.git import refuse_missing_files
+from regbot.workloads.launch import needs_of
+from regbot.workloads.task import Task, plan, plan_of, timed_tasks
 
 NO_SANDBOX_WARNING = "the code is untrusted and ran without a sandbox, because --no-sandbox was given"
 
@@ -93,8 +89,7 @@ class Change:
     base: Arm
     head: Arm
     config: Config
-    readable: Path
-    """The repository from which trees and files of both commits are read."""
+    repo: Path
     warnings: Sequence[str]
 
     @property
@@ -133,17 +128,15 @@ def find_change(options: CheckOptions) -> Change:
         base, head, warnings = resolve_arms(
             options.repo, options.base, options.head, options.base_overrides, options.head_overrides
         )
-    commits, cache = (base.commit, head.commit), repository_cache(options.cache, options.repo)
-    readable = find_readable_repository(options.repo, cache, commits)
-    loaded = find_config(
-        options.repo, *commits, target=options.base, exact=options.exact, file=options.config, readable=readable
-    )
+    commits = (base.commit, head.commit)
+    refuse_missing_files(options.repo, *commits)
+    loaded = find_config(options.repo, *commits, target=options.base, exact=options.exact, file=options.config)
     advice = "merge one first, or give --config FILE"
     loaded = confine(loaded, options.node_config, options.untrusted, head="the pull request", advice=advice)
     config = loaded.config
-    behaviour = digest_behaviour(readable, *commits, config.inert)
+    behaviour = digest_behaviour(options.repo, *commits, config.inert)
     head = head.model_copy(update={"behaviour": behaviour})
-    return Change(base, head, config, readable, [*warnings, *loaded.messages()])
+    return Change(base, head, config, options.repo, [*warnings, *loaded.messages()])
 
 
 def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPlan:
@@ -173,10 +166,10 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
     evidence = list_evidence(config, planned, options.timing) if may_skip else []
     needed = [(kind.entry, kind.variant) for kind in evidence]
     needed += [(task.entry, task.variant.name) for task in (*tasks_to_trace, *tasks_to_time)]
-    with store_at(change.readable, base.commit, config.baselines.folder, options.baselines, needed) as store:
+    with store_at(change.repo, base.commit, config.baselines.folder, options.baselines, needed) as store:
         skipped = ConcernResult([], [])
         if evidence:
-            trees = ChangedTrees(change.readable, *change.commits, config.baselines.folder, config.inert)
+            trees = ChangedTrees(change.repo, *change.commits, config.baselines.folder, config.inert)
             skipped = find_unconcerned(trees, planned, evidence, store)
         skipped_entries = {workload.entry for workload in skipped.unconcerned}
         traced = [task for task in tasks_to_trace if task.entry not in skipped_entries]
@@ -187,7 +180,7 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
             if task.entry not in skipped_entries
         ]
     is_unconfined = (options.untrusted or config.sandbox.untrusted) and engine.sandbox is None
-    changed = list_changed_files(change.readable, *change.commits, config.inert)
+    changed = list_changed_files(change.repo, *change.commits, config.inert)
     header = SessionHeader(
         regbot=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),

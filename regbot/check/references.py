@@ -15,7 +15,7 @@ from regbot.records.files import RecordError
 from regbot.records.run import Arm
 from regbot.records.session import StoredTrace, TimedPlan
 from regbot.records.text.clip import clip_message
-from regbot.workloads.checkout import export
+from regbot.workloads.checkout.export import export
 
 
 @contextmanager

@@ -10,22 +10,12 @@ from regbot.engines.removal import temporary_folder
 from regbot.records.config import FILE_NAME, Config, load_config
 from regbot.records.run import Position, Run
 from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads import (
-    Checkout,
-    RunSpec,
-    Scratch,
-    Task,
-    bare_run,
-    needs_of,
-    plan_of,
-    single_task,
-    task_on_node,
-    time_run,
-    timed_variant,
-    unfit_for,
-)
-from regbot.workloads.checkout import resolve_arm
+from regbot.workloads.checkout.arms import resolve_arm
+from regbot.workloads.guest import Checkout, Scratch, bare_run
+from regbot.workloads.launch import needs_of, time_run
 from regbot.workloads.shapes import ShapeError
+from regbot.workloads.task import Task, plan_of, single_task, task_on_node, timed_variant, unfit_for
+from regbot.workloads.timed import RunSpec
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,9 +22,11 @@ from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip_message
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.text.words import plural
-from regbot.workloads import Checkout, Scratch, Task, digest, interpreter, ledger_of, single_task, smoke_task, trace
+from regbot.workloads.guest import Checkout, Scratch, interpreter, trace
 from regbot.workloads.paper import Libraries
+from regbot.workloads.ranks import digest, ledger_of
 from regbot.workloads.shapes import load_shape, shape_names
+from regbot.workloads.task import Task, single_task, smoke_task
 
 WORKING_TREE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
 """The arm for traces and runs of the working tree. It has no commit, so its ids are zeros."""
@@ -67,7 +70,7 @@ def trace_working_tree(options: TraceOptions, folder: Path, cache: Path, watch: 
     private = cache / "working-trees" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
     with (
         temporary_folder() as scratch,
-        closing(Libraries(cache, scratch / "paper", lambda text: watch(Progress(0, 1, text)))) as libraries,
+        closing(Libraries(cache, Path(tempfile.gettempdir()), lambda text: watch(Progress(0, 1, text)))) as libraries,
     ):
         devices = TraceDevices([task], [], libraries)
         if options.device or options.gpu:

@@ -38,8 +38,8 @@ from regbot.records.session import Session
 from regbot.records.text.clip import short_commit
 from regbot.records.verdict import Status
 from regbot.report.markdown import UntrustedText, Words
-from regbot.workloads import plan
 from regbot.workloads.checkout.git import CheckoutError
+from regbot.workloads.task import plan
 
 
 @dataclass(frozen=True)

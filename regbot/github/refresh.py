@@ -34,8 +34,7 @@ from regbot.records.refresh import RefreshReport
 from regbot.records.text.clip import clip, short_commit
 from regbot.records.text.printable import printable
 from regbot.records.verdict import select_gravest_status
-from regbot.workloads.checkout import CheckoutError
-from regbot.workloads.checkout.git import DEEPEN_ADVICE, file_at, is_shallow
+from regbot.workloads.checkout.git import DEEPEN_ADVICE, CheckoutError, file_at, is_shallow
 
 BRANCH = "regbot/refresh"
 ATTEMPTS = 4

@@ -18,10 +18,9 @@ from regbot.github.proposal import check_proposal, store_proposal
 from regbot.records.config import Config
 from regbot.records.proposal import Proposal
 from regbot.records.text.clip import short_commit
-from regbot.workloads.checkout import CheckoutError, export
 from regbot.workloads.checkout.commits import commit_files
-from regbot.workloads.checkout.export import list_files
-from regbot.workloads.checkout.git import git, try_git
+from regbot.workloads.checkout.export import export, list_files
+from regbot.workloads.checkout.git import CheckoutError, git, try_git
 
 
 @dataclass(frozen=True)

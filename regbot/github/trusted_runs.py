@@ -17,8 +17,9 @@ from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan, UnconcernedWorkload
 from regbot.records.text.clip import clip, short_commit
 from regbot.report.markdown import UntrustedText
-from regbot.workloads import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, timed_tasks
-from regbot.workloads.checkout import digest_behaviour, list_changed_files, resolve_exactly
+from regbot.workloads.checkout.arms import resolve_exactly
+from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
+from regbot.workloads.task import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, timed_tasks
 
 
 class Supplier(StrEnum):

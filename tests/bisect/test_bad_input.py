@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regbot.bisect.costs import parse_cost
-from regbot.workloads.checkout import repository_cache
+from regbot.workloads.checkout.cache import repository_cache
 from support.costs import Bisecting, line, state_of
 from support.git_repos import Repository
 

@@ -10,7 +10,7 @@ import pytest
 from regbot.bisect.history import CommitRange, list_commits, list_merged_commits, match_trees
 from regbot.records.bisection import Point
 from regbot.records.text.clip import clip_label
-from regbot.workloads.checkout import CheckoutError
+from regbot.workloads.checkout.git import CheckoutError
 from support.git_repos import Repository
 
 

@@ -8,8 +8,8 @@ import pytest
 from regbot.baselines import Store
 from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, list_evidence
 from regbot.records.config import Config, ConfigError, parse_config
-from regbot.workloads import plan
-from regbot.workloads.checkout import CheckoutError
+from regbot.workloads.checkout.git import CheckoutError
+from regbot.workloads.task import plan
 from support.baseline_builder import put, timed_baseline
 from support.git_repos import Repository
 from support.layers import GOOD_LAYER

@@ -13,8 +13,11 @@ from regbot.engines.health.machine import this_node
 from regbot.records.config import Workload
 from regbot.records.files import read_record, write_record
 from regbot.records.run import Position, Run
-from regbot.workloads import Checkout, RunSpec, Scratch, single_task, smoke_task, time_run, trace
+from regbot.workloads.guest import Checkout, Scratch, trace
+from regbot.workloads.launch import time_run
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import single_task, smoke_task
+from regbot.workloads.timed import RunSpec
 from support.check_cases import Case, only
 from support.gpu_stand_in import write_stand_ins
 from support.guest_runs import Shared

@@ -14,7 +14,8 @@ from regbot.check.sessions.worktrees import confined_builder
 from regbot.engines import LaunchResult, LocalEngine, NoSeatError
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.sandbox import Sandbox
-from regbot.workloads.checkout import Build, BuildError, check_out
+from regbot.workloads.checkout.building import Build, BuildError
+from regbot.workloads.checkout.worktrees import check_out
 from support import escapes
 from support.git_repos import Repository
 from support.required import needed

@@ -16,7 +16,7 @@ from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier, build_trusted
 from regbot.records.config import GitHub, parse_config
 from regbot.records.run import Position, Run
 from regbot.records.session import Session, StoredTrace, UnconcernedWorkload
-from regbot.workloads import plan, plan_of, timed_tasks
+from regbot.workloads.task import plan, plan_of, timed_tasks
 from support.baseline_builder import distilled, put
 from support.baseline_cases import block_runs, header_of
 from support.forge_cases import (

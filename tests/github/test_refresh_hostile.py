@@ -17,7 +17,8 @@ from regbot.github.client import ForgeError
 from regbot.github.git_remote import Remote
 from regbot.github.proposal import ARTIFACT, MEMBER
 from regbot.github.refresh import BRANCH, fetch_proposals
-from regbot.workloads.checkout import CheckoutError, export
+from regbot.workloads.checkout.export import export
+from regbot.workloads.checkout.git import CheckoutError
 from support.forge_refresh_cases import CANARY, Proposal, Site, changing, texts, zipped
 from support.hostile import LINES, inert
 from support.ledger_builder import smoke_ledger

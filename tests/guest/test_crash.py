@@ -14,8 +14,9 @@ from regbot.judge import judge
 from regbot.records.config import Config, Workload
 from regbot.records.run import Run
 from regbot.records.verdict import Validity
-from regbot.workloads import Checkout, Scratch, Task, single_task, trace
+from regbot.workloads.guest import Checkout, Scratch, trace
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, single_task
 from support.judge_cases import A2A, BASE, HEAD
 from support.judged_heads import judge_head
 from support.layers import GOOD_LAYER, layer_task, write_repository

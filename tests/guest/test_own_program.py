@@ -16,9 +16,10 @@ import pytest
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
-from regbot.workloads import Checkout, Limits, Scratch, single_task
-from regbot.workloads import trace as run_trace
+from regbot.workloads.guest import Checkout, Limits, Scratch
+from regbot.workloads.guest import trace as run_trace
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import single_task
 from support.guest_runs import MIXTRAL, TINY, answer, ask, run_guest
 from support.judged_heads import judge_head
 

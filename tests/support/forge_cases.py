@@ -25,7 +25,7 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader
 from regbot.records.verdict import Status
-from regbot.workloads import plan, plan_of, timed_tasks
+from regbot.workloads.task import plan, plan_of, timed_tasks
 from support.ledger_builder import backend, smoke_arm, smoke_ledger, smoke_run
 from support.timed_builder import noisy, play
 

@@ -12,8 +12,9 @@ import pytest
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
-from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from regbot.workloads.guest import Checkout, Limits, Scratch, trace
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, single_task
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.maxtext_config import (
     compile_arguments,

@@ -12,8 +12,9 @@ import pytest
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
-from regbot.workloads import Checkout, Limits, Scratch, single_task, trace
+from regbot.workloads.guest import Checkout, Limits, Scratch, trace
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import single_task
 from regbot_guest.frameworks.maxtext_config import FORCED_KEYS
 from support.judged_heads import judge_head
 

@@ -40,8 +40,10 @@ from regbot.records.settings import ThroughputThresholds
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.text.words import count
 from regbot.stats.paired import LOOKS
-from regbot.workloads import Scratch, Task, plan_of
-from regbot.workloads.checkout import Worktree, resolve_arm
+from regbot.workloads.checkout.arms import resolve_arm
+from regbot.workloads.checkout.worktrees import Worktree
+from regbot.workloads.guest import Scratch
+from regbot.workloads.task import Task, plan_of
 
 PLACEBO_PAIRS, INJECTED_PAIRS = 20, 5
 """Default number of placebo pairs, and of pairs with an injected slowdown."""
@@ -252,7 +254,7 @@ class _WorkingTree:
 
     def __init__(self, folder: Path) -> None:
         # Without a key, because the working tree is not in the cache of worktrees.
-        self._tree = Worktree(folder, WORKING_TREE.commit, WORKING_TREE.tree, {}, False, "", (), {})
+        self._tree = Worktree(folder, built=False, key="", changed=(), environment={})
 
     def worktree(self, arm: Arm, task: Task) -> Worktree:
         del arm, task

@@ -7,7 +7,7 @@ from pathlib import Path
 from regbot.check.conclusion import CheckResult
 from regbot.records.baseline import Anchor, AnchorComparison
 from regbot.records.refresh import WorkloadRefresh
-from regbot.workloads import Task
+from regbot.workloads.task import Task
 
 
 @dataclass(frozen=True)

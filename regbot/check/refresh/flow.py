@@ -33,9 +33,12 @@ from regbot.records.text.clip import clip_message
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.verdict import GRAVITY, WorkloadVerdict, select_gravest_status
 from regbot.stats.drift import night_pairs
-from regbot.workloads import Task, needs_of, plan, timed_tasks
-from regbot.workloads.checkout import create_branch, export, resolve_arm
+from regbot.workloads.checkout.arms import resolve_arm
+from regbot.workloads.checkout.commits import create_branch
+from regbot.workloads.checkout.export import export
 from regbot.workloads.checkout.git import file_at
+from regbot.workloads.launch import needs_of
+from regbot.workloads.task import Task, plan, timed_tasks
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,12 @@ from regbot.records.node import NodeProbe
 from regbot.records.run import Arm, Position, Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads import Checkout, RunSpec, Scratch, Task, bare_run, needs_of, time_run
-from regbot.workloads.checkout import Worktree
 from regbot.workloads.checkout.cache import cache_variables, create_cache_folders
+from regbot.workloads.checkout.worktrees import Worktree
+from regbot.workloads.guest import Checkout, Scratch, bare_run
+from regbot.workloads.launch import needs_of, time_run
+from regbot.workloads.task import Task
+from regbot.workloads.timed import RunSpec
 
 MAX_SEATS = 5
 """Maximum number of seats per session. With this limit, a session that keeps losing its nodes ends."""

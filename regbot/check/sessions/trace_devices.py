@@ -8,8 +8,9 @@ from pathlib import Path
 
 from regbot.records.run import Run
 from regbot.records.text.clip import clip_message
-from regbot.workloads import Checkout, Task, bare_run, interpreter
+from regbot.workloads.guest import Checkout, bare_run, interpreter
 from regbot.workloads.paper import Libraries, NoPaperGpuError
+from regbot.workloads.task import Task
 
 Launch = Callable[[Path | None], Run]
 """Traces one task: on a paper GPU with this library, or as a CPU program if it is None."""

@@ -12,9 +12,10 @@ from regbot.check.sessions.trace_devices import TraceDevices
 from regbot.check.sessions.worktrees import folder_name, with_build_changes
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.text.progress import Progress
-from regbot.workloads import Checkout, Task, bare_run, trace, trace_together
-from regbot.workloads.checkout import Worktree
+from regbot.workloads.checkout.worktrees import Worktree
+from regbot.workloads.guest import Checkout, bare_run, trace, trace_together
 from regbot.workloads.paper import Libraries
+from regbot.workloads.task import Task
 
 REPEATED_OUTCOMES = ("crashed", "hung", "no_record")
 """Outcomes of head that must occur in two attempts before head is blamed."""

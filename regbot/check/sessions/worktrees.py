@@ -6,13 +6,15 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from regbot.engines import EngineError, Launch, LocalEngine, NoSeatError, Sandbox, clean_environment
+from regbot.engines import EngineError, Launch, LocalEngine, NoSeatError, Sandbox
 from regbot.engines.removal import temporary_folder
 from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip, clip_label
-from regbot.workloads import Task
-from regbot.workloads.checkout import Build, Builder, BuildError, Worktree, check_out, repository_cache
+from regbot.workloads.checkout.building import Build, Builder, BuildError
+from regbot.workloads.checkout.cache import repository_cache
+from regbot.workloads.checkout.worktrees import Worktree, check_out
 from regbot.workloads.paper import Libraries
+from regbot.workloads.task import Task
 
 BUILD_TIMEOUT_S = 3600.0
 BUILD_OUTPUT_BYTES = 2**20
@@ -34,11 +36,11 @@ class Worktrees:
         self._lock = threading.Lock()
 
     def open_libraries(self, folder: Path) -> Libraries:
-        """``folder`` gets the output of compilers that fail, and the libraries if the cache is not writable."""
+        """``folder`` gets the output of compilers that fail."""
         untrusted = [self.repository_cache.parent]  # the worktrees of all repositories
         if self._sandbox is not None:
             untrusted += [self.repo, *self._sandbox.write]
-        return Libraries(self.cache, folder, self._say, self._sandbox, logs=folder, untrusted=untrusted)
+        return Libraries(self.cache, folder, self._say, self._sandbox, untrusted)
 
     def worktree(self, arm: Arm, task: Task) -> Worktree | str:
         """Return the worktree, or the reason why there is none. Raises CheckoutError if git fails."""
@@ -59,7 +61,7 @@ class Worktrees:
 
         ``python`` is the workload's interpreter. A failed build is repeated once: the network may be the cause.
         """
-        build = Build(commands, python, BUILD_TIMEOUT_S, clean_environment({}), self._builder)
+        build = Build(commands, python, BUILD_TIMEOUT_S, self._builder)
         with suppress(BuildError):
             return check_out(self.repo, commit, self.repository_cache, build, self._hosts)
         try:

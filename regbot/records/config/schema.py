@@ -90,7 +90,6 @@ class Workload(Record):
     recipe: str = Field("", description="framework adapters: a recipe of the repository, with its own numbers")
     program: str = Field("", description="megatron adapter: training script of the checkout (docs/frameworks.md)")
     command: list[str] = Field([], description="command adapter: program and arguments of one run")
-    log: str = Field("", description="command adapter: step log in the checkout; '' reads the command's output")
     log_format: str = Field("", description="command adapter: format of the step log; '' detects it")
     tokens_per_step: PositiveFloat | None = Field(None, description="of one rank, where logs report tokens/s")
     environment: dict[str, str] = Field({}, description="variables added to the clean environment of every run")
@@ -225,10 +224,10 @@ class Workload(Record):
                 "command: has no {steps}; put {steps} where the program takes its number of steps, warm-up included, "
                 "because regbot starts runs of different lengths"
             )
-        has_keys_of_commands = bool(self.command or self.log or self.log_format or self.tokens_per_step)
+        has_keys_of_commands = bool(self.command or self.log_format or self.tokens_per_step)
         if self.adapter != "command" and has_keys_of_commands:
             raise ValueError(
-                f"adapter {self.adapter!r} takes no command and no step log (command, log, log_format, "
+                f"adapter {self.adapter!r} takes no command and no step log (command, log_format, "
                 "tokens_per_step); use adapter = 'command'"
             )
         if self.adapter == "maxtext" and self.timed:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from regbot.engines import clean_environment
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 from regbot.workloads.checkout.cache import CacheEntry
@@ -27,9 +28,6 @@ class Build:
     python: str
     """Interpreter of the workload. The build commands get it in the variable REGBOT_PYTHON."""
     timeout_s: float
-    environment: Mapping[str, str] | None = None
-    """Environment variables for the commands. None means only PATH and HOME, because they may run code of a pull
-    request."""
     builder: Builder | None = None
 
 
@@ -40,39 +38,25 @@ class BuildError(Exception):
     """A build command failed or timed out. The message has the command, its exit code and its last lines of output."""
 
 
-def minimal_environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+def run_build(entry: CacheEntry, commit: str, build: Build) -> None:
+    """Run the build commands one after the other in the worktree of ``entry``, within the build's time limit together.
 
-
-def run_build(
-    entry: CacheEntry,
-    commit: str,
-    commands: Sequence[str],
-    environment: Mapping[str, str],
-    timeout_s: float,
-    builder: Builder,
-) -> None:
-    """Run the build commands one after the other in the worktree of ``entry``, within ``timeout_s`` together.
-
-    If a command fails or cannot run, remove the worktree and raise BuildError or the builder's error.
+    Raises BuildError or the builder's error if a command fails or cannot run.
     """
     entry.private.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + timeout_s
-    for command in commands:
-        try:
-            remaining_s = max(0.0, deadline - time.monotonic())
-            code, output = builder(command, entry.path, entry.private, environment, remaining_s)
-        except BaseException:  # the command may have filled the disk
-            entry.clear()
-            raise
-        if code == 0:
-            continue
-        entry.clear()
-        timeout_text = f"did not end within {timeout_s:g} s and was ended"
-        outcome = timeout_text if code is None else f"failed with exit code {code}"
-        lines = [printable(line) for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
-        last_lines = "\n".join(f"  {clip(line, 300)}" for line in lines[-20:]) or "  (it printed nothing)"
-        raise BuildError(f"the build command of commit {commit[:10]} {outcome}: {command}\n{last_lines}")
+    # The commands may run code of a pull request, so they get a clean environment.
+    environment = {**clean_environment({}), **entry.environment, "REGBOT_PYTHON": build.python}
+    builder = build.builder or run_in_shell
+    deadline = time.monotonic() + build.timeout_s
+    for command in build.commands:
+        remaining_s = max(0.0, deadline - time.monotonic())
+        code, output = builder(command, entry.path, entry.private, environment, remaining_s)
+        if code != 0:
+            timeout_text = f"did not end within {build.timeout_s:g} s and was ended"
+            outcome = timeout_text if code is None else f"failed with exit code {code}"
+            lines = [printable(line) for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+            last_lines = "\n".join(f"  {clip(line, 300)}" for line in lines[-20:]) or "  (it printed nothing)"
+            raise BuildError(f"the build command of commit {commit[:10]} {outcome}: {command}\n{last_lines}")
 
 
 def run_in_shell(

@@ -48,6 +48,8 @@ class StepLogFile:
 
     def __init__(self, path: Path, tokens_per_step: float | None = None, max_bytes: int = MAX_BYTES) -> None:
         self._path, self.tokens_per_step, self._max_bytes = path, tokens_per_step, max_bytes
+        self.incomplete_lines: list[int] = []
+        """Numbers of the step lines that a reader has left out, because their end is missing."""
 
     @cached_property
     def name(self) -> str:

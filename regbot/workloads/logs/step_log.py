@@ -34,6 +34,10 @@ class LogStep(NamedTuple):
     """Number of steps that the optimizer skipped. It can exceed 1 if the values are means over several steps."""
     nan: int = 0
     """Number of steps whose loss is not finite. Like ``skipped``, it can exceed 1."""
+    line: int = 0
+    """Number of the line. For a JSON document it is 0 (golden values), or the number of the entry (TensorBoard)."""
+    rank: str = ""
+    """Label of the rank that wrote the line; '' without a label."""
 
 
 MAX_RESOLUTION_SHARE = 0.01
@@ -118,8 +122,23 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def seconds_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) and value > 0 else None
+def make_step(
+    number: int,
+    seconds: float | None,
+    loss: float | None = None,
+    tflops: float | None = None,
+    skipped: int = 0,
+    nan: int = 0,
+    place: tuple[int, str] = (0, ""),
+) -> LogStep:
+    """Return the step. Seconds that are no step time become None. A loss that is not finite counts in ``nan``.
+
+    ``place`` is the line and the rank label of the step.
+    """
+    is_time = seconds is not None and math.isfinite(seconds) and seconds > 0
+    if loss is not None and not math.isfinite(loss):
+        loss, nan = math.nan, max(nan, 1)
+    return LogStep(number, seconds if is_time else None, loss, tflops, skipped, nan, *place)
 
 
 def number_or_nan(text: str) -> float:

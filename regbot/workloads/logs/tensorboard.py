@@ -12,9 +12,9 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
-from regbot.workloads.logs.job import StepRow, extract_run
+from regbot.workloads.logs.job import extract_run
 from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
-from regbot.workloads.logs.step_log import LogStep, StepLog, parse_json, seconds_or_none
+from regbot.workloads.logs.step_log import LogStep, StepLog, make_step, parse_json
 
 NAME = "tensorboard"
 TITLE = "TensorBoard's JSON export of a step time"
@@ -65,15 +65,15 @@ def read(log: StepLogFile) -> StepLog:
             f"wall time is {median(ratios):.3g} times the values" if ratios else "no wall times to compare with"
         )
         raise log.error(WHOLE_FILE, f"has another scalar than step times: {comparison}", _ADVICE)
-    return extract_run(log, NAME, _rows(log, entries), _ADVICE)
+    return extract_run(log, NAME, _steps(log, entries), _ADVICE)
 
 
-def _rows(log: StepLogFile, entries: list[_ScalarEntry | None]) -> Iterator[StepRow]:
+def _steps(log: StepLogFile, entries: list[_ScalarEntry | None]) -> Iterator[LogStep]:
     """Yield the steps. The number of an entry stands in place of a line number. Raises LogError."""
     for number, entry in enumerate(entries, start=1):
         if entry is None:
             raise log.error(WHOLE_FILE, f"entry {number} is not [wall time, step, value]", _ADVICE)
-        yield StepRow(number, rank="", step=LogStep(entry.step, seconds_or_none(entry.value)))
+        yield make_step(entry.step, entry.value, place=(number, ""))
 
 
 def _parse_entry(entry: Any) -> _ScalarEntry | None:

@@ -5,12 +5,15 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 
 from regbot.engines import Sandbox
 from regbot.engines.sandbox import leads_through
+from regbot.records.text.printable import printable
 from regbot.workloads.paper.build import PaperLibrary, library_for, library_of_checkout
+from regbot.workloads.paper.torch_files import NoPaperGpuError
 
 
 class Libraries:
@@ -19,17 +22,16 @@ class Libraries:
     def __init__(
         self,
         cache: Path,
-        spare: Path,
+        logs: Path,
         say: Callable[[str], None],
         sandbox: Sandbox | None = None,
-        logs: Path | None = None,
         untrusted: Sequence[Path] = (),
     ) -> None:
         """``say`` receives messages about builds. ``sandbox`` confines builds for a torch of a checkout; None for
         trusted code. See ``library_for`` for the other arguments.
         """
-        self._cache, self._spare, self._say = cache, spare, say
-        self._sandbox, self._logs, self._untrusted = sandbox, logs, untrusted
+        self._cache, self._logs, self._say, self._untrusted = cache, logs, say, untrusted
+        self._sandbox = None if sandbox is None else replace(sandbox, network=False, write=())
         # By the interpreter, and root and private folder of the checkout that it comes with; None if it is the node's.
         self._futures: dict[tuple[str, tuple[Path, Path] | None], Future[PaperLibrary]] = {}
         self._lock = Lock()
@@ -58,10 +60,13 @@ class Libraries:
             return self._futures[python, checkout]
 
     def _build(self, python: str, checkout: tuple[Path, Path] | None) -> PaperLibrary:
-        if checkout is None:
-            library = library_for(python, self._cache, self._spare, self._logs, self._untrusted)
-        else:
-            library = library_of_checkout(python, *checkout, self._logs, self._sandbox, self._say)
+        try:
+            if checkout is None:
+                library = library_for(python, self._cache, self._logs, self._untrusted)
+            else:
+                library = library_of_checkout(python, *checkout, self._logs, self._sandbox)
+        except OSError as error:
+            raise NoPaperGpuError(printable(f"the paper GPU cannot be built: {error}")) from error
         if library.built_s is not None:
             self._say(f"built the paper GPU in {library.built_s:.0f} s")
         return library

@@ -12,7 +12,7 @@ from regbot.check.sessions.timed import SessionRunner
 from regbot.engines import Launch, LaunchResult, LocalEngine, Needs, NoSeatError, Seat, SeatLostError
 from regbot.judge.pairs import pair_up
 from regbot.records.run import Node, Run
-from regbot.workloads import Scratch
+from regbot.workloads.guest import Scratch
 from support.command_tasks import command_task
 from support.timed_builder import HEADER, NODE, PLAN, judged, slot, timed_run
 

@@ -11,7 +11,8 @@ from regbot.judge import judge
 from regbot.records.config import Config
 from regbot.records.run import Run
 from regbot.report.comment import comment
-from regbot.workloads.checkout import Build, Worktree, check_out
+from regbot.workloads.checkout.building import Build
+from regbot.workloads.checkout.worktrees import Worktree, check_out
 from support.git_repos import Repository
 from support.required import needed
 from support.timed_builder import noisy, play, session_of
@@ -22,7 +23,7 @@ LOUD = [f"{number} {'loud ' * 70}" for number in range(40)]
 
 @pytest.mark.parametrize("tier", ["static", "timed"])
 def test_the_comment_names_changed_files_even_among_many_other_warnings(tmp_path: Path, tier: str) -> None:
-    tree = Worktree(tmp_path, "a" * 40, "b" * 40, {}, True, "key", (NAME,), {})
+    tree = Worktree(tmp_path, True, "key", (NAME,), {})
 
     def mark(run: Run) -> Run:
         loud = run.model_copy(update={"warnings": LOUD}) if run.arm.name == "head" else run

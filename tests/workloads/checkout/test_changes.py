@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.checkout import digest_behaviour, list_changed_files
+from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
 from support.git_repos import Repository
 
 

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.checkout import Build, BuildError, CheckoutError, Worktree, check_out, prune, resolve_arms
+from regbot.workloads.checkout.arms import resolve_arms
+from regbot.workloads.checkout.building import Build, BuildError
+from regbot.workloads.checkout.cache import lock
 from regbot.workloads.checkout.clones import absolute_url
+from regbot.workloads.checkout.git import CheckoutError
+from regbot.workloads.checkout.worktrees import Worktree, check_out, prune
 from support.git_repos import Repository
 
 
@@ -95,9 +99,8 @@ def test_git_variables_of_an_outer_process_are_ignored(
 def test_a_worktree_holds_the_code_of_its_commit(repo: Repository, tmp_path: Path) -> None:
     tree = make(repo, tmp_path / "cache", "pr")
     assert (tree.path / "model.py").read_text() == "width = 2\n"
-    assert (tree.built, tree.submodules, tree.changed) == (True, {}, ())
-    assert (tree.commit, tree.tree) == (repo.git("rev-parse", "pr"), repo.git("rev-parse", "pr^{tree}"))
-    assert Repository(tree.path).git("rev-parse", "HEAD") == tree.commit
+    assert (tree.built, tree.changed) == (True, ())
+    assert Repository(tree.path).git("rev-parse", "HEAD") == repo.git("rev-parse", "pr")
 
 
 def test_the_users_repository_is_byte_for_byte_the_same_afterwards(repo: Repository, tmp_path: Path) -> None:
@@ -252,7 +255,6 @@ def test_submodules_including_nested_ones_come_from_the_users_clones(
     tree = make(repo, tmp_path / "cache")
     assert (tree.path / "library/library.py").exists()
     assert (tree.path / "library/deep/core/core.py").exists()
-    assert set(tree.submodules) == {"library", "library/deep/core"}
     assert not make(repo, tmp_path / "cache").built
 
 
@@ -305,6 +307,22 @@ def test_prune_removes_incomplete_worktrees_and_keeps_recently_used_ones(repo: R
     prune(cache, keep=0)
     assert [path.name for path in (cache / "worktrees").glob("*/")] == [used.key]
     prune(tmp_path / "no-cache-yet", keep=0)
+
+
+def test_prune_removes_idle_clones_that_no_worktree_needs(repo: Repository, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    make(repo, cache)
+    clones = [
+        *(cache / "repos").glob("*.git"),
+        *(cache / "repos" / name for name in ("idle.git", "busy.git", "new.git")),
+    ]
+    for clone in clones:
+        clone.mkdir(exist_ok=True)
+        os.utime(clone, (1, 1))
+    os.utime(clones[-1])
+    with lock(cache / "repos" / "busy.lock", 1):
+        prune(cache, keep=1)
+    assert [clone.exists() for clone in clones] == [True, False, True, True]
 
 
 def test_a_planted_filter_in_the_private_clone_changes_no_checkout_and_hides_no_edit(

@@ -11,7 +11,9 @@ import pytest
 from regbot.check.sessions.worktrees import confined_builder
 from regbot.engines import Sandbox, removal
 from regbot.engines.availability import unavailable_reason
-from regbot.workloads.checkout import Build, BuildError, check_out, prune, repository_cache
+from regbot.workloads.checkout.building import Build, BuildError
+from regbot.workloads.checkout.cache import repository_cache
+from regbot.workloads.checkout.worktrees import check_out, prune
 from support.check_cases import Case
 from support.git_repos import Repository
 from support.layers import CONFIG, GOOD_LAYER
