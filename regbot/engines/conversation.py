@@ -1,6 +1,5 @@
-"""The protocol between regbot and its supervisors. The process is a supervisor on this machine, or ``srun``, which
-starts one on each node of a seat. regbot writes the request as the first line of standard input. If standard input
-closes, regbot is gone, and the supervisors kill every process that they started."""
+"""The protocol between regbot and a supervisor. regbot writes the request as the first line of standard input. If
+standard input closes, regbot is gone, and the supervisor kills every process that it started."""
 
 import contextlib
 import os
@@ -17,7 +16,7 @@ BACKSTOP_S = 60.0
 files."""
 TICK_S = 1.0
 MAX_BYTES = 2**24
-"""Limit on the output that is read from supervisors. Valid reports are shorter."""
+"""Limit on the output that is read from supervisor. Valid reports are shorter."""
 
 
 class SupervisorOutput(NamedTuple):
@@ -25,7 +24,7 @@ class SupervisorOutput(NamedTuple):
     code: int
 
 
-def run_supervisors(
+def run_supervisor(
     arguments: Sequence[str],
     env: Mapping[str, str],
     request: bytes,
@@ -33,7 +32,7 @@ def run_supervisors(
     limit_s: float,
     on_tick: Callable[[], None] = lambda: None,
 ) -> SupervisorOutput:
-    """Start the supervisors, send them ``request`` and wait for their report. The process has ended when this function
+    """Start the supervisor, send it ``request`` and wait for its report. The process has ended when this function
     returns or raises. ``on_tick`` is called about once a second. If it raises, the launch is aborted. Raises
     EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds."""
     process = subprocess.Popen(
@@ -52,7 +51,7 @@ def run_supervisors(
             text = _exchange_messages(process, request, name, limit_s, on_tick)
         finally:
             assert process.stdin is not None
-            process.stdin.close()  # the supervisors then kill all processes
+            process.stdin.close()  # the supervisor then kills all processes
             try:
                 process.wait(timeout=BACKSTOP_S)
             except subprocess.TimeoutExpired:
@@ -64,15 +63,12 @@ def run_supervisors(
 def _exchange_messages(
     process: "subprocess.Popen[bytes]", request: bytes, name: str, limit_s: float, on_tick: Callable[[], None]
 ) -> bytes:
-    """Read the output until it closes. Standard input stays open meanwhile: if it closed, the supervisors would kill
+    """Read the output until it closes. Standard input stays open meanwhile: if it closed, the supervisor would kill
     the launch."""
     assert process.stdin is not None
     assert process.stdout is not None
     output = b""
-    unwritten = memoryview(request + b"\n")
-    with contextlib.suppress(BrokenPipeError):  # the supervisor died at once; its output is read below
-        while unwritten:  # one call may write only a part
-            unwritten = unwritten[os.write(process.stdin.fileno(), unwritten) :]
+    write_all(process.stdin.fileno(), request + b"\n")
     deadline = time.monotonic() + limit_s + BACKSTOP_S
     poll = select.poll()
     poll.register(process.stdout, select.POLLIN)
@@ -92,3 +88,11 @@ def _exchange_messages(
             )
         else:
             on_tick()
+
+
+def write_all(pipe: int, data: bytes) -> None:
+    """Write all ``data``. If nobody reads it any more, do nothing: the reader's output says why."""
+    unwritten = memoryview(data)
+    with contextlib.suppress(BrokenPipeError):
+        while unwritten:  # one call may write only a part
+            unwritten = unwritten[os.write(pipe, unwritten) :]

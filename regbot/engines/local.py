@@ -11,7 +11,7 @@ import stat
 import sys
 import time
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from regbot.engines.conversation import run_supervisors
+from regbot.engines.conversation import run_supervisor
 from regbot.engines.engine import Needs, Seat
 from regbot.engines.health import Monitor, StepMarks, visible_devices
 from regbot.engines.health.machine import this_node, without_gpus
@@ -58,10 +58,15 @@ class LocalEngine:
 
     name = "local"
 
-    def __init__(self, lock: Path | None = None, sandbox: Sandbox | None = None, sets_file_times: bool = True) -> None:
-        """``lock`` is a file that all sessions on this machine share, so that only one of them is timed at once. If
-        several nodes share the record folder, only one of them ``sets_file_times``."""
-        self._lock, self.sandbox, self._sets_file_times = lock, sandbox, sets_file_times
+    def __init__(
+        self,
+        lock: Path | None = None,
+        sandbox: Sandbox | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``lock`` is a file that all sessions on this machine share, so that only one of them is timed at once.
+        ``check`` is called about once a second during a launch, which is aborted if it raises."""
+        self._lock, self.sandbox, self._check = lock, sandbox, check
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run ``launch`` until it ends. Raises EngineError if it cannot be started or its supervisor is killed. If a
@@ -70,18 +75,18 @@ class LocalEngine:
         nonce = secrets.token_hex(16)
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        # "stamp" says whether the supervisor sets the modification times of the record's files.
-        request = _supervisor_request(launch, nonce) | {"stamp": self._sets_file_times}
+        request = _supervisor_request(launch, nonce)
         if self.sandbox is not None:
             request = confine(request, launch, self.sandbox)
         is_supervisor_lost = True
         try:
-            output = run_supervisors(
+            output = run_supervisor(
                 (sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SUPERVISOR)),
                 {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
                 json.dumps(request).encode(),
                 launch.command[0],
                 launch.timeout_s,
+                self._check,
             )
             is_supervisor_lost = output.code != 0
         finally:

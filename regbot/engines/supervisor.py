@@ -94,7 +94,6 @@ class Confinement:
         self.settings: dict[str, Any] | None = launch.get("confine")
         # The record folder, the command to start, and the maximum bytes of the record.
         self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
-        self.sets_file_times = launch.get("stamp", True)  # whether to set the times of the record's files
         # The file systems in memory, the control groups, and the growth of folders on disk. None without a sandbox.
         self.file_systems = self.groups = self.growth = None
         if self.settings is None:
@@ -136,14 +135,12 @@ class Confinement:
         return LARGE_RECORD if is_large else ""
 
     def save_record(self) -> str:
-        """Save the record after the guest has ended: copy it from memory to the real folder, or without a sandbox set
-        its files' times. Return what the guest wrote too much; the record is then not saved."""
+        """Copy the record from memory to the real folder after the guest has ended. Return what the guest wrote too
+        much; the record is then not copied."""
         if excess := self.find_excess(check_record=True, has_ended=True):
             return excess
         if self.file_systems is not None:
             return "" if self.file_systems.copy_record() else LARGE_RECORD
-        if self.sets_file_times:
-            set_file_times(self.record)
         return ""
 
     def exit_code_of_guest(self, code: int | None) -> int | None:
@@ -364,17 +361,6 @@ def is_over_limit(folder: str, max_bytes: int) -> bool:
     except OSError:
         return True
     return False
-
-
-def set_file_times(folder: str) -> None:
-    """Set the modification time of each file in a record to its change time, which a guest cannot set. This changes the
-    change time, so if several nodes share the folder, only the first calls it."""
-    with contextlib.suppress(OSError), os.scandir(folder) as listing:
-        for entry in listing:
-            with contextlib.suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode):
-                    os.utime(entry.path, ns=(status.st_ctime_ns, status.st_ctime_ns), follow_symlinks=False)
 
 
 def _sizes(folder: str) -> Iterator[int]:

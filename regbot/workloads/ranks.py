@@ -41,7 +41,7 @@ class Marks:
 def read_marks(folder: Path) -> Marks:
     """Return the time between the marks in ``folder``, from the modification times of the files.
 
-    The supervisor has set these to the change times after the guest ended, so the guest could not forge them.
+    In a sandbox, these are the change times in the guest, which it cannot set.
     """
     times: dict[str, int] = {}
     for name in (BEGUN, STEADY, ENDED):
