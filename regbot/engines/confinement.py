@@ -370,7 +370,7 @@ class DiskGrowth:
         self.bytes_before = self.files_before = 0
         unreadable: list[OSError] = []
         for folder in folders:
-            sizes = list(islice(_sizes([folder], unreadable.append), MAX_FILES_BEFORE + 1))
+            sizes = list(islice(find_sizes([folder], unreadable.append), MAX_FILES_BEFORE + 1))
             if len(sizes) <= MAX_FILES_BEFORE:
                 self.folders.append(folder)
                 self.bytes_before += sum(sizes)
@@ -408,7 +408,7 @@ class DiskGrowth:
                 raise error
 
         try:
-            for size in _sizes(self.folders, refuse_more):
+            for size in find_sizes(self.folders, refuse_more):
                 growth_bytes += size
                 growth_files += 1
                 if growth_files > self.max_files:
@@ -450,7 +450,7 @@ def find_shortage(state: os.statvfs_result, more_bytes: int = 0, more_files: int
     return ""
 
 
-def _sizes(folders: Sequence[str], handle: Callable[[OSError], None]) -> Iterator[int]:
+def find_sizes(folders: Sequence[str], handle: Callable[[OSError], None]) -> Iterator[int]:
     """Yield the size of every file, link and folder below ``folders``: its length or its space, whichever is larger.
     What disappears, and unreadable folders of other users, are skipped. ``handle`` gets the error of each other folder:
     a guest may have made it unreadable."""

@@ -79,7 +79,7 @@ def wait_for_runs(case: Case, number: int) -> None:
 
 
 def guests(case: Case, wait_s: float = 2.0) -> list[str]:
-    """Return guest processes of this test that still exist after ``wait_s``. The engine marks them with a variable."""
+    """Return processes that name this test's folder and still exist after ``wait_s``."""
     until = time.monotonic() + wait_s
     while (remaining := _launched(str(case.home))) and time.monotonic() < until:
         time.sleep(0.05)
@@ -92,7 +92,7 @@ def _launched(home: str) -> list[str]:
         with contextlib.suppress(OSError):
             environment = (process / "environ").read_bytes()
             command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            if b"REGBOT_LAUNCH=" in environment and (home in command or home.encode() in environment):
+            if home in command or home.encode() in environment:
                 processes.append(f"{process.name} {command}")
     return processes
 
