@@ -7,7 +7,6 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from regbot.engines.launch import EngineError
 
@@ -15,13 +14,6 @@ BACKSTOP_S = 60.0
 """Time that a supervisor gets in addition to the launch's limit, to kill stuck processes and to read a folder of many
 files."""
 TICK_S = 1.0
-MAX_BYTES = 2**24
-"""Limit on the output that is read from supervisor. Valid reports are shorter."""
-
-
-class SupervisorOutput(NamedTuple):
-    text: bytes
-    code: int
 
 
 def run_supervisor(
@@ -30,11 +22,11 @@ def run_supervisor(
     request: bytes,
     name: str,
     limit_s: float,
-    on_tick: Callable[[], None] = lambda: None,
-) -> SupervisorOutput:
-    """Start the supervisor, send it ``request`` and wait for its report. The process has ended when this function
-    returns or raises. ``on_tick`` is called about once a second. If it raises, the launch is aborted. Raises
-    EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds."""
+    on_tick: Callable[[], None],
+) -> tuple[bytes, int]:
+    """Start the supervisor, send it ``request`` and wait for its report. Return its output and its exit code. The
+    process has ended when this function returns or raises. ``on_tick`` is called about once a second. If it raises, the
+    launch is aborted. Raises EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds."""
     process = subprocess.Popen(
         arguments,
         cwd="/",
@@ -46,48 +38,35 @@ def run_supervisor(
         close_fds=True,  # a process that inherits this standard input would keep it open after regbot is gone
         start_new_session=True,  # regbot itself handles an interrupt from the terminal
     )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    output = b""
+    deadline = time.monotonic() + limit_s + BACKSTOP_S
+    poll = select.poll()
+    poll.register(process.stdout, select.POLLIN)
     with process:
         try:
-            text = _exchange_messages(process, request, name, limit_s, on_tick)
+            write_all(process.stdin.fileno(), request + b"\n")
+            while True:
+                if poll.poll(TICK_S * 1000):
+                    data = os.read(process.stdout.fileno(), 65536)
+                    if not data:
+                        break
+                    output += data
+                elif time.monotonic() > deadline:
+                    raise EngineError(
+                        f"{name}: its supervisor did not report within {limit_s + BACKSTOP_S:.0f} s",
+                        "look for processes stuck in a driver on this machine ('ps' shows them in state D)",
+                    )
+                else:
+                    on_tick()
         finally:
-            assert process.stdin is not None
             process.stdin.close()  # the supervisor then kills all processes
             try:
                 process.wait(timeout=BACKSTOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
-    return SupervisorOutput(text, process.returncode)
-
-
-def _exchange_messages(
-    process: "subprocess.Popen[bytes]", request: bytes, name: str, limit_s: float, on_tick: Callable[[], None]
-) -> bytes:
-    """Read the output until it closes. Standard input stays open meanwhile: if it closed, the supervisor would kill
-    the launch."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    output = b""
-    write_all(process.stdin.fileno(), request + b"\n")
-    deadline = time.monotonic() + limit_s + BACKSTOP_S
-    poll = select.poll()
-    poll.register(process.stdout, select.POLLIN)
-    while True:
-        remaining_s = deadline - time.monotonic()
-        wait_s = max(0.0, min(TICK_S, remaining_s))
-        has_output = bool(poll.poll(wait_s * 1000))
-        if has_output:  # output is read even after the deadline
-            data = os.read(process.stdout.fileno(), 65536)
-            if not data or len(output) > MAX_BYTES:
-                return output
-            output += data
-        elif remaining_s <= 0:
-            raise EngineError(
-                f"{name}: its supervisor did not report within {limit_s + BACKSTOP_S:.0f} s",
-                "look for processes stuck in a driver on this machine ('ps' shows them in state D)",
-            )
-        else:
-            on_tick()
+    return output, process.returncode
 
 
 def write_all(pipe: int, data: bytes) -> None:

@@ -77,7 +77,7 @@ class LocalEngine:
         }
         if self.sandbox is not None:
             request = confine(request, launch, self.sandbox)
-        output = run_supervisor(
+        output, exit_code = run_supervisor(
             (sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SUPERVISOR)),
             {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
             json.dumps(request).encode(),
@@ -86,12 +86,12 @@ class LocalEngine:
             self._check,
         )
         try:
-            report: dict[str, Any] = json.loads(output.text)
+            report: dict[str, Any] = json.loads(output)
         except ValueError as error:
-            last_output = plain_tail(output.text.decode("utf-8", "replace"))
+            last_output = plain_tail(output.decode("utf-8", "replace"))
             why = last_output or "it was killed from outside, by the guest or for lack of memory"
             raise EngineError(
-                f"{launch.command[0]}: its supervisor ended without a report (exit code {output.code}): {why}; "
+                f"{launch.command[0]}: its supervisor ended without a report (exit code {exit_code}): {why}; "
                 "the result of this run is unknown",
                 "end what it left behind ('ps' shows it), and run it again",
             ) from error

@@ -115,7 +115,7 @@ class Confinement:
             raise NotStartedError(
                 f"the sandbox cannot be set up: {error}; 'regbot doctor' tests it step by step"
             ) from error
-        self.record = self.file_systems.record
+        self.record = str(self.file_systems.record)
         visible = self.settings["visible"]  # the guest's CUDA_VISIBLE_DEVICES; None if it is unset
         program, *words = confinement.with_devices(self.command, visible, self.settings["network"])
         self.command = [program, "--json-status-fd", str(self.status_writer), *words]

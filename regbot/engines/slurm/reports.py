@@ -98,9 +98,7 @@ def _combine_health(health_by_host: Mapping[str, Health]) -> Health:
     """Combine the first node's processors and all nodes' GPUs and causes."""
     all_health = list(health_by_host.values())
 
-    def combine_snapshots(name: str) -> NodeSnapshot:
-        return NodeSnapshot(gpus=[gpu for health in all_health for gpu in getattr(health, name).gpus][:MAX_GPUS])
-
+    before = NodeSnapshot(gpus=[gpu for health in all_health for gpu in health.before.gpus][:MAX_GPUS])
     during = all_health[0].during.model_copy(
         update={
             "samples": min(health.during.samples for health in all_health),
@@ -112,7 +110,7 @@ def _combine_health(health_by_host: Mapping[str, Health]) -> Health:
         for host, health in health_by_host.items()
         for cause in health.causes
     ]
-    return Health(before=combine_snapshots("before"), during=during, after=combine_snapshots("after"), causes=causes)
+    return Health(before=before, during=during, causes=causes)
 
 
 def find_missing_file(folder: Path, reports: Reports) -> tuple[int, str] | None:
