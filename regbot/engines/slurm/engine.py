@@ -114,7 +114,7 @@ class SlurmEngine:
         reservation = Reservation(self._slurm, settings, self._partition, layout, needs, folder)
         self._reservations.add(reservation)
         try:
-            reservation.begin(self.sandbox, self._say)
+            reservation.wait_for_nodes(self.sandbox, self._say)
             yield SlurmSeat(self._slurm, settings, reservation, self.sandbox)
         finally:
             self._release(reservation)

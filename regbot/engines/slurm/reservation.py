@@ -60,17 +60,23 @@ class Reservation:
         needs: Needs,
         folder: Path,
     ) -> None:
+        """Submit the job."""
         self._slurm, self._settings, self._partition, self._needs = slurm, settings, partition, needs
         self.layout, self.folder = layout, folder
         self._nonce = secrets.token_hex(8)
         self.inbox = Inbox(self._nonce)
         self._send_lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
         self.has_ended = False
         """Whether srun has ended, so that no node will answer."""
         self.facts: list[Mapping[str, Any]] = []
         """Facts of every node (``node.collect_facts``), in the order of the hosts. Set when the job runs."""
         self.queued_s = 0.0
+        folder.mkdir(parents=True)
+        (folder / HEARTBEAT).touch()
+        self._process = slurm.start(_srun_command(settings, partition, layout, needs))
+        assert self._process.stdin is not None
+        self._requests = self._process.stdin
+        threading.Thread(target=self._listen, name=folder.name, daemon=True).start()
 
     @property
     def number(self) -> str:
@@ -84,13 +90,8 @@ class Reservation:
     def hosts(self) -> list[str]:
         return [facts["host"] for facts in self.facts]
 
-    def begin(self, sandbox: Sandbox | None, say: Callable[[str], None] = lambda _: None) -> None:
-        """Submit the job, and wait until all its nodes have reported their facts. Raises NoSeatError with the reason if
-        they do not."""
-        self.folder.mkdir(parents=True)
-        (self.folder / HEARTBEAT).touch()
-        self._process = self._slurm.start(_srun_command(self._settings, self._partition, self.layout, self._needs))
-        threading.Thread(target=self._listen, name=self.folder.name, daemon=True).start()
+    def wait_for_nodes(self, sandbox: Sandbox | None, say: Callable[[str], None]) -> None:
+        """Wait until all nodes have reported their facts. Raises NoSeatError with the reason if they do not."""
         setup = {
             "nonce": self._nonce,
             "folder": str(self.folder),
@@ -99,16 +100,35 @@ class Reservation:
             "has_gpus": bool(self.layout.gpus),
         }
         self.send(setup)
-        self._wait_for_facts(say)
+        created_at = allocated_at = time.monotonic()
+        pause, last_reason = POLL_S, ""
+        while len(facts := self.inbox.reports(FACTS)) < self.layout.nodes:
+            messages, number = self.inbox.srun_messages, self.number
+            job = self._slurm.job(number) if number else None
+            if self.has_ended:
+                if not number:
+                    raise NoSeatError(messages or "srun ended without a message")
+                raise SeatLostError(f"job {number} did not begin: {_describe_end(job)}; {messages}")
+            if number and not _ALLOCATED.search(messages):
+                allocated_at = time.monotonic()
+                reason = job.reason if job is not None and job.state in WAITING_STATES else ""
+                self._check_waiting(number, reason, allocated_at - created_at)
+                if reason not in (last_reason, "", "None"):
+                    last_reason = reason
+                    say(f"job {number} waits for nodes of {self._partition.name}: {reason}")
+            elif time.monotonic() - allocated_at > FACTS_S + self._settings.lag_s:
+                raise NoSeatError(f"{self._needs.name}: not all nodes answered within {FACTS_S:.0f} s: {messages}")
+            self.wait(pause)
+            pause = min(MAX_POLL_S, 1.3 * pause)
+        self.queued_s = allocated_at - created_at
+        self.facts = [facts[number] for number in range(self.layout.nodes)]
 
     def send(self, request: Mapping[str, Any] | None) -> None:
         """Send a request to all nodes, or a heartbeat. If srun has ended, do nothing."""
-        assert self._process is not None
-        assert self._process.stdin is not None
         line = b"" if request is None else json.dumps(request).encode()
         with self._send_lock:
-            if not self._process.stdin.closed:
-                write_all(self._process.stdin.fileno(), line + b"\n")
+            if not self._requests.closed:
+                write_all(self._requests.fileno(), line + b"\n")
 
     def wait(self, seconds: float) -> None:
         """Wait until srun prints something or ends, at most some seconds."""
@@ -128,52 +148,26 @@ class Reservation:
 
     def release(self) -> None:
         """Release the nodes, and wait until they are free or CANCEL_S have passed. Raises NoSeatError."""
-        if self._process is not None:
-            assert self._process.stdin is not None
-            with self._send_lock:
-                self._process.stdin.close()  # the nodes then end their launches
-            if not self.facts:
-                self._process.terminate()  # srun then takes the job out of the queue
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout=BACKSTOP_S)
-            try:
-                if self.number:
-                    self._slurm.cancel(self.number)
-                    deadline = time.monotonic() + CANCEL_S
-                    while self._is_in_queue() and time.monotonic() < deadline:
-                        time.sleep(POLL_S)
-            finally:
-                self._process.kill()
-                self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        with self._send_lock:
+            self._requests.close()  # the nodes then end their launches
+        if not self.facts:
+            self._process.terminate()  # srun then takes the job out of the queue
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=BACKSTOP_S)
+        try:
+            if self.number:
+                self._slurm.cancel(self.number)
+                deadline = time.monotonic() + CANCEL_S
+                while self._is_in_queue() and time.monotonic() < deadline:
+                    time.sleep(POLL_S)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _is_in_queue(self) -> bool:
         job = self._slurm.job(self.number)
         return job is not None and job.state in (*WAITING_STATES, "RUNNING", "COMPLETING")
-
-    def _wait_for_facts(self, say: Callable[[str], None]) -> None:
-        created_at = allocated_at = time.monotonic()
-        pause, last_reason = POLL_S, ""
-        while len(facts := self.inbox.reports(FACTS)) < self.layout.nodes:
-            messages, number = self.inbox.srun_messages, self.number
-            if self.has_ended:
-                job = self._slurm.job(number) if number else None
-                end = f"job {number} did not begin: {_describe_end(job)}; " if number else ""
-                raise (SeatLostError if number else NoSeatError)(f"{end}{messages or 'srun ended without a message'}")
-            if number and not _ALLOCATED.search(messages):
-                allocated_at = time.monotonic()
-                job = self._slurm.job(number)
-                reason = job.reason if job is not None and job.state in WAITING_STATES else ""
-                self._check_waiting(number, reason, allocated_at - created_at)
-                if reason not in (last_reason, "", "None"):
-                    last_reason = reason
-                    say(f"job {number} waits for nodes of {self._partition.name}: {reason}")
-            elif time.monotonic() - allocated_at > FACTS_S + self._settings.lag_s:
-                raise NoSeatError(f"{self._needs.name}: not all nodes answered within {FACTS_S:.0f} s: {messages}")
-            self.wait(pause)
-            pause = min(MAX_POLL_S, 1.3 * pause)
-        self.queued_s = allocated_at - created_at
-        self.facts = [facts[number] for number in range(self.layout.nodes)]
 
     def _check_waiting(self, number: str, reason: str, waited_s: float) -> None:
         if reason.split(",")[0] in NEVER_STARTS:  # details may follow after a comma
@@ -189,7 +183,6 @@ class Reservation:
 
     def _listen(self) -> None:
         """Receive srun's output until it ends. Send heartbeats as soon as a node has begun to read."""
-        assert self._process is not None
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         poll = select.poll()

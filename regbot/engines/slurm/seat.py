@@ -33,7 +33,7 @@ class SlurmSeat:
     def __init__(
         self, slurm: Slurm, settings: SlurmSettings, reservation: Reservation, sandbox: Sandbox | None = None
     ) -> None:
-        """``reservation`` has begun. Raises NoSeatError if a node cannot be used."""
+        """``reservation`` has its nodes. Raises NoSeatError if a node cannot be used."""
         self._slurm, self._settings, self._reservation, self._sandbox = slurm, settings, reservation, sandbox
         self._facts = reservation.facts
         # Ports of the first node that were free when it reported its facts. Each launch takes the next one.
