@@ -1,6 +1,5 @@
-"""The protocol between regbot and its supervisors. The process is a supervisor on this machine, or ``srun``, which
-starts one on each node of a seat. regbot writes the request as the first line of standard input. If standard input
-closes, regbot is gone, and the supervisors kill every process that they started."""
+"""The protocol between regbot and a supervisor. regbot writes the request as the first line of standard input. If
+standard input closes, regbot is gone, and the supervisor kills every process that it started."""
 
 import contextlib
 import os
@@ -8,7 +7,6 @@ import select
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from regbot.engines.launch import EngineError
 
@@ -16,26 +14,19 @@ BACKSTOP_S = 60.0
 """Time that a supervisor gets in addition to the launch's limit, to kill stuck processes and to read a folder of many
 files."""
 TICK_S = 1.0
-MAX_BYTES = 2**24
-"""Limit on the output that is read from supervisors. Valid reports are shorter."""
 
 
-class SupervisorOutput(NamedTuple):
-    text: bytes
-    code: int
-
-
-def run_supervisors(
+def run_supervisor(
     arguments: Sequence[str],
     env: Mapping[str, str],
     request: bytes,
     name: str,
     limit_s: float,
-    on_tick: Callable[[], None] = lambda: None,
-) -> SupervisorOutput:
-    """Start the supervisors, send them ``request`` and wait for their report. The process has ended when this function
-    returns or raises. ``on_tick`` is called about once a second. If it raises, the launch is aborted. Raises
-    EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds."""
+    on_tick: Callable[[], None],
+) -> tuple[bytes, int]:
+    """Start the supervisor, send it ``request`` and wait for its report. Return its output and its exit code. The
+    process has ended when this function returns or raises. ``on_tick`` is called about once a second. If it raises, the
+    launch is aborted. Raises EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds."""
     process = subprocess.Popen(
         arguments,
         cwd="/",
@@ -47,48 +38,40 @@ def run_supervisors(
         close_fds=True,  # a process that inherits this standard input would keep it open after regbot is gone
         start_new_session=True,  # regbot itself handles an interrupt from the terminal
     )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    output = b""
+    deadline = time.monotonic() + limit_s + BACKSTOP_S
+    poll = select.poll()
+    poll.register(process.stdout, select.POLLIN)
     with process:
         try:
-            text = _exchange_messages(process, request, name, limit_s, on_tick)
+            write_all(process.stdin.fileno(), request + b"\n")
+            while True:
+                if poll.poll(TICK_S * 1000):
+                    data = os.read(process.stdout.fileno(), 65536)
+                    if not data:
+                        break
+                    output += data
+                elif time.monotonic() > deadline:
+                    raise EngineError(
+                        f"{name}: its supervisor did not report within {limit_s + BACKSTOP_S:.0f} s",
+                        "look for processes stuck in a driver on this machine ('ps' shows them in state D)",
+                    )
+                else:
+                    on_tick()
         finally:
-            assert process.stdin is not None
-            process.stdin.close()  # the supervisors then kill all processes
+            process.stdin.close()  # the supervisor then kills all processes
             try:
                 process.wait(timeout=BACKSTOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait()
-    return SupervisorOutput(text, process.returncode)
+    return output, process.returncode
 
 
-def _exchange_messages(
-    process: "subprocess.Popen[bytes]", request: bytes, name: str, limit_s: float, on_tick: Callable[[], None]
-) -> bytes:
-    """Read the output until it closes. Standard input stays open meanwhile: if it closed, the supervisors would kill
-    the launch."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    output = b""
-    unwritten = memoryview(request + b"\n")
-    with contextlib.suppress(BrokenPipeError):  # the supervisor died at once; its output is read below
+def write_all(pipe: int, data: bytes) -> None:
+    """Write all ``data``. If nobody reads it any more, do nothing: the reader's output says why."""
+    unwritten = memoryview(data)
+    with contextlib.suppress(BrokenPipeError):
         while unwritten:  # one call may write only a part
-            unwritten = unwritten[os.write(process.stdin.fileno(), unwritten) :]
-    deadline = time.monotonic() + limit_s + BACKSTOP_S
-    poll = select.poll()
-    poll.register(process.stdout, select.POLLIN)
-    while True:
-        remaining_s = deadline - time.monotonic()
-        wait_s = max(0.0, min(TICK_S, remaining_s))
-        has_output = bool(poll.poll(wait_s * 1000))
-        if has_output:  # output is read even after the deadline
-            data = os.read(process.stdout.fileno(), 65536)
-            if not data or len(output) > MAX_BYTES:
-                return output
-            output += data
-        elif remaining_s <= 0:
-            raise EngineError(
-                f"{name}: its supervisor did not report within {limit_s + BACKSTOP_S:.0f} s",
-                "look for processes stuck in a driver on this machine ('ps' shows them in state D)",
-            )
-        else:
-            on_tick()
+            unwritten = unwritten[os.write(pipe, unwritten) :]

@@ -39,7 +39,7 @@ class Marks(NamedTuple):
 def read_marks(folder: Path) -> Marks:
     """Return the time between the marks in ``folder``, from the modification times of the files.
 
-    The supervisor has set these to the change times after the guest ended, so the guest could not forge them.
+    In a sandbox, these are the change times in the guest, which it cannot set.
     """
     marks = [folder / name for name in (BEGUN, STEADY, ENDED)]
     times = {mark.name: mark.lstat().st_mtime for mark in marks if mark.is_file() and not mark.is_symlink()}

@@ -76,8 +76,8 @@ def wait_for_runs(case: Case, number: int) -> None:
 
 
 def guests(case: Case) -> list[str]:
-    """Return guest processes of this test that still exist after two seconds."""
-    until = time.monotonic() + 2.0
+    """Return guest processes of this test that still exist after ten seconds."""
+    until = time.monotonic() + 10.0
     while (remaining := guests_of(case.home)) and time.monotonic() < until:
         time.sleep(0.05)
     return remaining

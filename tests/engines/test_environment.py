@@ -57,7 +57,6 @@ PER_LAUNCH = {
     "TORCHINDUCTOR_CACHE_DIR": "/cache/a",
     "CUDA_VISIBLE_DEVICES": "4,5",
     "NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p",
-    "REGBOT_LAUNCH": "5e884898da28",
     "PATH": "/usr/bin",
     "HF_TOKEN": "secret",
 }

@@ -140,12 +140,10 @@ def test_a_record_is_copied_with_its_files_change_times(tmp_path: Path) -> None:
         "deep",
         "deep/er",
         "deep/er/a",
-        "link",
-    ]
+    ], "without links and pipes"
     copy = record / "deep" / "er" / "a"
     assert copy.read_text() == "text"
     assert copy.stat().st_mtime == pytest.approx(float(result.log_tail), abs=5)  # not 1, which the guest had set
-    assert (record / "link").is_symlink()
 
 
 @confining
@@ -328,14 +326,12 @@ def test_a_delegated_group_limits_processes_and_memory(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         confinement, "find_parent", lambda name: confinement.find_delegated_group([tmp_path], "/d", 2, name)
     )
-    group, stale = tmp_path / f"regbot-{os.getpid()}", tmp_path / "regbot-999999999"
+    group = tmp_path / f"regbot-{os.getpid()}"
     group.mkdir()
-    stale.mkdir()  # of a supervisor that was killed
     (group / "memory.swap.max").touch()
     groups = confinement.ControlGroups(64, 2**30)
     groups.join()
     written = {path.name: path.read_text() for path in group.iterdir()}
-    assert not stale.exists()
     assert written == {
         "pids.max": "64", "memory.max": str(2**30), "memory.swap.max": "0", "cgroup.procs": str(os.getpid())
     }  # fmt: skip

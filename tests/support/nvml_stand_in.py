@@ -17,7 +17,6 @@ PUBLISHED = {
     "nvmlDeviceGetClockInfo": ["handle", "type"],
     "nvmlDeviceGetMaxClockInfo": ["handle", "type"],
     "nvmlDeviceGetCurrentClocksEventReasons": ["handle"],
-    "nvmlDeviceGetCurrentClocksThrottleReasons": ["handle"],
     "nvmlDeviceGetTemperature": ["handle", "sensor"],
     "nvmlDeviceGetMemoryInfo": ["handle", "version"],
     "nvmlDeviceGetTotalEccErrors": ["handle", "errorType", "counterType"],
@@ -108,9 +107,6 @@ class StandIn:
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
         return int(self._answer(handle, "nvmlDeviceGetCurrentClocksEventReasons", self.cards[handle].reasons))
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
-        return int(self._answer(handle, "nvmlDeviceGetCurrentClocksThrottleReasons", self.cards[handle].reasons))
 
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
         assert sensor == 0

@@ -287,8 +287,8 @@ def _engines() -> list[Capability]:
 def _slurm() -> Capability:
     """Check whether a Slurm controller answers. Report the cluster's default partition."""
     name = "engine slurm"
-    if shutil.which("sbatch") is None:
-        return Capability(name=name, ok=False, detail="no sbatch here")
+    if shutil.which("srun") is None:
+        return Capability(name=name, ok=False, detail="no srun here")
     try:
         partition = find_partition(Slurm(outage_s=CONTROLLER_S), "")  # '' selects the default partition
     except NoSeatError as error:

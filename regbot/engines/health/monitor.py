@@ -1,4 +1,4 @@
-"""Monitor the node around a run: take a sample before it, one each second during it, and one after it.
+"""Monitor the node around a run: take a sample before it, and one each second during it.
 
 A separate thread makes all GPU queries. If the driver does not answer, for example because a GPU is broken, the run
 must still be started and reported. The thread that starts the run and waits for it reads the CPU times, because they
@@ -9,7 +9,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -79,81 +80,69 @@ class Monitor:
         self._ready, self._stop = threading.Event(), threading.Event()
         self._result = _GpuResult()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
-        self._health: Health | None = None
+        self.health: Health
+        """Available after the context has exited."""
 
     def __enter__(self) -> Self:
         """Start the thread. Wait until NVML is open and the state before the run is known, but at most OPEN_S."""
         self._cpu = CpuWatch()
         self._thread.start()
         self._opened_in_time = self._ready.wait(OPEN_S)
-        self._begun_at, self._cpu = time.monotonic(), CpuWatch()
+        self._cpu = CpuWatch()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        cpu, seconds = self._cpu.end(), time.monotonic() - self._begun_at
+        cpu = self._cpu.end()
         self._stop.set()
         self._thread.join(CLOSE_S)
         result, is_answered = self._result, self._opened_in_time and not self._thread.is_alive()
         if not is_answered:  # the thread may still change its result
             result = _GpuResult(fault="GPU health is not known: the driver does not answer")
         before = NodeSnapshot(gpus=result.before)
-        during = NodeUsage(seconds=seconds, samples=result.samples, cpu=cpu, gpus=result.during)
+        during = NodeUsage(samples=result.samples, cpu=cpu, gpus=result.during)
         causes = find_causes(before, during) if is_answered else [driver_not_answering()]
-        self._health = Health(before=before, during=during, after=NodeSnapshot(gpus=result.after), causes=causes)
+        self.health = Health(before=before, during=during, causes=causes)
         self.warnings = [clip(printable(result.fault), 1000)] if result.fault else []
-
-    @property
-    def health(self) -> Health:
-        """The health of the run. Raises RuntimeError before the context has exited."""
-        if self._health is None:
-            raise RuntimeError("the run is still being monitored")
-        return self._health
 
     def _run(self) -> None:
         """Make all queries of a run. After the first query that fails, no further GPU query is made."""
-        watch: GpuWatch | None = None
-
-        def open_nvml() -> None:
-            nonlocal watch
-            watch = self._connect()
-            self._result.before = watch.before()
-
+        result, watch = self._result, None
         if self._expected:
-            self._run_query(open_nvml)
+            with result.store_fault():
+                watch = self._connect()
+                result.before = watch.before()
         self._ready.set()
         while not self._stop.wait(self._interval_s):
-            self._result.samples += 1
+            result.samples += 1
             self._cpu.sample()
-            if watch is not None and not self._result.fault:
-                self._run_query(watch.sample)
-        if watch is not None and not self._result.fault:
-            self._run_query(lambda: self._end(watch))
-
-    def _end(self, watch: "GpuWatch") -> None:
-        self._result.during, self._result.after = watch.end()
-
-    def _run_query(self, query: Callable[[], None]) -> None:
-        """Run ``query`` and store its error. All errors are caught here, so that a bad driver cannot harm the run."""
-        try:
-            query()
-        except NoNvmlError as error:
-            self._result.fault = f"GPU health is not known: {error}"
-        except Exception as error:
-            self._result.fault = f"GPU health is not known: {type(error).__name__}: {error}"
+            if watch is not None and not result.fault:
+                with result.store_fault():
+                    watch.sample()
+        if watch is not None and not result.fault:
+            with result.store_fault():
+                result.during = watch.end()
 
 
 @dataclass
 class _GpuResult:
-    """The state of the GPUs before, during and after a run, as far as the thread could query it."""
+    """The state of the GPUs before and during a run, as far as the thread could query it."""
 
     before: list[GpuSnapshot] = field(default_factory=list)
     during: list[GpuUsage] = field(default_factory=list)
-    after: list[GpuSnapshot] = field(default_factory=list)
     samples: int = 0
     fault: str = ""
     """Why GPU health is unknown; '' if it is known."""
+
+    @contextmanager
+    def store_fault(self) -> Iterator[None]:
+        """Store the error of a query. All errors are caught here, so that a bad driver cannot harm the run."""
+        try:
+            yield
+        except Exception as error:
+            kind = "" if isinstance(error, NoNvmlError) else f"{type(error).__name__}: "
+            self.fault = f"GPU health is not known: {kind}{error}"
 
 
 def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
@@ -209,17 +198,16 @@ class GpuWatch:
                 self._attribute(samples, process)
         self._note_xids()
 
-    def end(self) -> tuple[list[GpuUsage], list[GpuSnapshot]]:
-        """Close NVML. Return the usage of each GPU during the run, and the state of the GPUs after it."""
+    def end(self) -> list[GpuUsage]:
+        """Close NVML. Return the usage of each GPU during the run."""
         self._note_xids()
-        after = [self._session.snapshot(gpu) for gpu in self._session.gpus]
         usage = []
         for samples in self._samples_by_index.values():
             ecc_after = self._session.uncorrected_ecc(samples.gpu)  # this query also notices a lost GPU
             is_lost = samples.gpu.index in self._session.lost
             usage.append(samples.summary(ecc_after, self._can_attribute, is_lost))
         self._session.close()
-        return usage, after
+        return usage
 
     def _are_steps_running(self) -> bool:
         return self._steps is None or self._steps.are_running()

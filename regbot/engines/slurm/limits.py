@@ -12,8 +12,6 @@ from regbot.records.config import SlurmSettings
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[(,]|$))[^:,(]+)?:(\d+)")
 """A GPU count in Slurm's Gres, after an optional type, which may begin with a digit, such as ``1g.10gb``."""
-UNUSABLE_STATES = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "MAINT")
-"""Words in the state of a node on which no job starts."""
 
 
 @dataclass(frozen=True)
@@ -94,16 +92,6 @@ def plan_layout(needs: Needs, settings: SlurmSettings, partition: Partition) -> 
     if partition.state != "UP":
         raise NoSeatError(f"partition {partition.name} is {partition.state}: no job starts there", "ask its operators")
     return layout
-
-
-def usable_nodes(slurm: Slurm, hosts: tuple[str, ...], excluded: frozenset[str]) -> list[str]:
-    """Return the nodes of ``hosts`` that can run jobs now or later: not down, not drained, and not in ``excluded``."""
-    usable_hosts = []
-    for node in slurm.show("node"):
-        name, state = node.get("NodeName", ""), node.get("State", "")
-        if name in hosts and name not in excluded and not any(word in state for word in UNUSABLE_STATES):
-            usable_hosts.append(name)
-    return usable_hosts
 
 
 def parse_gpus(gres: str) -> int:

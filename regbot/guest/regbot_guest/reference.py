@@ -85,7 +85,7 @@ class _Operation(NamedTuple):
 
 
 def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: int) -> dict[str, Any]:
-    """None stands for an all-to-all that is not measured. ``slowed`` has planted slowdowns in percent, by rank."""
+    """None stands for an all-to-all that is not measured."""
     sizes, seconds, host_ranks = request["sizes"], request["seconds"], request["ranks_per_host"]
     hosts = request["ranks"] // host_ranks
     time_repetitions = _time_on_gpu if device.type == "cuda" else _time_on_cpu
@@ -96,12 +96,11 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
     barrier_tensor = torch.zeros(1, device=device)
     dist.all_reduce(barrier_tensor)
     results: dict[str, Any] = {}
-    slowed_pct = float(request["slowed"].get(str(rank), 0.0))
     # On a single host both all-to-alls are the same, so only local_all_to_all is measured. The loop below skips an
     # all-to-all of 1 rank.
     ranks_across_hosts = request["ranks"] if hosts > 1 else 1
     operations = (
-        _Operation("gemm", work=_make_product(torch, sizes, device, slowed_pct)),
+        _Operation("gemm", work=_make_product(torch, sizes, device)),
         _Operation("local_all_to_all", group=host_group, ranks=host_ranks),
         _Operation("all_to_all", group=dist.group.WORLD, ranks=ranks_across_hosts),
         _Operation("copy", work=_make_copy(torch, sizes["copy_bytes"], device)),
@@ -129,14 +128,12 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
     return results
 
 
-def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: float) -> Work:
-    """``slowed_pct`` plants a slowdown for tests: the left matrix gets this many percent more rows."""
+def _make_product(torch: Any, sizes: dict[str, Any], device: Any) -> Work:
     size, dtype = sizes["gemm"], getattr(torch, sizes["dtype"])
-    rows = round(size * (1 + slowed_pct / 100))
     generator = torch.Generator(device=device).manual_seed(1234)
-    left = torch.randn(rows, size, generator=generator, device=device).to(dtype)
+    left = torch.randn(size, size, generator=generator, device=device).to(dtype)
     right = torch.randn(size, size, generator=generator, device=device).to(dtype)
-    out = torch.empty(rows, size, device=device, dtype=dtype)
+    out = torch.empty(size, size, device=device, dtype=dtype)
     return lambda: torch.mm(left, right, out=out)
 
 

@@ -256,14 +256,16 @@ class SlurmSettings(Record):
     reservation: str = ""
     constraint: str = ""
     exclude: list[str] = Field([], description="nodes that are never used")
-    extra: list[str] = Field([], description="more sbatch options, one word per list entry")
+    extra: list[str] = Field([], description="more srun options, one word per list entry")
     nodes: Annotated[int, Field(ge=1, le=10_000)] | None = Field(None, description="without GPUs; default: 1")
     ranks_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="default: one rank per GPU")
     gpus_per_node: Annotated[int, Field(ge=0, le=1024)] | None = Field(None, description="default: all GPUs of a node")
     exclusive: bool = Field(True, description="no other job on the nodes, because it would disturb the timings")
     time_limit_min: PositiveFloat | None = Field(None, description="default: the longest session and a margin")
     queue_min: PositiveFloat = Field(24 * 60.0, description="how long a reservation may wait in the queue")
-    silent_s: Annotated[float, Field(ge=10)] = Field(120.0, description="it ends after this much silence from regbot")
+    silent_s: Annotated[float, Field(ge=10)] = Field(
+        120.0, description="its nodes are released after this much silence from regbot"
+    )
     lag_s: NonNegativeFloat = Field(30.0, description="longest delay until a write is visible on all nodes")
     python: str = Field("", description="regbot's interpreter on the nodes; default: the same path as here")
     environment: dict[str, str] = Field({}, description="variables of every launch, such as NCCL_SOCKET_IFNAME")
