@@ -91,7 +91,6 @@ def test_one_step_of_the_program_is_counted(checkout: Path, paper_library: Path)
     assert ledger["config"]["num_layers"] == LAYERS
     assert record["backends"]["dispatcher"]["executed"] == "alltoall"
     assert record["peak_device_bytes"] > 0
-    assert list(record["phases_s"]) == ["step 1", "step 2", "program"]
 
 
 @pytest.mark.skipif(

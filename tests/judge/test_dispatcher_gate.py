@@ -125,7 +125,7 @@ def stepped(shared: Shared) -> Path:
     def run(folder: Path) -> None:
         for name, dispatcher in (("deepep", "deepep"), ("hybridep", "hybridep"), ("halved", "deepep")):
             small = TINY | {"experts": EXPERTS, "top_k": TOP_K, "sequence": TOKENS}
-            asked: dict[str, Any] = {"routing": "skewed", "dispatcher": dispatcher, "mode": "real", "dtype": "float32"}
+            asked: dict[str, Any] = {"routing": "skewed", "dispatcher": dispatcher, "mode": "timed", "dtype": "float32"}
             request = ask(folder, name, geometry=small, **asked)
             run_script("announced.py", request, *(["1"] if name == "halved" else []), ranks=RANKS)
 

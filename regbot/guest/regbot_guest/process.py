@@ -215,14 +215,10 @@ def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
         from regbot_guest.probe import time_steps
 
         time_steps(request, record)
-    elif device is not None:
-        from regbot_guest.paper.step import count_step as count_on_paper
-
-        record |= count_on_paper(request, device)
     else:
-        from regbot_guest.count import count_step
+        from regbot_guest.static_trace import count_step
 
-        record |= count_step(request)
+        record |= count_step(request, device)
 
 
 def _refusal(kind: str, message: str, where: str = "") -> dict[str, Any]:

@@ -26,7 +26,6 @@ from regbot_guest.frameworks.maxtext_config import (
 )
 from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
-from regbot_guest.stage import timed_stage
 
 STEP = "jit_train_step"
 """Name that XLA gives to the compiled train step."""
@@ -61,7 +60,6 @@ def run_request(request: Request) -> dict[str, Any]:
     _check_request(request)
     folder = Path(request.record).parent
     dump = folder / "dump"
-    seconds: dict[str, float] = {}  # duration of each named block below, such as "compile"
     # jax and MaxText read these variables while they are imported.
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["DECOUPLE_GCLOUD"] = "TRUE"  # MaxText then works without Google Cloud
@@ -69,13 +67,10 @@ def run_request(request: Request) -> dict[str, Any]:
         f'--xla_force_host_platform_device_count={request.world} --xla_dump_to="{dump}" --xla_dump_hlo_as_text'
     )
     try:
-        with timed_stage("import", seconds):
-            package = find_checkout_package(request)
-            jax, train_compile = _import_maxtext()
-        with timed_stage("compile", seconds):
-            config, mesh = _compile(train_compile, compile_arguments(request, package, dump), request)
-        with timed_stage("planted", seconds):
-            maxtext_planted.compile_on(jax, mesh)
+        package = find_checkout_package(request)
+        jax, train_compile = _import_maxtext()
+        config, mesh = _compile(train_compile, compile_arguments(request, package, dump), request)
+        maxtext_planted.compile_on(jax, mesh)
         move_program(dump, STEP, folder / PROGRAM)
         move_program(dump, f"jit_{maxtext_planted.NAME}", folder / PLANTED)
     finally:
@@ -94,7 +89,6 @@ def run_request(request: Request) -> dict[str, Any]:
             ],
             "warnings": list_warnings(request),
         },
-        "phases_s": seconds,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux reports KiB
     }
 

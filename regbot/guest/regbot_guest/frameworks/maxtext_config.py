@@ -12,9 +12,7 @@ from typing import Any, Protocol
 
 from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.frameworks.keys import suggest
-from regbot_guest.request import Geometry, Request
-
-Scalar = str | int | float | bool | None
+from regbot_guest.request import Geometry, Request, Scalar
 
 FORCED_KEYS: Mapping[str, Scalar] = {
     "hardware": "cpu",

@@ -31,11 +31,10 @@ from regbot_guest.frameworks.megatron_lm import (
     is_path,
 )
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
-from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
-from regbot_guest.paper.step import make_expert_choice
-from regbot_guest.request import Request
+from regbot_guest.request import Request, Scalar
+from regbot_guest.routing import make_expert_choice
 
 STEP = ("megatron.bridge.training.train", "train_step")
 GLOBAL_STATE_POSITION = 5

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.megatron_test_case import FILE_FLAGS, FlagValue, MegatronTestCase
-from regbot_guest.frameworks.training_loop import Scalar
-from regbot_guest.request import Request
+from regbot_guest.request import Request, Scalar
 
 FLEX = ("deepep", "hybridep", "ncclep")
 """Backends of Megatron's dispatcher ``flex``."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from regbot_guest.frameworks.training_loop import Scalar
+from regbot_guest.request import Scalar
 
 
 def flatten_config(configuration: Any, prefix: str = "") -> dict[str, Scalar]:

@@ -28,11 +28,10 @@ from regbot_guest.frameworks.megatron_command import (
 from regbot_guest.frameworks.megatron_flat import to_scalar
 from regbot_guest.frameworks.megatron_test_case import VARIABLES, MegatronTestCase, read_test_case, set_variables
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
-from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
 from regbot_guest.replaced import replaced
-from regbot_guest.request import Request
+from regbot_guest.request import Request, Scalar
 from regbot_guest.tally import Key
 
 STEP = ("megatron.training.training", "train_step")

@@ -22,8 +22,7 @@ from regbot_guest.frameworks.torchtitan_shape import (
     read_routing,
     set_checkpointing,
 )
-from regbot_guest.frameworks.training_loop import Scalar
-from regbot_guest.request import Request
+from regbot_guest.request import Request, Scalar
 
 FORCED_KEYS: Mapping[str, Scalar] = {
     "metrics.log_freq": 1,

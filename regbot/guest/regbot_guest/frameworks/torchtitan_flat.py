@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from regbot_guest.frameworks.training_loop import Scalar
+from regbot_guest.request import Scalar
 
 EXCLUDED_FIELDS = ("hf_assets_path", "dump_folder", "tokenizer", "dataloader", "validator", "profiler")
 """Fields that are left out: they contain file paths, or they are replaced or never used."""
