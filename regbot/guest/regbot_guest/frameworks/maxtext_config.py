@@ -3,14 +3,13 @@
 Each layer of keys overrides those before it: the shape's numbers or a recipe, the user's ``config``, ``FORCED_KEYS``.
 """
 
-import math
 import re
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
 from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.frameworks.flat_config import flatten_config
 from regbot_guest.frameworks.keys import suggest
 from regbot_guest.request import Geometry, Request, Scalar
 
@@ -134,41 +133,17 @@ def describe_error(error: BaseException) -> str:
     return f"MaxText refuses the configuration: it has no key {unknown_key['key']!r}{_suggest(unknown_key)}"
 
 
-def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the configuration as scalars, without ``EXCLUDED_KEYS``, file paths and URLs. The logical axis rules
-    become one key per logical axis, so that a changed rule is one changed key.
+def record_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the configuration as scalars. The logical axis rules become one key per logical axis, so that a changed
+    rule is one changed key.
     """
-    scalars: dict[str, Scalar] = {}
-    for key, value in sorted(keys.items()):
-        if key not in EXCLUDED_KEYS:
-            _add_scalars(scalars, key, value)
-    return scalars
-
-
-def _add_scalars(scalars: dict[str, Scalar], key: str, value: Any) -> None:
-    value = value.value if isinstance(value, Enum) else value
-    if isinstance(value, Mapping):
-        for name in sorted(value, key=str):
-            _add_scalars(scalars, f"{key}.{name}", value[name])
-    elif isinstance(value, (list, tuple)) and key.startswith(RULES):
-        for logical_axis, mesh_axes in value:
-            # A logical axis may have several rules. MaxText uses the first applicable one, so all are kept in order.
-            rule_key, rule = f"{key}.{logical_axis}", _join(mesh_axes)
-            scalars[rule_key] = f"{scalars[rule_key]} | {rule}" if rule_key in scalars else rule
-    elif isinstance(value, (list, tuple)):
-        scalars[key] = _join(value)
-    elif value is None or isinstance(value, (bool, int)):
-        scalars[key] = value
-    elif isinstance(value, float):
-        scalars[key] = value if math.isfinite(value) else str(value)
-    else:
-        text = str(value)
-        if not (text.startswith(("/", "~")) or "://" in text):
-            scalars[key] = text
-
-
-def _join(value: Any) -> str:
-    return ",".join(map(_join, value)) if isinstance(value, (list, tuple)) else str(value)
+    rules: dict[str, list[str]] = {}
+    for logical_axis, mesh_axes in keys.get(RULES, ()):
+        # A logical axis may have several rules. MaxText uses the first applicable one, so all are kept in order.
+        rule = ",".join(mesh_axes) if isinstance(mesh_axes, (list, tuple)) else str(mesh_axes)
+        rules.setdefault(logical_axis, []).append(rule)
+    rule_by_axis = {axis: " | ".join(rules_of_axis) for axis, rules_of_axis in rules.items()}
+    return flatten_config({**keys, RULES: rule_by_axis}, left_out=EXCLUDED_KEYS)
 
 
 def _shape_keys(geometry: Geometry) -> dict[str, Scalar]:

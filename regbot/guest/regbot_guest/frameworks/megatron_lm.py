@@ -17,15 +17,16 @@ from torch import nn
 from regbot_guest import backends
 from regbot_guest.backends import backend_entry, count_exchanges, list_exchanges, name_dispatcher
 from regbot_guest.contract import ContractError
+from regbot_guest.frameworks.flat_config import flatten_config
 from regbot_guest.frameworks.megatron_command import (
     FLEX,
     SHAPE_FLAGS,
     CommandLine,
+    find_script,
     make_command_line,
     read_size,
     shape_flags,
 )
-from regbot_guest.frameworks.megatron_flat import to_scalar
 from regbot_guest.frameworks.megatron_test_case import VARIABLES, MegatronTestCase, read_test_case, set_variables
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
 from regbot_guest.paper.counter import PaperCounter
@@ -69,9 +70,7 @@ shape are left out, because errors of the code under test name them too.
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
     """Run ``request.program`` and return its part of the raw record. Raises ContractError."""
-    script = (Path(request.root) / request.program).resolve()
-    if not script.is_file():
-        raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
+    script = find_script(request)
     add_python_to_path()
     test_case = read_test_case(Path(request.root), request.recipe) if request.recipe else None
     command_line = make_command_line(request, test_case)
@@ -135,8 +134,7 @@ def _describe_program(
     request: Request, counter: PaperCounter, command_line: CommandLine, test_case: MegatronTestCase | None
 ) -> ProgramDescription:
     arguments = vars(importlib.import_module("megatron.training").get_args())
-    scalars = {name: to_scalar(value) for name, value in sorted(arguments.items())}
-    config = {name: value for name, value in scalars.items() if not is_path(value)}
+    config = flatten_config(arguments)
     recorded_config: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
     if test_case is None:
         check_shape(arguments, request)
@@ -151,10 +149,6 @@ def _describe_program(
         backends={"attention": describe_attention(counter), **describe_dispatcher(request, counter, config)},
         warnings=command_line.warnings,
     )
-
-
-def is_path(value: Scalar) -> bool:
-    return isinstance(value, str) and "/" in value
 
 
 def check_shape(arguments: Mapping[str, Any], request: Request) -> None:

@@ -23,7 +23,6 @@ from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.count import build_ledger, list_large_groups, plant_collectives, refuse_uncounted
 from regbot_guest.crash import call_unchanged
-from regbot_guest.frameworks.keys import suggest
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.paper import libraries
 from regbot_guest.paper.counter import PaperCounter
@@ -282,7 +281,15 @@ def _command_line(program: TrainingProgram) -> Iterator[None]:
 
 
 def _run_program(program: TrainingProgram) -> None:
-    with _watch_parsers() as parser_errors:
+    errors: list[str] = []
+    original = argparse.ArgumentParser.error
+
+    def record_error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        errors.append(message)
+        call_unchanged(original, (parser, message), {})
+        raise AssertionError("argparse returned from an error")
+
+    with replaced(argparse.ArgumentParser, "error", record_error):
         try:
             if isinstance(program.start, str):
                 runpy.run_module(program.start, run_name="__main__", alter_sys=True)
@@ -290,48 +297,15 @@ def _run_program(program: TrainingProgram) -> None:
                 runpy.run_path(str(program.start), run_name="__main__")
         except SystemExit as error:
             if error.code == BAD_COMMAND_LINE:
-                raise _explain_command_line(program, parser_errors) from error
+                raise _explain_command_line(program, errors) from error
             if error.code not in (None, 0):
                 raise
 
 
-@dataclass(frozen=True)
-class _ParserError:
-    message: str
-    flags: Sequence[str]
-
-
-@contextmanager
-def _watch_parsers() -> Iterator[list[_ParserError]]:
-    errors: list[_ParserError] = []
-    original = argparse.ArgumentParser.error
-
-    def record_error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-        errors.append(_ParserError(message, list(parser._option_string_actions)))
-        call_unchanged(original, (parser, message), {})
-        raise AssertionError("argparse returned from an error")
-
-    with replaced(argparse.ArgumentParser, "error", record_error):
-        yield errors
-
-
-def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserError]) -> ContractError:
+def _explain_command_line(program: TrainingProgram, errors: Sequence[str]) -> ContractError:
     """If regbot has set the flag that the program does not accept, regbot does not support the revision."""
-    if not errors:
-        return ContractError(
-            "config",
-            f"{program.name} refused its command line; its last lines of output say why. The command line: "
-            f"{' '.join(sys.argv[1:])}",
-        )
-    error = errors[-1]
-    named_flags = _FLAG.findall(error.message)
-    is_unknown = error.message.startswith("unrecognized arguments")
-    regbot_flag = next((flag for flag in named_flags if flag in program.regbot_flags), None)
-    flag_to_correct = regbot_flag or next(iter(named_flags), None)
-    suggestion = suggest(flag_to_correct, error.flags, noun="flags") if is_unknown and flag_to_correct else ""
-    if regbot_flag is None:
-        return ContractError("config", f"{program.name} refused its command line: {error.message}{suggestion}")
-    reason = (
-        f"has no flag {regbot_flag}" if is_unknown else f"does not accept {regbot_flag} as before ({error.message})"
-    )
-    return refuse_revision(f"{program.name} {reason}, which regbot sets{suggestion}")
+    message = errors[-1] if errors else "its last lines of output say why"
+    flag = next((flag for flag in _FLAG.findall(message) if flag in program.regbot_flags), None)
+    if flag is not None:
+        return refuse_revision(f"{program.name} does not accept {flag}, which regbot sets, as before: {message}")
+    return ContractError("config", f"{program.name} refused its command line: {message}")

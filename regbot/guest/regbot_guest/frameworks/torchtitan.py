@@ -18,9 +18,9 @@ from regbot_guest.axes import Axes
 from regbot_guest.contract import ContractError
 from regbot_guest.count import list_routing_warnings
 from regbot_guest.frameworks import torchtitan_config as configuration
+from regbot_guest.frameworks.flat_config import flatten_config
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step
 from regbot_guest.frameworks.torchtitan_backends import TorchtitanBackends, choose_dispatcher
-from regbot_guest.frameworks.torchtitan_flat import flatten_config
 from regbot_guest.frameworks.torchtitan_replacements import (
     SPMD_BACKEND,
     Changes,
@@ -38,6 +38,10 @@ from regbot_guest.tally import StepCounter
 from regbot_guest.training_loop import TrainingLoop
 from regbot_guest.world import choose_device
 
+EXCLUDED_FIELDS = ("hf_assets_path", "dump_folder", "tokenizer", "dataloader", "validator", "profiler")
+"""Fields of the configuration that are left out of the record: they contain file paths, or they are replaced or never
+used.
+"""
 PROGRAM = "torchtitan.train"
 STEP = ("torchtitan.trainer", "Trainer.train_step")
 
@@ -128,7 +132,7 @@ class _TorchtitanJob:
         request = self.request
         self.warnings += configuration.configure(config, request)
         self.backends = choose_dispatcher(config, request, self.device)
-        self.requested = flatten_config(config)
+        self.requested = flatten_config(config, left_out=EXCLUDED_FIELDS)
         if SPMD_BACKEND not in request.config:  # a backend that the user has set is never changed
             use_known_backend(config, self.changes)
         use_test_data(config, self.changes)
@@ -149,7 +153,7 @@ class _TorchtitanJob:
     def describe(self, counter: StepCounter) -> ProgramDescription:
         assert self.backends is not None
         request = self.request
-        config = flatten_config(self.trainer.config)
+        config = flatten_config(self.trainer.config, left_out=EXCLUDED_FIELDS)
         if SPMD_BACKEND in self.requested:  # regbot replaces a backend that the installed torch refuses
             config[SPMD_BACKEND] = self.requested[SPMD_BACKEND]
         config["recipe"] = request.recipe or f"{PINNED_RECIPE[1]} with the numbers of the shape"
