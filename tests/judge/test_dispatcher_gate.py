@@ -52,7 +52,7 @@ def _on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0
     [
         ("raise AssertionError('set CUDA_HOME')", "AssertionError: set CUDA_HOME"),
         ("import no_such_extension", "ModuleNotFoundError: No module named 'no_such_extension'"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "the import was ended by SIGSEGV"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "the import ended the process with exit code -11"),
         ("import os; print('{}', flush=True); os._exit(0)", "the import ended the process with exit code 0"),
     ],
 )

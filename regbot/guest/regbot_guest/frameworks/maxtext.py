@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.crash import regbot_keys
 from regbot_guest.frameworks import maxtext_planted
 from regbot_guest.frameworks.maxtext_config import (
     FORCED_KEYS,
+    OWNED_KEYS,
     ResolvedConfig,
     check_shape,
     compile_arguments,
@@ -24,6 +26,7 @@ from regbot_guest.frameworks.maxtext_config import (
     list_warnings,
     record_config,
 )
+from regbot_guest.origin import path_in_checkout
 from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
 
@@ -58,6 +61,7 @@ def run_request(request: Request) -> dict[str, Any]:
     ContractError.
     """
     _check_request(request)
+    regbot_keys.extend([*FORCED_KEYS, *OWNED_KEYS])
     folder = Path(request.record).parent
     dump = folder / "dump"
     # jax and MaxText read these variables while they are imported.
@@ -103,9 +107,7 @@ def find_checkout_package(request: Request) -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     locations = spec.submodule_search_locations if spec is not None else None
     folder: Any = Path(next(iter(locations))).resolve() if locations else None
-    # A virtual environment inside the checkout does not belong to it.
-    is_own = folder is not None and folder.is_relative_to(root)
-    is_own = is_own and "site-packages" not in folder.relative_to(root).parts
+    is_own = folder is not None and path_in_checkout(folder, root) is not None
     if is_own and (folder / ENTRY).is_file():
         return folder
     if is_own or any((root / entry).is_file() for entry in OLD_ENTRIES):

@@ -107,30 +107,17 @@ def _user_batch(request: Request) -> dict[str, Scalar]:
 
 def explain_refusal(error: BaseException, request: Request) -> ContractError:
     """Return the refusal for MaxText's error. An unknown key that regbot has set means an unsupported revision."""
-    if unknown_key := _UNKNOWN_KEY.match(str(_cause(error))):
-        key = unknown_key["key"]
-        may_be_of_regbot = not request.recipe or key in {*FORCED_KEYS, *OWNED_KEYS}
-        if may_be_of_regbot and key not in request.config:
-            return refuse_revision(f"MaxText has no key {key!r}, which regbot sets{_suggest(unknown_key)}")
-    return ContractError("config", describe_error(error))
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Return the error that MaxText logged before it raised SystemExit. Return any other error as it is."""
-    return error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
-
-
-def _suggest(unknown_key: re.Match[str]) -> str:
-    return suggest(unknown_key["key"], re.findall(r"'([^']+)'", unknown_key["known_keys"]))
-
-
-def describe_error(error: BaseException) -> str:
-    """MaxText's text about an unknown key lists all known keys. The message names only the similar ones."""
-    text = str(_cause(error))
-    unknown_key = _UNKNOWN_KEY.match(text)
-    if not unknown_key:
-        return f"MaxText refuses the configuration: {text[:1000]}"
-    return f"MaxText refuses the configuration: it has no key {unknown_key['key']!r}{_suggest(unknown_key)}"
+    # MaxText logs the error, and raises SystemExit.
+    cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
+    unknown_key = _UNKNOWN_KEY.match(str(cause))
+    if unknown_key is None:
+        return ContractError("config", f"MaxText refuses the configuration: {str(cause)[:1000]}")
+    key = unknown_key["key"]
+    nearest_keys = suggest(key, re.findall(r"'([^']+)'", unknown_key["known_keys"]))
+    may_be_of_regbot = not request.recipe or key in {*FORCED_KEYS, *OWNED_KEYS}
+    if may_be_of_regbot and key not in request.config:
+        return refuse_revision(f"MaxText has no key {key!r}, which regbot sets{nearest_keys}")
+    return ContractError("config", f"MaxText refuses the configuration: it has no key {key!r}{nearest_keys}")
 
 
 def record_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:

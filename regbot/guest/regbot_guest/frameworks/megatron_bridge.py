@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from regbot_guest.contract import ContractError, refuse_revision
-from regbot_guest.crash import call_unchanged
+from regbot_guest.crash import call_unchanged, regbot_keys
 from regbot_guest.frameworks import hugging_face
 from regbot_guest.frameworks.flat_config import flatten_config
 from regbot_guest.frameworks.keys import list_keys, suggest
@@ -87,6 +87,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     script = find_script(request)
     if PRETRAINING not in f"_{request.recipe}_":  # the name may also begin or end with it
         raise ContractError("config", f"recipe {request.recipe!r} is not one for pretraining, and no other is traced")
+    regbot_keys.extend([*OFFLINE_OVERRIDES, *TOKENIZER_OVERRIDES, *REQUEST_KEYS])
     add_python_to_path()
     os.environ[RESTART_MARKER] = str(os.getpid())  # the script then does not restart itself
     job = _RecipeJob(request, device)

@@ -226,12 +226,11 @@ def choose_global_batch(
     if recipe_batch in (None, global_batch):
         return global_batch, []
     traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
-    return global_batch, [
-        (
-            f"the traced step has {traced} on each rank ({global_batch} sequences in all; the recipe's global batch has "
-            f"{recipe_batch}). Further micro-batches repeat what these do"
-        )
-    ]
+    warning = (
+        f"the traced step has {traced} on each rank ({global_batch} sequences in all; the recipe's global batch has "
+        f"{recipe_batch}). Further micro-batches repeat what these do"
+    )
+    return global_batch, [warning]
 
 
 def count_model_parallel_ranks(flags: Mapping[str, Any], where: str, prefix: str = "") -> int:

@@ -17,6 +17,7 @@ from torch import nn
 from regbot_guest import backends
 from regbot_guest.backends import backend_entry, count_exchanges, list_exchanges, name_dispatcher
 from regbot_guest.contract import ContractError
+from regbot_guest.crash import regbot_keys
 from regbot_guest.frameworks.flat_config import flatten_config
 from regbot_guest.frameworks.megatron_command import (
     FLEX,
@@ -62,11 +63,6 @@ _ATTENTION = re.compile(r"(attention|attn)(?!.*(backward|bwd))")
 NVCC = "megatron.legacy.fused_kernels.load, which asks nvcc for its version and builds nothing, does nothing"
 MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluated or logged to a service"
 
-crash_keys: list[str] = []
-"""Flags that regbot has set for the last program: a crash that names one does not show whose fault it is. Those of the
-shape are left out, because errors of the code under test name them too.
-"""
-
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
     """Run ``request.program`` and return its part of the raw record. Raises ContractError."""
@@ -84,8 +80,8 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     if not command_line.flags.get("use_megatron_fsdp"):  # Megatron-FSDP refuses this setting
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it for several kinds of overlap
     shape_names = SHAPE_FLAGS if test_case is None else ()
-    # The report of a crash lists those of these flags that the error names.
-    crash_keys[:] = [name for name in command_line.regbot_flags if name not in shape_names]
+    # Flags of the shape are left out, because errors of the code under test name them too.
+    regbot_keys[:] = [name for name in command_line.regbot_flags if name not in shape_names]
     program = TrainingProgram(
         start=script,
         arguments=command_line.words,
@@ -178,8 +174,7 @@ def describe_dispatcher(
     if request.mlp != "moe" or request.ep == 1:
         return {}
     exchanges = count_exchanges(counter, FLEX, _is_of_experts)
-    names = {**{library: library for library in FLEX}, "all_to_all": "alltoall", "all_gather": "allgather"}
-    executed = name_dispatcher(exchanges, names)
+    executed = name_dispatcher(exchanges, FLEX)
     configured = str(config.get("moe_token_dispatcher_type"))
     if configured == "flex":
         configured = str(config.get("moe_flex_dispatcher_backend"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.crash import regbot_keys
 from regbot_guest.frameworks.keys import list_keys, suggest
 from regbot_guest.frameworks.torchtitan_replacements import import_torchtitan
 from regbot_guest.frameworks.torchtitan_shape import (
@@ -74,6 +75,7 @@ def configure(config: Any, request: Request) -> list[str]:
     """Set the fields that the request and regbot require, and then the user's. Return a warning for each of
     ``FORCED_KEYS`` that this torchtitan lacks. Raises ContractError.
     """
+    regbot_keys.extend([*FORCED_KEYS, *REQUEST_KEYS])
     warnings = []
     if not request.recipe:
         pin(config, request)
