@@ -256,7 +256,6 @@ class RawRun(Record):
     backends: dict[str, Backend] = Field({})
     code: CodeProof | None = None
     environment: Environment | None = None
-    phases_s: dict[str, float] = Field({}, description="seconds the guest spent in each stage")
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(None, description="on the paper GPU, each allocation rounded up to 512")
     refusal: Refusal | None = None

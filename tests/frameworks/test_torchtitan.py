@@ -181,24 +181,17 @@ def test_the_shipped_recipe_recomputes_as_configured(traced: Traced) -> None:
     assert ledger.warnings == ["recipe qwen3_30b_a3b is not of this shape: micro_batch 2, not 1"]
 
 
-def test_two_real_ranks_issue_what_the_trace_counts(tmp_path: Path, library: Path) -> None:
+def test_a_timed_run_times_torchtitans_steps_and_counts_what_the_trace_counts(tmp_path: Path, library: Path) -> None:
     on_paper(ask(tmp_path, "paper", adapter="torchtitan", paper=str(library), **DEBUG))
-    on_ranks(2, ask(tmp_path, "real", adapter="torchtitan", mode="real", **DEBUG))
-    first, second = (answer(tmp_path, "real", rank) for rank in (0, 1))
-    assert rows(first) == rows(second) == rows(answer(tmp_path, "paper"))
+    on_ranks(2, ask(tmp_path, "timed", adapter="torchtitan", mode="timed", steps=4, warmup=1, **DEBUG))
+    first, record = (answer(tmp_path, "timed", rank) for rank in (0, 1))
     liveness = first["ledger"]["liveness"]
     assert liveness["sequence_advance"] == liveness["sequence_counted"] == 79
     assert first["loss"][1] < first["loss"][0]
-
-
-def test_a_timed_run_times_torchtitans_steps_and_counts_one_more(tmp_path: Path, library: Path) -> None:
-    on_paper(ask(tmp_path, "paper", adapter="torchtitan", paper=str(library)))
-    on_ranks(2, ask(tmp_path, "timed", adapter="torchtitan", mode="timed", steps=4, warmup=1))
-    record = answer(tmp_path, "timed", rank=1)
     assert len(record["steps"]["step_s"]) == len(record["loss"]) == 4
     assert record["skipped_steps"] == 0
     assert all(wait < step for wait, step in zip(record["steps"]["wait_s"], record["steps"]["step_s"], strict=True))
-    assert rows(record) == rows(answer(tmp_path, "paper"))
+    assert rows(first) == rows(record) == rows(answer(tmp_path, "paper"))
     assert {path.name for path in tmp_path.glob("steps.*")} == {"steps.begun", "steps.steady", "steps.ended"}
 
 

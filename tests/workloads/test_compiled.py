@@ -18,7 +18,7 @@ from regbot.workloads.task import Task, single_task
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.maxtext_config import (
     compile_arguments,
-    flatten_config,
+    record_config,
 )
 from regbot_guest.request import Geometry, Request
 
@@ -234,7 +234,7 @@ def test_the_resolved_configuration_is_flat_and_names_no_place() -> None:
         "mesh_axes": ["fsdp", "expert"],
         "none": None,
     }
-    assert flatten_config(resolved) == {
+    assert record_config(resolved) == {
         "remat_policy": "full",
         "learning_rate": 3e-5,
         "mesh_axes": "fsdp,expert",

@@ -6,7 +6,7 @@ operators and exchanges of the counted step show, never what a layer reports abo
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -68,8 +68,11 @@ def count_exchanges(
     return exchanges
 
 
-def name_dispatcher(exchanges: Mapping[str, int], names: Mapping[str, str]) -> str:
-    """Return the name of the first exchange in ``names`` that was executed, or none."""
+def name_dispatcher(exchanges: Mapping[str, int], libraries: Iterable[str]) -> str:
+    """Return the dispatcher that was executed, or none. Exchanges of a library decide first, then an all-to-all, then
+    an all-gather.
+    """
+    names = {**{library: library for library in libraries}, "all_to_all": "alltoall", "all_gather": "allgather"}
     return next((name for exchange, name in names.items() if exchanges.get(exchange)), "none")
 
 
@@ -90,17 +93,13 @@ def describe_attention(
 
 
 def _describe_dispatcher(requested: str, resolution: Resolution, counter: StepCounter) -> dict[str, str]:
-    """Exchanges of a library decide first, then an all-to-all, then an all-gather."""
     exchanges = count_exchanges(counter, BUFFERS)
     kinds = ("all_to_all", "all_gather", "reduce_scatter")
     evidence = f"payload collectives on axis ep: {', '.join(f'{exchanges[kind]} {kind}' for kind in kinds)}"
     if calls := ", ".join(f"{exchanges[via]} exchanges returned by {via}" for via in BUFFERS if exchanges[via]):
         evidence = f"{calls} ({resolution.buffer or 'announced'}); {evidence}"
-    names = {**{via: via for via in BUFFERS}, "all_to_all": "alltoall", "all_gather": "allgather"}
-    executed = name_dispatcher(exchanges, names)
-    return backend_entry(
-        requested, resolution.resolved, executed, f"{explain_fallback(requested, resolution)}{evidence}"
-    )
+    evidence = f"{explain_fallback(requested, resolution)}{evidence}"
+    return backend_entry(requested, resolution.resolved, name_dispatcher(exchanges, BUFFERS), evidence)
 
 
 def explain_fallback(requested: str, resolution: Resolution) -> str:

@@ -47,6 +47,9 @@ class StepTally:
 
 
 class StepCounter:
+    source = ""
+    """Name of the counter in the ledger."""
+
     def __init__(
         self, axes: Axes, tracker: ModuleTracker | None = None, routed_tokens: RoutedTokens | None = None
     ) -> None:
@@ -73,6 +76,14 @@ class StepCounter:
 
     def read_operators(self) -> None:
         """Bring ``operators`` up to date. This is needed only if the device counts operators, as the paper GPU does."""
+
+    def program(self) -> str | None:
+        """Return the fingerprint of the step, or None if it is unknown."""
+        return None
+
+    def guesses(self) -> dict[str, str]:
+        """Return what the trace assumed: kinds by sentence."""
+        return {}
 
     def count_host_read(self) -> None:
         """Waits in the optimizer are not counted, because an optimizer always reads its own step count."""

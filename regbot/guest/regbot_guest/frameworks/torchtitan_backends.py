@@ -76,18 +76,9 @@ class TorchtitanBackends:
             executed = library_operator.split("::")[0]
             evidence = f"dispatched {library_operator} x{observer.operators[library_operator]}; {evidence}"
         else:
-            executed = name_dispatcher(exchanges, _DISPATCHER_BY_EXCHANGE)
+            executed = name_dispatcher(exchanges, BUFFER_CLASSES)
         evidence = f"{explain_fallback(self.dispatcher, self.resolution)}{evidence}"
         return backend_entry(self.dispatcher, self.resolution.resolved, executed, evidence)
-
-
-_DISPATCHER_BY_EXCHANGE = {
-    "deepep": "deepep",
-    "hybridep": "hybridep",
-    "all_to_all": "alltoall",
-    "all_gather": "allgather",
-}
-"""Dispatcher by library or kind of the expert layers' exchanges. The first kind in this table decides."""
 
 
 def choose_dispatcher(config: Any, request: Request, device: torch.device) -> TorchtitanBackends:

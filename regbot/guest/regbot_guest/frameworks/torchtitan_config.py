@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.crash import regbot_keys
 from regbot_guest.frameworks.keys import list_keys, suggest
 from regbot_guest.frameworks.torchtitan_replacements import import_torchtitan
 from regbot_guest.frameworks.torchtitan_shape import (
@@ -22,8 +23,7 @@ from regbot_guest.frameworks.torchtitan_shape import (
     read_routing,
     set_checkpointing,
 )
-from regbot_guest.frameworks.training_loop import Scalar
-from regbot_guest.request import Request
+from regbot_guest.request import Request, Scalar
 
 FORCED_KEYS: Mapping[str, Scalar] = {
     "metrics.log_freq": 1,
@@ -75,6 +75,7 @@ def configure(config: Any, request: Request) -> list[str]:
     """Set the fields that the request and regbot require, and then the user's. Return a warning for each of
     ``FORCED_KEYS`` that this torchtitan lacks. Raises ContractError.
     """
+    regbot_keys.extend([*FORCED_KEYS, *REQUEST_KEYS])
     warnings = []
     if not request.recipe:
         pin(config, request)

@@ -3,6 +3,7 @@ whose target this revision lacks is skipped, with a warning. No change affects s
 groups of parameters.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -10,15 +11,15 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
-from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.contract import ContractError
 from regbot_guest.crash import call_unchanged
 from regbot_guest.replaced import replaced
 
@@ -51,7 +52,7 @@ class Changes:
         self.skipped.append(f"skipped, because there is no {missing}: {DESCRIPTIONS[name]}")
 
 
-@contextmanager
+@contextlib.contextmanager
 def replacements(
     configure: Callable[[Any], None], refuse_recipe: Callable[[Exception], ContractError], changes: Changes
 ) -> Iterator[None]:
@@ -60,13 +61,7 @@ def replacements(
     """
     with _asset_folder(), _no_op_timeout(changes):
         manager = import_torchtitan("torchtitan.config").ConfigManager
-        load = getattr(manager, "_load_config", None)
-        if load is None:
-            raise refuse_revision(
-                "there is no torchtitan.config.ConfigManager._load_config, "
-                "which loads the recipe in the revisions that it knows. Update regbot, or compare revisions that have "
-                "it",
-            )
+        load = manager._load_config
 
         def load_config(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -126,7 +121,7 @@ def use_known_backend(config: Any, changes: Changes) -> None:
         changes.make("spmd_backend")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _no_op_timeout(changes: Changes) -> Iterator[None]:
     """torchtitan calls ``torch.distributed.set_timeout`` between steps, which some versions of torch lack."""
     if hasattr(dist, "set_timeout"):
@@ -137,22 +132,12 @@ def _no_op_timeout(changes: Changes) -> Iterator[None]:
         yield
 
 
-@contextmanager
+@contextlib.contextmanager
 def _asset_folder() -> Iterator[None]:
-    original_folder, original_cache = Path.cwd(), os.environ.get("HF_HOME")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        _write_assets(folder / ASSETS)
-        os.environ["HF_HOME"] = str(folder / "cache")
-        os.chdir(folder)
-        try:
+    with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, {"HF_HOME": f"{name}/cache"}):
+        _write_assets(Path(name, ASSETS))
+        with contextlib.chdir(name):
             yield
-        finally:
-            os.chdir(original_folder)
-            if original_cache is None:
-                os.environ.pop("HF_HOME")
-            else:
-                os.environ["HF_HOME"] = original_cache
 
 
 def _write_assets(folder: Path) -> None:

@@ -32,6 +32,8 @@ class PaperCounter(StepCounter):
     at all times, in C++, so that a counted step takes no longer than any other step.
     """
 
+    source = "paper-gpu"
+
     def __init__(self, device: Device, axes: Axes, tracker: ModuleTracker | None = None) -> None:
         self.device = device
         self._phase = "unknown"
@@ -62,6 +64,13 @@ class PaperCounter(StepCounter):
         self._library_launches: Launches = Counter()
         """Launches by stand-ins of compiled libraries, such as flash-attn. The device does not count them."""
         self.device.begin_step(with_fingerprint)
+        self.device.reset_peak()
+
+    def program(self) -> str:
+        return self.device.fingerprint()
+
+    def guesses(self) -> dict[str, str]:
+        return self.device.notes()
 
     def __enter__(self) -> "PaperCounter":
         collectives.set_listener(self._on_collective)
