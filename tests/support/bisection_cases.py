@@ -4,11 +4,12 @@ their text to be more than text."""
 import hashlib
 from collections.abc import Callable, Sequence
 
-from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED
+from regbot.judge.sharding import judge_ledgers
 from regbot.records.bisection import Bisection, Candidate, Change, Estimate, Point
+from regbot.records.config import Config
 from regbot.records.verdict import Finding
 from support.report_cases import HOSTILE
-from support.sharding_cases import QWEN, finding, ledger
+from support.sharding_cases import QWEN, ledger
 
 ENTRIES = ["qwen3-30b-a3b@1/ep", "qwen3-30b-a3b@1/ep-dp"]
 BUILD_FAILED = "its build failed: ModuleNotFoundError: No module named 'moe_train.router' (exit 1)"
@@ -72,11 +73,8 @@ def estimate(pct: float, low: float, high: float, pairs: int, decision: str) -> 
 
 
 def _fallback() -> Finding:
-    text = (
-        "In 48 of 48 MoE layers (layers.*.moe) the expert-parallel all-to-all on ep was replaced by gathering all "
-        "tokens and summing the results on ep. The modelled wire time of these collectives is twice as long."
-    )
-    return finding(ALL_TO_ALL_REPLACED, "FAIL", ledger(QWEN), ledger(QWEN, lambda _: True), text)
+    (found,) = judge_ledgers(ledger(QWEN), ledger(QWEN, lambda _: True), Config()).findings
+    return found
 
 
 def ledger_culprit() -> Bisection:

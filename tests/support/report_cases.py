@@ -7,108 +7,86 @@ from dataclasses import replace
 from typing import Any
 
 from regbot.records.ledger import Ledger
-from regbot.records.run import Backend, CodeProof, Environment, Node, Run
-from regbot.records.verdict import Validity, WorkloadVerdict
-from support import timed_cases
+from regbot.records.run import Backend, CodeProof, Environment, Node
+from regbot.records.verdict import Finding, Validity
+from support import sharding_cases, throughput_cases
 from support.sharding_cases import (
     BASE,
+    CRASHED,
     HEAD,
+    MIXTRAL,
+    MIXTRAL_DP,
     QWEN,
+    QWEN_DP,
+    SHAPES,
     Case,
-    Shape,
-    accepted,
     case,
-    demo,
-    finding,
-    improved,
-    invalid_base_without_entry,
-    invalid_crash_both,
-    invalid_foreign_code,
-    invalid_unknown_revision,
+    changed,
+    failed,
+    fallen,
     ledger,
-    mixed,
-    one_workload,
-    overrides_shown_not_judged,
-    passed,
-    review,
+    recounted,
     run,
-    sharding,
-    sharding_fail,
-    sharding_fail_one_layer,
+    traced,
     unconcerned,
-    validity_fail_head_crashes,
 )
 from support.throughput_cases import (
-    Times,
-    both_fail,
-    communication_wall,
-    drifted_baseline,
-    environment_limitation,
-    faster,
-    head_diverges,
-    inconclusive,
-    luck_unknown,
+    by_stored_sessions,
+    failing,
+    is_end_of_first_pair,
+    launcher,
     not_begun,
-    pass_identical_not_timed,
-    pass_no_change,
-    slow_launch_of_head,
-    stored_fail,
-    throughput_fail,
-    throughput_fail_mean,
-    trains_differently,
-    untimed,
-    with_a_void_pair,
-    with_times,
-    within_bound,
-    within_stored_baseline,
-    without_a_vote,
+    plan,
+    slower,
+    timed,
 )
+from support.timed_builder import play
 
 CASES: dict[str, Callable[[], Case]] = {
-    "pass": passed,
-    "pass_identical_not_timed": pass_identical_not_timed,
-    "pass_no_change": pass_no_change,
-    "sharding_fail": sharding_fail,
-    "sharding_fail_one_layer": sharding_fail_one_layer,
-    "demo": demo,
-    "one_workload": one_workload,
-    "throughput_fail": throughput_fail,
-    "throughput_fail_mean": throughput_fail_mean,
-    "both_fail": both_fail,
-    "review": review,
-    "trains_differently": trains_differently,
-    "accepted": accepted,
-    "improved": improved,
-    "faster": faster,
-    "within_bound": within_bound,
-    "drifted_baseline": drifted_baseline,
-    "within_stored_baseline": within_stored_baseline,
-    "stored_fail": stored_fail,
-    "without_a_vote": without_a_vote,
-    "inconclusive": inconclusive,
-    "inconclusive_luck_unknown": luck_unknown,
-    "inconclusive_not_begun": not_begun,
-    "inconclusive_slow_launch_of_head": slow_launch_of_head,
-    "mixed": mixed,
-    "invalid_crash_both": invalid_crash_both,
-    "invalid_base_without_entry": invalid_base_without_entry,
-    "invalid_environment": environment_limitation,
-    "invalid_untimed": untimed,
-    "validity_fail_head_crashes": validity_fail_head_crashes,
-    "validity_fail_head_diverges": head_diverges,
-    "invalid_foreign_code": invalid_foreign_code,
-    "invalid_unknown_revision": invalid_unknown_revision,
-    "overrides_shown_not_judged": overrides_shown_not_judged,
-    "void_pair": with_a_void_pair,
+    "pass": lambda: case(traced()),
+    "pass_identical_not_timed": lambda: not_begun(
+        throughput_cases.TIMED, ledger, changed_files=["README.md"], inert_files=["README.md"]
+    ),
+    "pass_no_change": lambda: timed(launcher),
+    "sharding_fail": lambda: case(traced(fallen)),
+    "sharding_fail_one_layer": lambda: case(traced(lambda shape: ledger(shape, lambda layer: layer == 17, "b"))),
+    "demo": lambda: case(traced(fallen, (QWEN, MIXTRAL)), command="demo", left_out=[QWEN_DP.entry, MIXTRAL_DP.entry]),
+    "one_workload": lambda: case(traced(fallen, (QWEN,)), left_out=[shape.entry for shape in SHAPES[1:]]),
+    "throughput_fail": lambda: timed(slower(1.467), budget_min=20.0),
+    "throughput_fail_mean": lambda: timed(lambda shape: launcher(shape, stalls=5), [QWEN]),
+    "both_fail": lambda: timed(lambda shape: launcher(shape, 1.467, 0.012, wait=0.45), head=fallen),
+    "review": lambda: case(traced(recounted)),
+    "trains_differently": lambda: timed(lambda shape: launcher(shape, drift=0.21), [QWEN]),
+    "accepted": sharding_cases.accepted,
+    "improved": lambda: case(traced(changed, base=fallen)),
+    "faster": lambda: timed(slower(0.78)),
+    "within_bound": throughput_cases.within_bound,
+    "drifted_baseline": throughput_cases.drifted_baseline,
+    "within_stored_baseline": lambda: by_stored_sessions(lambda _: 0.004),
+    "stored_fail": lambda: by_stored_sessions(lambda shape: 0.06 if shape is QWEN else 0.001),
+    "without_a_vote": throughput_cases.without_a_vote,
+    "inconclusive": lambda: timed(lambda shape: launcher(shape, 1.01, 0.03), budget_min=30.0),
+    "inconclusive_luck_unknown": lambda: timed(lambda shape: launcher(shape, 1.018), [QWEN]),
+    "inconclusive_not_begun": lambda: not_begun([QWEN], budget_min=5.0),
+    "inconclusive_slow_launch_of_head": throughput_cases.slow_launch_of_head,
+    "mixed": sharding_cases.mixed,
+    "invalid_crash_both": lambda: failed(CRASHED, **CRASHED),
+    "invalid_base_without_entry": sharding_cases.invalid_base_without_entry,
+    "invalid_environment": throughput_cases.environment_limitation,
+    "invalid_untimed": throughput_cases.untimed,
+    "validity_fail_head_crashes": lambda: failed(CRASHED),
+    "validity_fail_head_diverges": throughput_cases.head_diverges,
+    "invalid_foreign_code": sharding_cases.invalid_foreign_code,
+    "invalid_unknown_revision": sharding_cases.invalid_unknown_revision,
+    "overrides_shown_not_judged": sharding_cases.overrides_shown_not_judged,
+    "void_pair": throughput_cases.with_a_void_pair,
     "unconcerned": unconcerned,
     "unconcerned_proven": lambda: unconcerned(HEAD.commit),
     "unconcerned_in_part": lambda: unconcerned(measured=[QWEN]),
 }
 """Every state by the name of its golden comment."""
 
-WHOLE = (
-    "both_fail", "demo", "inconclusive", "pass_no_change", "review", "throughput_fail", "validity_fail_head_crashes",
-)  # fmt: skip
+WHOLE = ("both_fail", "demo", "inconclusive", "review", "validity_fail_head_crashes")
 """States whose golden comment is whole. The others have what stands above the first fold."""
 
 HOSTILE = (
@@ -122,90 +100,69 @@ HOSTILE = (
 
 def hostile(findings: int = 1) -> Case:
     """Every text that an author can reach is hostile."""
-    text = HOSTILE
-    base_arm = BASE.model_copy(update={"subject": text, "revision": text})
-    head_arm = HEAD.model_copy(update={"subject": text, "revision": text, "overrides": {}})
-    shape = replace(QWEN, entry=text[:480], layers=4)
+    text, short = HOSTILE, HOSTILE[:480]
+    arms = (
+        BASE.model_copy(update={"subject": text, "revision": text}),
+        HEAD.model_copy(update={"subject": text, "revision": text, "overrides": {}}),
+    )
+    shape = replace(QWEN, entry=short, layers=4)
 
     def poison(counted: Ledger) -> Ledger:
         entries = [
-            e.model_copy(update={"axis": text[:480], "dtype": text[:480], "where": f"layers.{i}.{text[:400]}"})
+            e.model_copy(update={"axis": short, "dtype": short, "where": f"layers.{i}.{text[:400]}"})
             for i, e in enumerate(counted.entries)
         ]
-        return counted.model_copy(
-            update={"entries": entries, "warnings": [text], "patches": [text[:480]], "source": text[:480]}
-        )
+        texts = {"warnings": [text], "patches": [short], "source": short, "config": {text: text}}
+        return counted.model_copy(update={"entries": entries, **texts})
 
-    base, head = poison(ledger(shape)), poison(ledger(shape, lambda _: True))
-    found = [
-        finding(
-            f"{i} {text}"[:480],
-            "FAIL",
-            base,
-            head,
-            text,
-            axis=text[:480],
-            modules=[f"{i}{text}"[:480]] * 3,
-            accepted=None if i % 2 else text,
+    more: dict[str, Any] = {
+        "warnings": [text],
+        "backends": {text: Backend(requested=short, resolved=short, executed=short, evidence=text)},
+        "code": CodeProof(watched={text: short}, foreign={text: short}, files={}),
+        "environment": Environment(python=short, torch=short, platform=short, packages="e" * 64),
+    }
+    node = Node(name=short, node_class=short, cores=2, gpus=[short])
+    planned = plan(shape, variant=short, world_size=3)
+    header = case(traced(fallen, (shape,), arms=arms), arms, timed=[planned])[1].header
+    failure = {"outcome": "crashed", "reason": text, "log_tail": text}
+    ranks = ("", f"{text}0"[-480:], f"{text}1"[-480:])
+    launch = launcher(shape, 1.2, arms=arms, ranks=ranks, node=node, variant=short)
+    crashed = replace(shape, entry=f"crashed {text}"[:480])
+    runs = [
+        *play(failing(launch, is_end_of_first_pair, **failure), header),
+        *(run(shape, arm, poison(counted(shape))) for arm, counted in zip(arms, (ledger, fallen), strict=True)),
+        *(run(crashed, arm, **failure) for arm in arms),
+    ]
+    verdict, session = case(runs, arms, timed=[planned], warnings=[text])
+    first, second = verdict.workloads
+    assert first.sharding is not None
+    assert first.throughput is not None
+    found = Finding(pattern="", status="FAIL", axis=short, base={}, head={}, text=text)
+    several = [
+        found.model_copy(
+            update={
+                "pattern": f"{i} {text}"[:480],
+                "modules": [f"{i}{text}"[:480]] * 3,
+                "accepted": None if i % 2 else text,
+            }
         )
         for i in range(findings)
     ]
-    section = sharding(base, head, "FAIL", found, [text], source=text[:480], config_changes={text: (text, text)})
-    crashed = replace(shape, entry=f"crashed {text}"[:480])
-    more: dict[str, Any] = {
-        "warnings": [text],
-        "backends": {text: Backend(requested=text[:480], resolved=text[:480], executed=text[:480], evidence=text)},
-        "code": CodeProof(watched={text: text[:480]}, foreign={text: text[:480]}, files={}),
-        "environment": Environment(python=text[:480], torch=text[:480], platform=text[:480], packages="e" * 64),
-    }
-    node = Node(name=text[:480], node_class=text[:480], cores=2, gpus=[text[:480]])
-    clock = timed_cases.Clock(shape.entry, base_arm, head_arm, node=node, **more)
-    for number in (1, 2):
-        clock.block(number, 0.1, 0.12)
-    clock.launch("head", None, 3, 0, outcome="crashed", reason=text, log_tail=text)
-    times = [_renamed_ranks(one, text[:480]) for one in clock.runs]
-    return case(
-        [
-            WorkloadVerdict(
-                name=shape.entry,
-                sharding=section,
-                throughput=timed_cases.throughput(
-                    times, wall=text, reasons=[text, text], node=text[:480], variant=text[:480]
-                ),
-                validity=Validity(status="PASS", reasons=[text]),
-            ),
-            WorkloadVerdict(
-                name=crashed.entry, sharding=None, throughput=None, validity=Validity(status="INVALID", reasons=[text])
-            ),
-        ],
-        [
-            *times,
-            run(shape, base_arm, base, **more),
-            run(shape, head_arm, head, **more),
-            run(crashed, base_arm, None, "crashed", reason=text, log_tail=text),
-            run(crashed, head_arm, None, "crashed", reason=text, log_tail=text),
-        ],
-        base_arm,
-        head_arm,
-        [text],
-        timed=[timed_cases.plan(shape.entry).model_copy(update={"variant": text[:480]})],
-        expectations=[text],
+    section = {"findings": several, "reasons": [text], "status": "FAIL", "config_changes": {text: (text, text)}}
+    texts = {"wall": text, "reasons": [text, text]}
+    first = first.model_copy(
+        update={
+            "sharding": first.sharding.model_copy(update=section),
+            "throughput": first.throughput.model_copy(update=texts),
+            "validity": Validity(status="PASS", reasons=[text]),
+        }
     )
+    header = session.header.model_copy(update={"expectations": [text]})
+    verdict = verdict.model_copy(update={"workloads": [first, second]})
+    runs = [one.model_copy(update=more) for one in session.runs]
+    return verdict, session.model_copy(update={"header": header, "runs": runs})
 
 
-def _renamed_ranks(run: Run, text: str) -> Run:
-    """The same run with ranks that are no numbers."""
-    if run.timing is None:
-        return run
-    ranks = {f"{text}{name}"[-480:]: steps for name, steps in run.timing.ranks.items()}
-    return run.model_copy(update={"timing": run.timing.model_copy(update={"ranks": {**ranks, "": ranks.popitem()[1]}})})
-
-
-def large(ranks: int = 64, pairs: int = 12) -> Case:
-    """Two workloads timed on many ranks, a full session each: two warm launches and 24 or more runs."""
-
-    def times(shape: Shape) -> Times:
-        runs = timed_cases.session_runs(shape.entry, BASE, HEAD, 0.115, 0.169, pairs, ranks)
-        return runs, timed_cases.throughput(runs, communication_wall(54))
-
-    return with_times(sharding_fail(), times)
+def large() -> Case:
+    """Two workloads timed on many ranks, a full session each: two warm launches and 24 runs."""
+    return timed(lambda shape: launcher(shape, 1.01, 0.03, ranks=list(map(str, range(64)))), head=fallen, ranks=64)

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from regbot.baselines import environment_of
 from regbot.check.sessions.schedule import Slot, next_slot
@@ -20,14 +20,14 @@ NOISE = PairNoise(df=39, median_sd=0.003, mean_sd=0.003)
 LOSS = [7.0 - 0.01 * n for n in range(PLAN.steps)]
 
 
-def run_at(slot: Slot, seconds: float, **changes: object) -> Run:
+def run_at(slot: Slot, seconds: Sequence[float] | float, **changes: object) -> Run:
     return timed_run(slot, seconds, **{"environment": ENVIRONMENT, **changes})
 
 
-def reference(sessions: int = 20, sd: float = 0.005, **changes: object) -> Reference:
-    """Return a reference of sessions around 100 ms per step with standard deviation ``sd``."""
+def reference(sessions: int = 20, sd: float = 0.005, level: float = 0.1, **changes: object) -> Reference:
+    """Return a reference of sessions around ``level`` seconds per step with standard deviation ``sd``."""
     draw = random.Random(5)
-    levels = [math.log(0.1) + draw.gauss(0, sd) for _ in range(sessions)]
+    levels = [math.log(level) + draw.gauss(0, sd) for _ in range(sessions)]
     stored = [
         StoredSession(
             session=f"{n:064x}",
