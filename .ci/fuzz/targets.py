@@ -23,7 +23,6 @@ from regbot import records
 from regbot.engines.launch import LaunchResult
 from regbot.errors import UserError
 from regbot.github import artifact, bisection, proposal, trusted_runs, verdict_text
-from regbot.github.annotations import collect_annotations
 from regbot.github.archive import read_single_file
 from regbot.github.artifact import read_artifact
 from regbot.github.metadata import Subject
@@ -180,7 +179,6 @@ def conclude(path: Path) -> None:
         verdict = judge(trusted, CONFIG)
         verdict_text.write_title(verdict, trusted, verdict.verdict, subject, GitHub())
         verdict_text.write_verdict_text(verdict, trusted, subject, None, GitHub())
-        collect_annotations(verdict, trusted)
 
 
 def write_packed_document(draw: random.Random, path: Path, model: type[Record], member: str) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from regbot.github.client import RefusedError
-from regbot.github.types import Pull
+from regbot.github.changed_files import list_changed_files
+from regbot.github.client import Forge, RefusedError
+from regbot.github.types import CommitComparison, Pull
 from regbot.records.config.globs import matches_glob
 from regbot.report.markdown import Name, Words
 
@@ -40,26 +41,6 @@ class GateOutcome:
     message: str
 
 
-@dataclass(frozen=True)
-class ProtectedFiles:
-    """Protected files that a commit changes. The object is false if there are none."""
-
-    files: tuple[str, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.files)
-
-    def describe(self) -> Words:
-        """Return a phrase that names the changed protected files, for use at the end of a sentence."""
-        names: list[str] = []
-        for path in self.files[:MAX_NAMED_FILES]:
-            names += [", " if names else "", Name(path)]
-        unnamed = len(self.files) - MAX_NAMED_FILES
-        if unnamed > 0:
-            names.append(f" and {unnamed} more")
-        return ("protected files: ", *names)
-
-
 def find_obstacle(pull: Pull, sha: str) -> Words | None:
     """Return why the commit ``sha`` may not run in the present state of ``pull``; None if it may run.
 
@@ -72,13 +53,24 @@ def find_obstacle(pull: Pull, sha: str) -> Words | None:
     return None
 
 
-def find_protected(paths: Sequence[str], patterns: Sequence[str]) -> ProtectedFiles:
-    """Return the files among the changed ``paths`` that match one of the globs ``patterns``.
+def find_protected(forge: Forge, change: CommitComparison, sha: str, patterns: Sequence[str]) -> Words:
+    """Return a phrase that names the files that ``sha`` changes and that match one of the globs ``patterns``; () if
+    there are none. Raises ForgeError, CheckoutError.
 
     Case is ignored, because some file systems ignore it.
     """
-
-    def is_protected(path: str) -> bool:
-        return any(matches_glob(pattern.casefold(), path.casefold()) for pattern in patterns)
-
-    return ProtectedFiles(tuple(path for path in paths if is_protected(path)))
+    lower_case_patterns = [pattern.casefold() for pattern in patterns]
+    paths = [
+        path
+        for path in list_changed_files(forge, change, sha)
+        if any(matches_glob(pattern, path.casefold()) for pattern in lower_case_patterns)
+    ]
+    if not paths:
+        return ()
+    names: list[str] = []
+    for path in paths[:MAX_NAMED_FILES]:
+        names += [", " if names else "", Name(path)]
+    unnamed = len(paths) - MAX_NAMED_FILES
+    if unnamed > 0:
+        names.append(f" and {unnamed} more")
+    return ("protected files: ", *names)

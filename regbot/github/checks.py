@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from regbot.github.client import Forge
 from regbot.github.stamped_text import Stamp, StampedText, Tier
-from regbot.github.types import Annotation, CheckRun, Conclusion, NewCheck
+from regbot.github.types import CheckRun, Conclusion, NewCheck
 from regbot.records.config import GitHub
 from regbot.records.text.clip import clip
 from regbot.records.verdict import Status
@@ -152,8 +152,6 @@ def write(
     head_checks: HeadChecks,
     github: GitHub,
     title: str,
-    *,
-    annotations: Sequence[Annotation] = (),
     url: str = "",
 ) -> None:
     """Complete the check run of a head with ``stamped_text``. Raises ForgeError.
@@ -161,7 +159,6 @@ def write(
     A check run is created if there is none, or if GitHub shows another one instead (``HeadChecks.is_hidden``). It gets
     the strictest conclusion of this and of other pull requests with this head, because a required check does not
     distinguish them. ``title`` is the title of the result, and ``url`` is the page of its workflow run; '' if unknown.
-    Annotations cannot be removed from a check run, so they are sent only once.
     """
     run, stamp = head_checks.run, stamped_text.stamp
     conclusion = _conclude_stamp(stamp, github)
@@ -187,7 +184,6 @@ def write(
         conclusion=conclusion,
         title=clip(title, TITLE_CHARACTERS),
         summary=stamped_text.body(note=note),
-        annotations=tuple(annotations),
         details_url=url,
     )
     if run is not None:
@@ -195,8 +191,7 @@ def write(
         shown = (run.status, run.conclusion, run.title, summary)
         if shown != ("completed", conclusion, check.title, check.summary.strip()):
             # Somebody may have requested a measurement since the check run was read, so its external id is kept.
-            update = replace(check, external_id="", annotations=() if run.annotations else check.annotations)
-            forge.update_check(run.id, update)
+            forge.update_check(run.id, replace(check, external_id=""))
     if run is None or head_checks.is_hidden(conclusion):
         forge.create_check(check)
 

@@ -6,25 +6,25 @@ has started, or by its own reaction or reply.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from regbot.github import checks
 from regbot.github.approval import CommandRefusal, GateOutcome
-from regbot.github.client import Forge, ForgeError, RefusedError
-from regbot.github.command_effects import (
-    CommandRequest,
-    execute_command,
-    has_command_started,
+from regbot.github.client import Forge, MissingError
+from regbot.github.command_effects import execute_command
+from regbot.github.commands import (
+    REPLY_ROLE,
+    Command,
+    InvalidCommand,
+    build_run_command,
+    has_role,
+    parse_command,
 )
-from regbot.github.commands import AcceptCommand, Command, ExpectCommand, InvalidCommand, RunCommand, parse_command
 from regbot.github.events import CommentEvent, PullEvent
-from regbot.github.permission import REPLY_ROLE, has_role
-from regbot.github.replies import format_line, reply_once, write_refusal
-from regbot.github.shared_history import MISSING_STATUSES
+from regbot.github.replies import build_marker, reply_once
 from regbot.github.types import Comment
-from regbot.github.workflow_start import POST, compute_nonce
+from regbot.github.workflow_start import POST, CommandRequest, compute_nonce
 from regbot.records.config import GitHub
-from regbot.report.markdown import UntrustedText
+from regbot.report.markdown import Name, UntrustedText, fence, sentence
 
 EYES, THUMB, CONFUSED = "eyes", "+1", "confused"
 """The gate's reactions to a comment. EYES: a workflow was started. THUMB: a declaration was accepted. CONFUSED: the
@@ -34,7 +34,7 @@ command was refused."""
 def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateOutcome:
     """Execute the command in a comment, or reply with the reason for the refusal. People with a weaker role than
     ``REPLY_ROLE`` get no reply. Raises ForgeError."""
-    if event.action != "created" or not event.pull or event.bot or event.author == settings.bot:
+    if event.action != "created" or not event.pull or event.author_type == "Bot" or event.author == settings.bot:
         return GateOutcome("nothing", "this is not a person's new comment on a pull request")
     command = parse_command(event.body)
     if command is None:
@@ -42,7 +42,7 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     comment = forge.comment(event.comment)
     if comment is None or comment.author != event.author:
         return GateOutcome("nothing", "the comment was deleted, or its author has changed")
-    if _has_reacted(forge, comment, settings):
+    if settings.bot in forge.reaction_authors(comment.id):  # the gate reacts last
         return GateOutcome("nothing", "this comment was handled before")
     request = CommandRequest(
         number=event.number,
@@ -54,26 +54,15 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
     result = _refuse_edited(comment, command) or _catch_refusal(
         lambda: execute_command(forge, request, command, settings)
     )
-    # The reaction to a command that is executed.
-    reaction = THUMB if isinstance(command, ExpectCommand | AcceptCommand) else EYES
     if not isinstance(result, CommandRefusal):
-        return _react(forge, comment, result, reaction)
-    # An event that arrives twice may be refused because the first one has started the workflow. ``fault`` is GitHub's
-    # error if GitHub refused what regbot accepted; None if regbot refused the command.
-    if result.fault is None and has_command_started(forge, request, command):
-        return _react(forge, comment, GateOutcome("nothing", "this comment was handled before"), reaction)
-    if _answer(forge, request, f"comment:{comment.id}", _name_command(command), result, settings):
-        outcome = GateOutcome("refused", f"{_name_command(command)} of {request.login} was refused")
-    else:
-        outcome = GateOutcome("nothing", "this comment was answered before")
-    return _react(forge, comment, outcome, CONFUSED)
-
-
-def _name_command(command: Command | InvalidCommand) -> str:
-    if isinstance(command, InvalidCommand):
-        return f"/regbot {command.verb}" if command.verb is not None else "/regbot"
-    verb = type(command).__name__.removesuffix("Command").lower()  # "run" for RunCommand
-    return f"/regbot {verb}"
+        forge.react(comment.id, THUMB if result.effect == "noted" else EYES)
+        return result
+    name = f"/regbot {command.verb}" if command.verb is not None else "/regbot"
+    is_new = _answer(forge, request, f"comment:{comment.id}", name, result, settings)
+    forge.react(comment.id, CONFUSED)
+    if not is_new:
+        return GateOutcome("nothing", "this comment was answered before")
+    return GateOutcome("refused", f"{name} of {request.login} was refused")
 
 
 def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
@@ -87,7 +76,7 @@ def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome
         if not _is_same_label(event.label, settings.run_label):
             return GateOutcome("nothing", f"the label is not {settings.run_label}")
         return _handle_label(forge, event, settings)
-    if event.action == "edited" and event.base_changed:
+    if event.action == "edited" and event.changed_base:
         return _handle_base_change(forge, event, settings)
     if event.action not in ("synchronize", "reopened"):
         return GateOutcome("nothing", f"nothing is done when a pull request is {event.action}")
@@ -124,19 +113,13 @@ def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutco
     )
     labels = forge.pull(event.number).labels  # in GitHub's spelling
     label = next((label for label in labels if _is_same_label(label, settings.run_label)), None)
-    command = RunCommand(event.head_sha)
-    result: GateOutcome | CommandRefusal
     if label is None:
-        reason = "Somebody has removed the label. Set the label again, or type this line:"
-        result = CommandRefusal((reason,), format_line(command))
-    else:
-        result = _catch_refusal(lambda: execute_command(forge, request, command, settings))
+        return GateOutcome("nothing", "the label was removed again")
+    command = build_run_command(event.head_sha)
+    result = _catch_refusal(lambda: execute_command(forge, request, command, settings))
     if not isinstance(result, CommandRefusal):
         return result
-    if result.fault is None and has_command_started(forge, request, command):
-        return GateOutcome("nothing", "this label was handled before")
-    if label is not None:
-        forge.remove_label(event.number, label)
+    forge.remove_label(event.number, label)
     if not _answer(forge, request, f"label:{nonce}", settings.run_label, result, settings):
         return GateOutcome("nothing", "this label was answered before")
     return GateOutcome("refused", f"the label of {event.sender} was removed")
@@ -147,12 +130,15 @@ def _answer(
 ) -> bool:
     """Reply to a refused request, unless its author has too weak a role. Return False if it was answered before.
 
-    Raises GitHub's own refusal of what regbot had accepted.
+    ``name`` is that of the command or label. A fault of GitHub is raised after the reply. Its marker differs from that
+    of a refusal, because the command is executed if the job runs again.
     """
     is_new = True
     if has_role(request.role, REPLY_ROLE):
-        body = write_refusal(request.login, name, refusal)
-        is_new = reply_once(forge, request.number, subject, body, settings.bot)
+        first_line = build_marker(f"fault:{subject}" if refusal.fault is not None else subject)
+        reason = sentence((Name(request.login), ", ", Name(name), ": nothing was done. ", *refusal.reason))
+        body = f"{reason}\n\n{fence(refusal.line)}" if refusal.line else reason
+        is_new = reply_once(forge, request.number, first_line, body, settings.bot)
     if refusal.fault is not None:
         raise refusal.fault
     return is_new
@@ -163,9 +149,7 @@ def _catch_refusal(execute: Callable[[], GateOutcome | CommandRefusal]) -> GateO
     refusal."""
     try:
         return execute()
-    except RefusedError as error:
-        if error.status not in MISSING_STATUSES:
-            raise
+    except MissingError as error:
         return CommandRefusal(
             ("GitHub refused the request: ", UntrustedText(str(error)), ". Are all regbot workflows installed?"),
             fault=error,
@@ -177,31 +161,9 @@ def _refuse_edited(comment: Comment, command: Command | InvalidCommand) -> Comma
 
     ``command`` comes from the event, and ``comment`` is the comment as it is now.
     """
-    if comment.created == comment.updated and parse_command(comment.body) == command:
+    if not comment.is_edited and parse_command(comment.body) == command:
         return None
     return CommandRefusal(("The comment was edited, and regbot ignores edited comments. Write a new comment.",))
-
-
-def _has_reacted(forge: Forge, comment: Comment, settings: GitHub) -> bool:
-    """Return whether a comment has a reaction of regbot. The gate reacts last, so a comment with a reaction is handled
-    completely.
-
-    The result is False if the job's token may not read reactions. In that case the titles of runs and the existing
-    replies still prevent most repeated effects.
-    """
-    try:
-        return bool(forge.reactions(comment.id, settings.bot))
-    except RefusedError:
-        return False
-
-
-def _react(forge: Forge, comment: Comment, outcome: GateOutcome, reaction: str) -> GateOutcome:
-    """Add a reaction to a comment and return ``outcome``. If the reaction fails, the message of the outcome says so."""
-    try:
-        forge.react(comment.id, reaction)
-    except ForgeError as error:
-        return replace(outcome, message=f"{outcome.message}; the reaction could not be added: {error}")
-    return outcome
 
 
 def _is_same_label(label: str, other_label: str) -> bool:

@@ -7,13 +7,11 @@ approves a merge group: queueing a pull request already requires the role write.
 
 from regbot.github import checks
 from regbot.github.approval import CommandRefusal, GateOutcome, find_protected
-from regbot.github.changed_files import list_changed_files
-from regbot.github.client import Forge, RefusedError
-from regbot.github.commands import RunCommand, format_command
+from regbot.github.client import Forge, MissingError
+from regbot.github.commands import build_run_command
 from regbot.github.metadata import MergeGroup, find_group, has_other_pulls
-from regbot.github.shared_history import MISSING_STATUSES
 from regbot.github.types import CommitComparison
-from regbot.github.workflow_start import Measurement, compute_nonce, request_measurement
+from regbot.github.workflow_start import CommandRequest, compute_nonce, request_measurement
 from regbot.records.config import GitHub
 from regbot.report.markdown import Name, Words, sentence
 
@@ -30,17 +28,21 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
     if settings.queue != "timed":
         return GateOutcome("nothing", "merge groups are not timed here: see queue in the table [github]")
     change = forge.compare(group.base, group.sha)
-    measurement = Measurement(
+    request = CommandRequest(
         number=0,
-        sha=group.sha,
-        base=change.merge_base,
-        branch=forge.default_branch(),
-        request_nonce=compute_nonce(forge.repository, "merge group", group.sha),
         login="merge queue",
+        role="none",
+        nonce=compute_nonce(forge.repository, "merge group", group.sha),
         since=run.started,
-        bot=settings.bot,
     )
-    result = request_measurement(forge, measurement, lambda: _find_obstacle(forge, group, change, settings))
+    result = request_measurement(
+        forge,
+        request,
+        group.sha,
+        change.merge_base,
+        settings.bot,
+        find_obstacle=lambda: _find_obstacle(forge, group, change, settings),
+    )
     if isinstance(result, CommandRefusal):
         return GateOutcome("refused", str(sentence(result.reason)))
     return result
@@ -54,13 +56,11 @@ def _find_obstacle(forge: Forge, group: MergeGroup, change: CommitComparison, se
     """
     try:
         is_present = forge.tip(group.branch) == group.sha
-    except RefusedError as error:
-        if error.status not in MISSING_STATUSES:
-            raise
+    except MissingError:
         is_present = False
     if not is_present:
         return ("The merge queue has dropped this group.",)
-    protected_files = find_protected(list_changed_files(forge, change, group.sha), settings.protected)
+    protected_files = find_protected(forge, change, group.sha, settings.protected)
     if not protected_files:
         return None
     head = forge.pull(group.last_pull).head_sha
@@ -70,8 +70,8 @@ def _find_obstacle(forge: Forge, group: MergeGroup, change: CommitComparison, se
             return None
     return (
         f"The merge group of #{group.last_pull} changes ",
-        *protected_files.describe(),
+        *protected_files,
         ". Somebody with the role `maintain` has to look at these files, and to type ",
-        Name(format_command(RunCommand(head, protected=True))),
+        Name(build_run_command(head, protected=True).line),
         f" in #{group.last_pull}. After that measurement, queue it again, as the only pull request of its group.",
     )

@@ -15,7 +15,6 @@ from regbot.github import sticky_comment as sticky
 from regbot.github.client import Forge
 from regbot.github.comment_thread import CommentThread
 from regbot.github.stamped_text import StampedText, select_strongest
-from regbot.github.types import Annotation
 from regbot.records.config import GitHub
 
 
@@ -26,7 +25,6 @@ class Result:
     stamped_text: StampedText
     nonce: str
     title: str
-    annotations: Sequence[Annotation] = ()
     url: str = ""
     bases: Sequence[str] | None = None
     """Allowed base commits of a verdict on the head; None allows all."""
@@ -37,8 +35,6 @@ class Publication:
     """What the check run of the commit and the comment show after publishing."""
 
     text: StampedText
-    is_concluded: bool
-    """Whether the check run was completed. False if it waits for another measurement."""
     is_head: bool
     """Whether the commit is the present head of its pull request."""
 
@@ -52,22 +48,21 @@ def publish(forge: Forge, result: Result, github: GitHub, thread: CommentThread 
     head_checks = checks.find(forge, stamp.head, stamp.pr, github.bot)
     standing = _keep_valid(head_checks.text, result)
     text = select_strongest([standing, result.stamped_text] if standing is not None else [result.stamped_text])
-    # A check run that waits for another measurement is completed by the post of that measurement.
-    is_concluded = head_checks.pending_nonce in ("", result.nonce)
-    if not is_concluded:
+    if head_checks.pending_nonce not in ("", result.nonce):
+        # A check run that waits for another measurement is completed by the post of that measurement.
         checks.show_waiting(forge, head_checks)
     elif replace(text, void=None) == result.stamped_text:
-        checks.write(forge, text, head_checks, github, result.title, annotations=result.annotations, url=result.url)
+        checks.write(forge, text, head_checks, github, result.title, url=result.url)
     else:
         checks.write(forge, text, head_checks, github, head_checks.title or f"{text.stamp.status}: see the summary")
     if not stamp.pr:  # a merge group has no comment
-        return Publication(text, is_concluded, is_head=False)
+        return Publication(text, is_head=False)
     current_head = forge.pull(stamp.pr).head_sha
     shown_text = text
     if current_head != stamp.head:
         shown_text = checks.find(forge, current_head, stamp.pr, github.bot).text or text
     sticky.write(thread or CommentThread(forge, stamp.pr), github.bot, current_head, shown_text)
-    return Publication(text, is_concluded, is_head=current_head == stamp.head)
+    return Publication(text, is_head=current_head == stamp.head)
 
 
 def _keep_valid(text: StampedText | None, result: Result) -> StampedText | None:

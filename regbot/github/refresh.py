@@ -156,7 +156,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
     pull = _find_open_pull(night)
     closed_pulls = [other for other in night.forge.pulls_from(BRANCH, "closed") if other.base_ref == night.main_name]
     # The last pull request, if a person closed it without merging and no other pull request is open.
-    is_rejected = pull is None and bool(closed_pulls) and not closed_pulls[0].merged
+    is_rejected = pull is None and bool(closed_pulls) and not closed_pulls[0].merged_at
     rejected_pull = closed_pulls[0] if is_rejected else None
     if rejected_pull is not None and _has_commit(night, rejected_pull.head_sha, measured_commit):
         reason = f"#{rejected_pull.number} was closed without merging, and main has not changed since."

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from regbot.github.client import UNKNOWN_OBJECT, Forge, RefusedError, TooLargeError
+from regbot.github.client import Forge, MissingError, TooLargeError
 from regbot.records.files import RecordError
 from regbot.report.markdown import UntrustedText, Words
 
@@ -51,9 +51,7 @@ def can_judge_again(forge: Forge, run: int, name: str) -> bool:
     try:
         has_failed = forge.run(run).conclusion not in (None, "success")  # None while the run is in progress
         artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
-    except RefusedError as error:
-        if error.status == UNKNOWN_OBJECT:
-            return False
-        raise
+    except MissingError:
+        return False
     has_expired = bool(artifacts) and all(artifact.expired for artifact in artifacts)
     return not has_failed and not has_expired

@@ -1,7 +1,7 @@
 """The sticky comment: regbot's one comment on a pull request. It is created once and then edited. regbot recognizes it
 by its stamp and its author."""
 
-from regbot.github.client import DELETED_OBJECT, UNKNOWN_OBJECT, RefusedError
+from regbot.github.client import MissingError
 from regbot.github.comment_thread import CommentThread
 from regbot.github.stamped_text import StampedText
 from regbot.github.types import Comment
@@ -26,9 +26,8 @@ def write(thread: CommentThread, bot: str, current_head: str, text: StampedText)
         try:
             thread.edit(comment, body)
             return
-        except RefusedError as error:  # somebody has deleted the comment in the meantime
-            if error.status not in (UNKNOWN_OBJECT, DELETED_OBJECT):
-                raise
+        except MissingError:  # somebody has deleted the comment in the meantime
+            pass
     thread.create(body, lambda comments: _select(comments, thread.number, bot))
 
 

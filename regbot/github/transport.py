@@ -6,15 +6,16 @@ because they repeat a POST, and its objects are not used, because reading their 
 """
 
 import http.client
+import itertools
 import json
 import re
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from github import Auth, Github, GithubException
 from regbot import __version__
@@ -55,6 +56,10 @@ class RefusedError(ForgeError):
         self.status = status
 
 
+class MissingError(RefusedError):
+    """GitHub does not know the object, has deleted it, or cannot apply the request to it."""
+
+
 class TooLargeError(ForgeError):
     """A file is larger than its limit."""
 
@@ -69,11 +74,19 @@ class AwayError(ForgeError):
 class ApiResponse:
     data: Any
     """The JSON of the response; None if it is empty."""
-    more: bool = False
-    last_page: int = 1
-    """For a list: number of the last page; 1 if GitHub names none."""
+    links: str = ""
+    """For a list: the header with the links to other pages."""
     location: str = ""
     """URL of a redirect; '' if the response is no redirect."""
+
+
+@dataclass(frozen=True)
+class Page(Generic[T]):
+    items: list[T]
+    more: bool
+    """Whether another page follows."""
+    last_page: int
+    """Number of the last page; 1 if GitHub names none."""
 
 
 @dataclass(frozen=True)
@@ -86,10 +99,14 @@ class FailedAttempt:
 
 
 class Transport:
-    """Sends requests with one token. ``patience_s`` is the total number of seconds to wait after failed attempts."""
+    """Sends requests with one token. Paths begin at ``root``. ``patience_s`` is the total number of seconds to wait
+    after failed attempts.
 
-    def __init__(self, token: str, url: str, sleep: Callable[[float], None], patience_s: float) -> None:
-        self.url = url.rstrip("/")
+    The arguments ``read`` convert JSON of GitHub. ForgeError is raised if the JSON lacks a field.
+    """
+
+    def __init__(self, token: str, url: str, root: str, sleep: Callable[[float], None], patience_s: float) -> None:
+        self.url, self._root = url.rstrip("/"), root
         self._token = token
         self._sleep = sleep
         self._remaining_s = patience_s
@@ -107,29 +124,42 @@ class Transport:
             api_version=API_VERSION,
         ).requester
 
-    def get(self, path: str, parameters: Mapping[str, object] | None = None) -> Any:
-        """Return the JSON at ``path``. Raises ForgeError."""
-        return self._send_until_answered("GET", path, parameters).data
+    def get(self, path: str, read: Callable[[Any], T], parameters: Mapping[str, object] | None = None) -> T:
+        """Return the object at ``path``. Raises ForgeError."""
+        return _convert(read, self._send_until_answered("GET", path, parameters).data)
 
-    def pages(self, path: str, parameters: Mapping[str, object] | None = None, key: str = "") -> Iterator[Any]:
-        """Yield the items of a list from all its pages. ``key`` is the name of the field with the list if GitHub puts
-        the list into an object; otherwise ''. Raises ForgeError."""
-        page = 1
-        while True:
-            answer = self.page(path, page, parameters)
-            yield from answer.data[key] if key else answer.data
-            if not answer.more:
-                return
-            page += 1
+    def pages(
+        self, path: str, read: Callable[[Any], T], parameters: Mapping[str, object] | None = None, key: str = ""
+    ) -> list[T]:
+        """Return the items of a list from all its pages, as ``page`` returns those of one. Raises ForgeError."""
+        items: list[T] = []
+        for number in itertools.count(1):
+            page = self.page(path, read, number, parameters, key)
+            items += page.items
+            if not page.more:
+                break
+        return items
 
-    def page(self, path: str, number: int, parameters: Mapping[str, object] | None = None) -> ApiResponse:
-        """Return one page of a list. The first page has the number 1. Raises ForgeError."""
-        return self._send_until_answered("GET", path, {**(parameters or {}), "per_page": PER_PAGE, "page": number})
+    def page(
+        self,
+        path: str,
+        read: Callable[[Any], T],
+        number: int = 1,
+        parameters: Mapping[str, object] | None = None,
+        key: str = "",
+    ) -> Page[T]:
+        """Return one page of a list. The first page has the number 1. ``key`` is the name of the field with the list if
+        GitHub puts the list into an object; otherwise ''. Raises ForgeError."""
+        query = {**(parameters or {}), "per_page": PER_PAGE, "page": number}
+        answer = self._send_until_answered("GET", path, query)
+        items = _convert(lambda data: [read(item) for item in (data[key] if key else data)], answer.data)
+        last = re.search(r'[?&]page=([0-9]{1,9})[^<>]*>; rel="last"', answer.links)
+        return Page(items, more='rel="next"' in answer.links, last_page=int(last[1]) if last else 1)
 
-    def change(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request until GitHub answers it, and return the JSON of the answer. The request must have no further
-        effect when it is repeated. Raises ForgeError."""
-        return self._send_until_answered(verb, path, body=body).data
+    def change(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> None:
+        """Send a request until GitHub answers it. The request must have no further effect when it is repeated. Raises
+        ForgeError."""
+        self._send_until_answered(verb, path, body=body)
 
     def create(
         self,
@@ -137,7 +167,6 @@ class Transport:
         body: Mapping[str, Any],
         read: Callable[[Any], T],
         find_created: Callable[[], T | None],
-        verb: str = "POST",
         max_lookups: int = MAX_LOOKUPS,
     ) -> T:
         """Create an object once and return it. Raises ForgeError.
@@ -148,14 +177,14 @@ class Transport:
         """
         attempts = 0
         while True:
-            outcome = self._attempt(verb, path, parameters=None, body=body)
+            outcome = self._attempt("POST", path, parameters=None, body=body)
             if isinstance(outcome, ApiResponse):
-                return read(outcome.data)
+                return _convert(read, outcome.data)
             attempts += 1
             # If GitHub names a time to wait, wait for this time and look once.
             lookups = 1 if outcome.wait_s else max_lookups
             for lookup in range(lookups):  # a lookup without success lengthens the next wait, as a failure does
-                self._wait(outcome, attempts + lookup, f"{verb} {path}")
+                self._wait(outcome, attempts + lookup, f"POST {path}")
                 created = find_created()
                 if created is not None:
                     return created
@@ -212,7 +241,7 @@ class Transport:
         query = {key: str(value) for key, value in (parameters or {}).items()}
         accept_header = {"Accept": "application/vnd.github+json"}
         try:
-            status, headers, text = self._requester.requestJson(verb, path, query, accept_header, body)
+            status, headers, text = self._requester.requestJson(verb, self._root + path, query, accept_header, body)
         except (OSError, GithubException) as error:  # the errors of the library ``requests`` are OSErrors
             return FailedAttempt(f"the connection failed ({type(error).__name__})")
         except RuntimeError as error:  # PyGithub refuses to follow a redirect to another host or protocol
@@ -226,8 +255,7 @@ class Transport:
                 data = json.loads(text) if text else None
             except ValueError:
                 return FailedAttempt(f"answered {status} with something that is not JSON")
-            links = headers.get("link", "")
-            return ApiResponse(data, more='rel="next"' in links, last_page=_read_last_page(links))
+            return ApiResponse(data, links=headers.get("link", ""))
         message = self._quote_message(text)
         if status in (408, 429) or status >= 500:
             default_wait_s = RATE_LIMIT_DELAY_S if status == 429 else None
@@ -235,7 +263,8 @@ class Transport:
         if status == 403 and (wait_s := read_rate_limit_wait(headers, message)) is not None:
             return FailedAttempt(f"answered 403{message}", wait_s)
         reason = _REFUSALS.get(status, f"GitHub refused ({status})")
-        raise RefusedError(f"{verb} {path}: {reason}{_describe_permission(headers)}{message}", status)
+        error_type = MissingError if status in _MISSING_STATUSES else RefusedError
+        raise error_type(f"{verb} {path}: {reason}{_describe_permission(headers)}{message}", status)
 
     def _fetch(self, url: str, limit: int) -> bytes | FailedAttempt:
         """Return at most ``limit`` + 1 bytes of the file at ``url``, which GitHub named. The additional byte shows that
@@ -309,14 +338,18 @@ def _format_time(unix_s: float) -> str:
     return f"{datetime.fromtimestamp(unix_s + 59, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def _read_last_page(links: str) -> int:
-    match = re.search(r'[?&]page=([0-9]{1,9})[^<>]*>; rel="last"', links)
-    return int(match[1]) if match else 1
+def _convert(read: Callable[[Any], T], data: Any) -> T:
+    """Return ``read(data)``. Raises ForgeError if GitHub's answer lacks a field or has an unexpected form."""
+    try:
+        return read(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ForgeError(clip(f"GitHub's answer cannot be read ({type(error).__name__}: {error})", 300)) from error
 
 
 _MOVED_REASON = (
     "nothing was written, because GitHub redirects the request; the repository may have been renamed or moved"
 )
+_MISSING_STATUSES = (404, 410, 422)
 _REFUSALS = {
     401: "GitHub does not accept the token: it has expired or was revoked. Run the job again to get a new one. For "
     "the token of an app, check that the app is still installed and its key still valid",

@@ -223,8 +223,8 @@ def _link_log(subject: Subject) -> str:
     return f" The log is in [the run]({url})." if _URL.fullmatch(url) else ""
 
 
-def explain_failed_run(run: WorkflowRun) -> Words:
-    return (f"the job for this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}",)
+def explain_failed_run(run: WorkflowRun) -> str:
+    return f"the job for this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}"
 
 
 _CONCLUSIONS = {

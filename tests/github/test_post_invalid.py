@@ -10,7 +10,7 @@ from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
 from regbot.github.approval import GateOutcome
 from regbot.github.client import Forge
-from regbot.github.events import read_comment_event, read_pull_event
+from regbot.github.events import CommentEvent, PullEvent, read_event
 from regbot.github.gate import handle_comment, handle_pull
 from regbot.github.metadata import IgnoredRun
 from regbot.records.config import GitHub
@@ -35,11 +35,11 @@ class Gated(Bench):
         """Write a comment and let regbot-gate handle it."""
         comment = self.repo.comment(number, login, text)
         event = self.repo.event_of("issue_comment", comment=comment)
-        return handle_comment(self.gate, read_comment_event(self.file(event), self.repo.full_name), GitHub())
+        return handle_comment(self.gate, read_event(self.file(event), self.repo.full_name, CommentEvent), GitHub())
 
     def retarget(self, number: int, base: str) -> GateOutcome:
         event = retargeted(self.repo, number, base)
-        return handle_pull(self.gate, read_pull_event(self.file(event), self.repo.full_name), GitHub())
+        return handle_pull(self.gate, read_event(self.file(event), self.repo.full_name, PullEvent), GitHub())
 
     def asked(self, number: int, login: str = "bob") -> str:
         """Request a measurement of the head and return its nonce."""

@@ -13,10 +13,8 @@ from ruamel.yaml import YAML
 
 from regbot.cli.app import app
 from regbot.github import checks
-from regbot.github.commands import VERBS, AcceptCommand, BisectCommand, Command, ExpectCommand, MoreCommand, RunCommand
-from regbot.github.permission import get_required_role
+from regbot.github.commands import VERBS, Command, build_run_command, get_required_role
 from regbot.github.refresh import BRANCH
-from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier
 from regbot.github.types import ROLES, Conclusion
 from regbot.records.config import Config, GitHub
 from regbot.records.session import SessionHeader
@@ -25,6 +23,7 @@ from regbot.records.verdict import Status
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs" / "security.md"
 PAGE = FILE.read_text(encoding="utf-8")
+HEADER_FIELDS = {field.alias or name for name, field in SessionHeader.model_fields.items()}
 WORKFLOWS = {
     path.stem: YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     for path in sorted((ROOT / "workflows").glob("*.yml"))
@@ -149,7 +148,7 @@ def is_known(text: str) -> bool:
         or is_variable(text)
         or is_permission(text)
         or is_line_of_a_workflow(text)
-        or text in HEADER_SUPPLIERS
+        or text in HEADER_FIELDS
     )
 
 
@@ -212,27 +211,16 @@ def test_the_group_of_runners_names_every_workflow_that_asks_for_a_node() -> Non
 
 
 def test_the_table_of_roles_is_that_of_the_gate() -> None:
-    rule = "pattern@axis@workload: why"
-    commands: dict[str, Command] = {
-        "`/regbot run`": RunCommand(SHA),
-        "`/regbot run`, with protected files": RunCommand(SHA, protected=True),
-        "`/regbot more`": MoreCommand(SHA),
-        "`/regbot bisect`": BisectCommand(SHA, "b" * 40),
-        "`/regbot expect`": ExpectCommand(rule),
-        "`/regbot accept`": AcceptCommand(SHA, "why"),
-    }
     told = dict(table("", "needs"))
-    assert told.pop("the label of `github.run_label`") == get_required_role(RunCommand(SHA))
-    assert told == {words: get_required_role(command) for words, command in commands.items()}
+    assert told.pop("the label of `github.run_label`") == get_required_role(build_run_command(SHA))
+    protected = told.pop("`/regbot run`, with protected files")
+    assert protected == get_required_role(build_run_command(SHA, protected=True))
+    assert told == {f"`/regbot {verb}`": get_required_role(Command(verb, "")) for verb in VERBS}
 
 
 def test_the_table_of_suppliers_has_every_field_of_the_header() -> None:
-    assert HEADER_SUPPLIERS.keys() == {field.alias or name for name, field in SessionHeader.model_fields.items()}
-    fields = {
-        supplier: [f"`{name}`" for name, it in HEADER_SUPPLIERS.items() if it is supplier] for supplier in Supplier
-    }
-    told = table("who supplies it", "fields of the header")
-    assert told == [[supplier.value, ", ".join(names)] for supplier, names in fields.items()]
+    told = [name for _, names in table("who supplies it", "fields of the header") for name in names.split(", ")]
+    assert sorted(told) == sorted(f"`{name}`" for name in HEADER_FIELDS)
 
 
 def test_the_table_of_statuses_is_what_check_runs_are_concluded_with() -> None:
