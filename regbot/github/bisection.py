@@ -9,12 +9,11 @@ import re
 import traceback
 from dataclasses import dataclass
 
-from regbot.github.archive import read_single_file
+from regbot.github.artifact import UnusableArtifact, read_newest_artifact, read_single_file
 from regbot.github.client import Forge, ForgeError, MissingError
 from regbot.github.commands import Command, get_required_role, has_role, parse_command
 from regbot.github.metadata import BISECT, IgnoredRun
 from regbot.github.replies import build_marker, reply_once
-from regbot.github.run_artifact import UnusableArtifact, read_newest_artifact
 from regbot.github.types import WorkflowRun
 from regbot.github.workflow_start import compute_nonce
 from regbot.records.bisection import Bisection

@@ -81,8 +81,8 @@ class Forge:
         """Return the pull requests whose head is the branch ``ref`` of this repository, newest first. ``state`` is
         "open", or "closed" also for merged ones."""
         owner = self.repository.partition("/")[0]
-        parameters = {"state": state, "head": f"{owner}:{ref}", "sort": "created", "direction": "desc"}
-        pulls = self._api.pages("/pulls", Pull.model_validate, parameters)
+        query = {"state": state, "head": f"{owner}:{ref}", "sort": "created", "direction": "desc"}
+        pulls = self._api.pages("/pulls", Pull.model_validate, **query)
         return [pull for pull in pulls if (pull.head_repository, pull.head_ref) == (self.repository, ref)]
 
     def create_pull(self, title: str, body: str, head: str, base: str) -> Pull:
@@ -115,7 +115,7 @@ class Forge:
         """Return what ``head`` changes since the merge base of ``base`` and ``head``."""
         path = f"/compare/{_quote_part(base)}...{_quote_part(head)}"
         # ``per_page`` limits the commits; the first page lists the changed files.
-        return self._api.get(path, CommitComparison.model_validate, {"per_page": 1})
+        return self._api.get(path, CommitComparison.model_validate, per_page=1)
 
     def git_remote(self, repo: Path) -> Remote:
         return Remote(repo, str(self._repository["clone_url"]), self._token, self._sleep)
@@ -133,7 +133,7 @@ class Forge:
 
     def parents(self, sha: str) -> list[str]:
         path = f"/commits/{_quote_part(sha)}"
-        return self._api.get(path, lambda data: [str(parent["sha"]) for parent in data["parents"]], {"per_page": 1})
+        return self._api.get(path, lambda data: [str(parent["sha"]) for parent in data["parents"]], per_page=1)
 
     def role(self, login: str) -> Role:
         """Return the present role of the account ``login`` in this repository; "none" for an unknown account."""
@@ -164,7 +164,7 @@ class Forge:
         resume_number = max(2, last_number - max_pages + 2)
         comments = first_page.items
         for page_number in range(resume_number, last_number + 1):
-            comments += self._api.page(path, Comment.model_validate, page_number).items
+            comments += self._api.page(path, Comment.model_validate, number=page_number).items
         is_complete = resume_number == 2  # no page after the first one is left out
         return comments, is_complete
 
@@ -202,9 +202,8 @@ class Forge:
         can create any number of check runs, so only the first page is read, on which GitHub lists the newest.
         """
         # By default, GitHub lists only the latest check runs. The filter "all" also lists the earlier ones.
-        parameters = {"check_name": name, "filter": "all"}
         path = f"/commits/{_quote_part(sha)}/check-runs"
-        first_page = self._api.page(path, CheckRun.model_validate, parameters=parameters, key="check_runs")
+        first_page = self._api.page(path, CheckRun.model_validate, "check_runs", check_name=name, filter="all")
         is_complete = not first_page.more
         return sorted(first_page.items, key=lambda check: check.id), is_complete
 
@@ -265,16 +264,16 @@ class Forge:
     def runs(self, workflow: str, since: datetime) -> list[WorkflowRun]:
         """Return the runs of a workflow that were dispatched at or after ``since``, newest first."""
         created = f">={since.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-        parameters = {"event": "workflow_dispatch", "created": created}
         path = f"/actions/workflows/{_quote_part(workflow)}/runs"
-        listed = self._api.pages(path, WorkflowRun.model_validate, parameters, key="workflow_runs")
-        return sorted(listed, key=lambda run: -run.id)
+        query = {"event": "workflow_dispatch", "created": created}
+        return sorted(
+            self._api.pages(path, WorkflowRun.model_validate, "workflow_runs", **query), key=lambda run: -run.id
+        )
 
     def head_runs(self, workflow: str, event: str, sha: str) -> list[WorkflowRun]:
         """Return the newest runs of a workflow for an event of the commit ``sha``, at most 100, newest first."""
-        parameters = {"event": event, "head_sha": sha}
         path = f"/actions/workflows/{_quote_part(workflow)}/runs"
-        page = self._api.page(path, WorkflowRun.model_validate, parameters=parameters, key="workflow_runs")
+        page = self._api.page(path, WorkflowRun.model_validate, "workflow_runs", event=event, head_sha=sha)
         return sorted(page.items, key=lambda run: -run.id)
 
     def run(self, id: int) -> WorkflowRun:
@@ -291,16 +290,14 @@ class Forge:
 
     def jobs(self, run_id: int) -> list[WorkflowJob]:
         """Return the jobs of all attempts of a run, at most 100."""
-        parameters = {"filter": "all"}  # "all" stands for all attempts
-        path = f"/actions/runs/{run_id}/jobs"
-        return self._api.page(path, WorkflowJob.model_validate, parameters=parameters, key="jobs").items
+        # The filter "all" stands for all attempts.
+        return self._api.page(f"/actions/runs/{run_id}/jobs", WorkflowJob.model_validate, "jobs", filter="all").items
 
     def artifacts(self, run_id: int, name: str = "") -> list[Artifact]:
         """Return the artifacts of all attempts of a run, oldest first. With ``name``, GitHub lists only artifacts of
         this name, so that thousands of other artifacts cost no further requests."""
-        parameters = {"name": name} if name else None
-        path = f"/actions/runs/{run_id}/artifacts"
-        listed = self._api.pages(path, Artifact.model_validate, parameters, key="artifacts")
+        query = {"name": name} if name else {}
+        listed = self._api.pages(f"/actions/runs/{run_id}/artifacts", Artifact.model_validate, "artifacts", **query)
         return sorted(listed, key=lambda artifact: artifact.id)
 
     def download(self, artifact_id: int, limit: int) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from regbot.github import checks
 from regbot.github.approval import CommandRefusal, GateOutcome, find_obstacle, find_protected
-from regbot.github.artifact import ARTIFACT
+from regbot.github.artifact import ARTIFACT, can_judge_again
 from regbot.github.client import Forge
 from regbot.github.commands import (
     FORMS,
@@ -22,7 +22,6 @@ from regbot.github.commands import (
     get_required_role,
     has_role,
 )
-from regbot.github.run_artifact import can_judge_again
 from regbot.github.types import Pull
 from regbot.github.workflow_start import BISECT, POST, CommandRequest, request_measurement
 from regbot.records.config import GitHub

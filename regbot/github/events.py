@@ -12,7 +12,7 @@ from pydantic import AliasPath, Field, ValidationError
 
 from regbot.errors import UserError
 from regbot.github.types import GitHubObject, Names, Text
-from regbot.records.files import RecordError, describe_validation_error, parse_json, read_capped
+from regbot.records.files import describe_validation_error, parse_json, read_capped
 
 MAX_EVENT_BYTES = 25 * 1024 * 1024
 Number = Annotated[int, Field(strict=True, gt=0)]
@@ -62,8 +62,6 @@ def parse_event(file: Path, kind: type[AnyEvent]) -> AnyEvent:
     """Read the event in ``file``. Raises UserError."""
     try:
         return kind.model_validate(parse_json(read_capped(file, MAX_EVENT_BYTES), str(file)))
-    except RecordError as error:
-        raise UserError(str(error)) from error
     except (ValidationError, KeyError, TypeError) as error:
         problem = describe_validation_error(error) if isinstance(error, ValidationError) else str(error)[:200]
         raise UserError(

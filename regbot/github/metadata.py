@@ -110,7 +110,7 @@ class PostRequest:
 class _PostEvent(GitHubObject):
     run: Any = Field(None, validation_alias=AliasPath("workflow_run", "id"))
     title: Text = Field("", validation_alias=AliasPath("workflow_run", "display_title"))
-    workflow: Text = ""
+    workflow: Any = None
     """Path of the workflow that somebody started, with the inputs of regbot-post."""
     change: Text = Field("", validation_alias=AliasPath("inputs", "change"))
     input_run: Text = Field("", validation_alias=AliasPath("inputs", "run"))

@@ -14,19 +14,23 @@ from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, 
 from regbot.check.conclusion import replace_references
 from regbot.check.references import store_at
 from regbot.github import checks, verdict_text
-from regbot.github.artifact import ARTIFACT, MAX_ARCHIVE_BYTES, read_artifact
+from regbot.github.artifact import (
+    ARTIFACT,
+    MAX_ARCHIVE_BYTES,
+    ExpiredArtifact,
+    UnusableArtifact,
+    read_artifact,
+    read_newest_artifact,
+)
 from regbot.github.base_branch import load_base_config, load_github_settings
 from regbot.github.bisection import BisectionReply, post_bisection
 from regbot.github.changed_files import fetched_trees
 from regbot.github.client import Forge
 from regbot.github.comment_thread import CommentThread
 from regbot.github.declarations import Declarations, read_declarations
-from regbot.github.labels import set_label
 from regbot.github.metadata import BISECT, MEASURE, IgnoredRun, PostRequest, Subject, find_runs, identify_subject
-from regbot.github.publication import Result, publish
-from regbot.github.run_artifact import ExpiredArtifact, UnusableArtifact, read_newest_artifact
+from regbot.github.publication import Result, mark_stale, publish, set_label
 from regbot.github.stamped_text import Stamp, StampedText
-from regbot.github.sticky_comment import mark_stale
 from regbot.github.transport import ForgeError
 from regbot.github.trusted_runs import build_trusted_session
 from regbot.github.types import WorkflowRun

@@ -4,18 +4,20 @@ Each pull request has one writer at a time: the workflow ``regbot-post`` has one
 request. Two posts of different pull requests with one head may overlap, and then do not see each other.
 
 Only the check run is trusted, because only regbot's app can change it. Nothing is read from the comment, which anybody
-with the role write can edit.
+with the role write can edit. This is regbot's one comment on a pull request, created once and then edited. regbot
+recognizes it by its stamp and its author.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from regbot.github import checks
-from regbot.github import sticky_comment as sticky
-from regbot.github.client import Forge
+from regbot.github.client import Forge, MissingError
 from regbot.github.comment_thread import CommentThread
 from regbot.github.stamped_text import StampedText, select_strongest
+from regbot.github.types import Comment
 from regbot.records.config import GitHub
+from regbot.records.verdict import Status
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ def publish(forge: Forge, result: Result, github: GitHub, thread: CommentThread 
     shown_text = text
     if current_head != stamp.head:
         shown_text = checks.find(forge, current_head, stamp.pr, github.bot).text or text
-    sticky.write(thread or CommentThread(forge, stamp.pr), github.bot, current_head, shown_text)
+    write_comment(thread or CommentThread(forge, stamp.pr), github.bot, current_head, shown_text)
     return Publication(text, is_head=current_head == stamp.head)
 
 
@@ -74,3 +76,66 @@ def _keep_valid(text: StampedText | None, result: Result) -> StampedText | None:
         return text
     is_valid = text.stamp.base in result.bases and text.stamp.target == result.stamped_text.stamp.target
     return text if is_valid else text.void
+
+
+def find_comment(thread: CommentThread, bot: str) -> Comment | None:
+    """Return the oldest comment of the account ``bot`` with a stamp of this pull request; None if there is none. Raises
+    ForgeError."""
+    comment = _select(thread.read(), thread.number, bot)
+    if comment is None and not thread.is_complete:  # regbot must not write a second comment
+        comment = _select(thread.read_all(), thread.number, bot)
+    return comment
+
+
+def write_comment(thread: CommentThread, bot: str, current_head: str, text: StampedText) -> None:
+    """Make the comment show ``text``, with a banner if it is not of ``current_head``. Raises ForgeError."""
+    body = text.body(current_head)
+    comment = find_comment(thread, bot)
+    if comment is not None:
+        if _normalise(comment.body) == _normalise(body):
+            return
+        try:
+            thread.edit(comment, body)
+            return
+        except MissingError:  # somebody has deleted the comment in the meantime
+            pass
+    thread.create(body, lambda comments: _select(comments, thread.number, bot))
+
+
+def mark_stale(thread: CommentThread, bot: str, current_head: str) -> None:
+    """Add a banner to the comment if its text is not of ``current_head``. Raises ForgeError."""
+    comment = find_comment(thread, bot)
+    text = StampedText.read(comment.body) if comment is not None else None
+    if text is not None and text.stamp.head != current_head:
+        write_comment(thread, bot, current_head, text)
+
+
+def _select(comments: list[Comment], number: int, bot: str) -> Comment | None:
+    for comment in sorted(comments, key=lambda comment: comment.id):  # a newer comment has a larger id
+        text = StampedText.read(comment.body) if comment.author == bot else None
+        if text is not None and text.stamp.pr == number:
+            return comment
+    return None
+
+
+def _normalise(body: str) -> str:
+    return body.replace("\r\n", "\n").strip()
+
+
+def set_label(forge: Forge, number: int, status: Status | None, names: Mapping[Status, str]) -> None:
+    """Set the label of ``status`` on a pull request and remove the labels of other statuses. With the status None,
+    remove the labels of all statuses.
+
+    ``names`` has the configured label of each status. If no label is configured, no request is sent. Raises ForgeError.
+    """
+    if not names:
+        return
+    wanted_name = names.get(status) if status is not None else None
+    # GitHub ignores the case of label names.
+    present_by_lower_case = {name.casefold(): name for name in forge.labels(number)}
+    for name in names.values():
+        present_name = present_by_lower_case.get(name.casefold())
+        if name != wanted_name and present_name is not None:
+            forge.remove_label(number, present_name)
+    if wanted_name is not None and wanted_name.casefold() not in present_by_lower_case:
+        forge.add_label(number, wanted_name)

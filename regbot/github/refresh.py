@@ -5,26 +5,25 @@ refresh branch, so that earlier commits, including commits by people, are never 
 be repeated without doing anything twice: the commit of a night is always the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
 
 from regbot.baselines.intake import FUTURE_TOLERANCE
-from regbot.check.refresh.text import commit_message, proposal_body, proposal_title
+from regbot.check.refresh.text import commit_message, describe_outcome, files_section, proposal_body, proposal_title
 from regbot.errors import UserError
 from regbot.github.client import AwayError, Forge, ForgeError
 from regbot.github.git_remote import Remote
-from regbot.github.labels import set_label
-from regbot.github.proposal import ARTIFACT, read_proposal, unpack_proposal
+from regbot.github.proposal import ARTIFACT, read_proposal
+from regbot.github.publication import set_label
 from regbot.github.refresh_commit import (
+    NightCommit,
     RefreshBranch,
     check_night,
     is_reachable,
     make_commit,
 )
-from regbot.github.refresh_text import list_unmeasured, write_pull_body
 from regbot.github.types import Pull
 from regbot.records.baseline import parse_time
 from regbot.records.config import FILE_NAME, Config, load_commit
@@ -34,19 +33,14 @@ from regbot.records.refresh import RefreshReport
 from regbot.records.text.clip import clip, short_commit
 from regbot.records.text.printable import printable
 from regbot.records.verdict import select_gravest_status
+from regbot.report.markdown import code
 from regbot.workloads.checkout import CheckoutError
 from regbot.workloads.checkout.git import DEEPEN_ADVICE, file_at, is_shallow
 
 BRANCH = "regbot/refresh"
-ATTEMPTS = 4
-"""Largest number of attempts to push a night. An attempt fails if somebody else moves the branch before the push."""
-
-
-class ReceivedProposal(NamedTuple):
-    """The proposal of one node, not yet checked."""
-
-    origin: str
-    data: bytes
+MAX_NOTES = 5
+REASON_CHARACTERS = 300
+MAX_CHARACTERS = 60_000
 
 
 @dataclass(frozen=True)
@@ -90,9 +84,9 @@ class _RefreshNight:
         )
 
 
-def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
-    """Return the proposals that the nodes of a run uploaded. If several artifacts have the same name, the newest is
-    used. Raises ForgeError, UserError."""
+def fetch_proposals(forge: Forge, run: int) -> list[Proposal]:
+    """Return the proposals that the nodes of a run uploaded, not yet checked. If several artifacts have the same name,
+    the newest is used. Raises UserError."""
     newest_artifacts = {}
     for artifact in forge.artifacts(run):  # oldest first
         is_proposal = artifact.name == ARTIFACT or artifact.name.startswith(f"{ARTIFACT}-")
@@ -101,18 +95,16 @@ def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
     proposals = []
     for name, artifact in sorted(newest_artifacts.items()):
         origin = f"artifact {clip(printable(name), 80)}"
-        archive = forge.download(artifact.id, MAX_RECORD_BYTES)
-        proposals.append(ReceivedProposal(origin, unpack_proposal(archive, origin)))
+        proposals.append(read_proposal(forge.download(artifact.id, MAX_RECORD_BYTES), origin))
     return proposals
 
 
 def post_refresh(
-    forge: Forge, remote: Remote, received: Sequence[ReceivedProposal], now: datetime, run_url: str = ""
+    forge: Forge, remote: Remote, proposals: Sequence[Proposal], now: datetime, run_url: str = ""
 ) -> RefreshPost:
     """Add one night to the open refresh pull request, or open a new one. ``run_url`` is the URL of the run that
     measured; '' if unknown. Raises UserError if a proposal is refused. In that case nothing is changed. Raises
     ForgeError, CheckoutError, ConfigError."""
-    proposals = [read_proposal(item.data, item.origin) for item in received]
     if not proposals:
         raise UserError("no node uploaded a proposal", "see the log of the job that measures")
     commits = {proposal.commit for proposal in proposals}
@@ -126,20 +118,15 @@ def post_refresh(
     night = _RefreshNight(
         forge=forge, remote=remote, proposals=proposals, now=now, run_url=run_url, main_name=forge.default_branch()
     )
-    unmeasured = list_unmeasured(proposals)
     if all(proposal.empty for proposal in proposals):  # a proposal without records to store
-        unchanged = _report_unchanged(night, _find_open_pull(night), "Tonight there is nothing to store.")
-        return replace(unchanged, unmeasured=unmeasured)
-    for _ in range(ATTEMPTS):
+        outcome = _report_unchanged(night, _find_open_pull(night), "Tonight there is nothing to store.")
+    else:
         outcome = _store_night(night)
-        if outcome is not None:
-            return replace(outcome, unmeasured=unmeasured)
-    raise AwayError(f"the branch {BRANCH} was moved {ATTEMPTS} times while this job ran", "run the job again")
+    return replace(outcome, unmeasured=tuple(line for proposal in proposals for line in _find_unmeasured(proposal)))
 
 
-def _store_night(night: _RefreshNight) -> RefreshPost | None:
-    """Commit the night, push the commit, and open or update the pull request. Return None if somebody else moved the
-    branch before the push."""
+def _store_night(night: _RefreshNight) -> RefreshPost:
+    """Commit the night, push the commit, and open or update the pull request."""
     remote, measured_commit = night.remote, night.measured_commit
     tips = remote.tips(night.main_name, BRANCH)
     if night.main_name not in tips:
@@ -174,7 +161,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
         return _report_unchanged(night, pull, "The pull request already has this night.")
     report = night.report.model_copy(update={"files": list(night_commit.files)})
     if night_commit.commit != branch.parent and not remote.push(night_commit.commit, BRANCH, tip):
-        return None  # somebody else moved the branch
+        raise AwayError(f"somebody moved the branch {BRANCH} while this job ran", "run the job again")
     body = write_pull_body(night.proposals, report, night_commit, night.run_url)
     return _write_pull(night, proposal_title(report), body, pull, config)
 
@@ -224,3 +211,47 @@ def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:
     if main_config.baselines.folder != measured_config.baselines.folder:
         raise UserError("main has moved its references to another folder since the measurement", "measure again")
     return main_config, measured_config
+
+
+def write_pull_body(
+    proposals: Sequence[Proposal], report: RefreshReport, night_commit: NightCommit, run_url: str
+) -> str:
+    """Return the text of the pull request as markdown: obstacles to merging, and tonight's evidence.
+
+    ``report`` combines the reports of all ``proposals`` and has the files of ``night_commit``. ``run_url`` is the URL
+    of the run that measured; '' if unknown.
+    """
+    lines = []
+    if night_commit.conflicts:
+        names = ", ".join(code(name) for name in night_commit.conflicts[:MAX_NOTES])
+        lines.append(
+            f"> **This pull request conflicts with main:** both changed {names}. Somebody has to resolve the conflict."
+        )
+    if len(proposals) == 1:
+        lines.append(proposal_body(report))
+    else:
+        for proposal in proposals:
+            classes = dict.fromkeys(session.node_class for session in proposal.sessions if session.tier == "timed")
+            body = proposal_body(proposal.refreshed.model_copy(update={"files": []}))
+            lines.append(f"# {code(', '.join(classes) or 'no node', 200)}\n\n{body}")
+        lines.append(files_section(report.files))
+    if run_url:
+        lines.append(f"Measured by [this run]({run_url}).")
+    text = "\n\n".join(line.strip() for line in lines)
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    whole_lines, _, _ = text[:MAX_CHARACTERS].rpartition("\n")
+    return f"{whole_lines}\n\n…The text is cut off here. The files have all numbers."
+
+
+def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
+    """Yield one line of plain text for each workload of which no session is stored, with the reason."""
+    stored_keys = {(session.workload, session.variant) for session in proposal.sessions if session.tier == "timed"}
+    for night in proposal.refreshed.workloads:
+        if night.series is None:  # there is no valid measurement
+            reason = "; ".join([describe_outcome(night), *night.reasons])
+        elif (night.name, night.variant) in stored_keys:
+            continue
+        else:
+            reason = night.not_stored or "the proposal contains no session of this workload"
+        yield printable(f"{night.name} ({night.variant}): {reason}")[:REASON_CHARACTERS]

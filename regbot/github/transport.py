@@ -124,34 +124,24 @@ class Transport:
             api_version=API_VERSION,
         ).requester
 
-    def get(self, path: str, read: Callable[[Any], T], parameters: Mapping[str, object] | None = None) -> T:
+    def get(self, path: str, read: Callable[[Any], T], **query: object) -> T:
         """Return the object at ``path``. Raises ForgeError."""
-        return _convert(read, self._send_until_answered("GET", path, parameters).data)
+        return _convert(read, self._send_until_answered("GET", path, query).data)
 
-    def pages(
-        self, path: str, read: Callable[[Any], T], parameters: Mapping[str, object] | None = None, key: str = ""
-    ) -> list[T]:
+    def pages(self, path: str, read: Callable[[Any], T], key: str = "", **query: object) -> list[T]:
         """Return the items of a list from all its pages, as ``page`` returns those of one. Raises ForgeError."""
         items: list[T] = []
         for number in itertools.count(1):
-            page = self.page(path, read, number, parameters, key)
+            page = self.page(path, read, key, number, **query)
             items += page.items
             if not page.more:
                 break
         return items
 
-    def page(
-        self,
-        path: str,
-        read: Callable[[Any], T],
-        number: int = 1,
-        parameters: Mapping[str, object] | None = None,
-        key: str = "",
-    ) -> Page[T]:
+    def page(self, path: str, read: Callable[[Any], T], key: str = "", number: int = 1, **query: object) -> Page[T]:
         """Return one page of a list. The first page has the number 1. ``key`` is the name of the field with the list if
         GitHub puts the list into an object; otherwise ''. Raises ForgeError."""
-        query = {**(parameters or {}), "per_page": PER_PAGE, "page": number}
-        answer = self._send_until_answered("GET", path, query)
+        answer = self._send_until_answered("GET", path, {**query, "per_page": PER_PAGE, "page": number})
         items = _convert(lambda data: [read(item) for item in (data[key] if key else data)], answer.data)
         last = re.search(r'[?&]page=([0-9]{1,9})[^<>]*>; rel="last"', answer.links)
         return Page(items, more='rel="next"' in answer.links, last_page=int(last[1]) if last else 1)
@@ -159,7 +149,7 @@ class Transport:
     def change(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> None:
         """Send a request until GitHub answers it. The request must have no further effect when it is repeated. Raises
         ForgeError."""
-        self._send_until_answered(verb, path, body=body)
+        self._send_until_answered(verb, path, {}, body)
 
     def create(
         self,
@@ -175,16 +165,15 @@ class Transport:
         the request may have created, and returns None if it does not exist. The request is sent again after
         ``max_lookups`` lookups without success.
         """
-        attempts = 0
+        failures = 0
         while True:
-            outcome = self._attempt("POST", path, parameters=None, body=body)
+            outcome = self._attempt("POST", path, {}, body)
             if isinstance(outcome, ApiResponse):
                 return _convert(read, outcome.data)
-            attempts += 1
             # If GitHub names a time to wait, wait for this time and look once.
-            lookups = 1 if outcome.wait_s else max_lookups
-            for lookup in range(lookups):  # a lookup without success lengthens the next wait, as a failure does
-                self._wait(outcome, attempts + lookup, f"POST {path}")
+            for _ in range(1 if outcome.wait_s else max_lookups):
+                failures += 1  # a lookup without success lengthens the next wait, as a failure does
+                self._wait(outcome, failures, f"POST {path}")
                 created = find_created()
                 if created is not None:
                     return created
@@ -194,7 +183,7 @@ class Transport:
         has the file. Raises TooLargeError, ForgeError."""
         failures = 0
         while True:
-            location = self._send_until_answered("GET", path).location
+            location = self._send_until_answered("GET", path, {}).location
             if not location:
                 raise ForgeError(f"GET {path}: GitHub does not say where the file is")
             outcome = self._fetch(urllib.parse.urljoin(self.url, location), limit)
@@ -206,11 +195,7 @@ class Transport:
             self._wait(outcome, failures, f"GET {path}")
 
     def _send_until_answered(
-        self,
-        verb: str,
-        path: str,
-        parameters: Mapping[str, object] | None = None,
-        body: Mapping[str, Any] | None = None,
+        self, verb: str, path: str, query: Mapping[str, object], body: Mapping[str, Any] | None = None
     ) -> ApiResponse:
         """Send a request until GitHub answers it. A GET with the status 404 is repeated once, because GitHub may not
         know a new object yet. Raises ForgeError."""
@@ -218,8 +203,8 @@ class Transport:
         may_be_new = verb == "GET"  # whether a 404 may mean that GitHub does not know the object yet
         while True:
             try:
-                outcome = self._attempt(verb, path, parameters, body)
-            except RefusedError as error:
+                outcome = self._attempt(verb, path, query, body)
+            except MissingError as error:
                 if error.status != 404 or not may_be_new:
                     raise
                 outcome = FailedAttempt("does not know the object yet")
@@ -230,7 +215,7 @@ class Transport:
             self._wait(outcome, failures, f"{verb} {path}")
 
     def _attempt(
-        self, verb: str, path: str, parameters: Mapping[str, object] | None, body: Mapping[str, Any] | None
+        self, verb: str, path: str, query: Mapping[str, object], body: Mapping[str, Any] | None
     ) -> ApiResponse | FailedAttempt:
         """Send one request. Return a failed attempt after a lost connection, an error of GitHub or a rate limit, since
         another attempt may succeed. Raises RefusedError if GitHub refuses the request.
@@ -238,10 +223,12 @@ class Transport:
         A redirect of a GET is a response with a ``location``. A redirect of another request is refused.
         """
         self._pace(verb)
-        query = {key: str(value) for key, value in (parameters or {}).items()}
+        parameters = {key: str(value) for key, value in query.items()}
         accept_header = {"Accept": "application/vnd.github+json"}
         try:
-            status, headers, text = self._requester.requestJson(verb, self._root + path, query, accept_header, body)
+            status, headers, text = self._requester.requestJson(
+                verb, self._root + path, parameters, accept_header, body
+            )
         except (OSError, GithubException) as error:  # the errors of the library ``requests`` are OSErrors
             return FailedAttempt(f"the connection failed ({type(error).__name__})")
         except RuntimeError as error:  # PyGithub refuses to follow a redirect to another host or protocol

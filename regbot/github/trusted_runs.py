@@ -8,8 +8,8 @@ artifact is unusable. A workload without runs becomes INVALID when the session i
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
+from regbot.github.artifact import UnusableArtifact
 from regbot.github.metadata import Subject
-from regbot.github.run_artifact import UnusableArtifact
 from regbot.judge.clocks import find_impossible_times
 from regbot.records.config import Config, ConfigError
 from regbot.records.run import Run

@@ -7,7 +7,7 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.github.base_branch import load_github_settings
-from regbot.github.labels import set_label
+from regbot.github.publication import set_label
 from regbot.records.config import GitHub
 from regbot.records.config.globs import matches_glob
 from support.forge_cases import Bench
