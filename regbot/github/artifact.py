@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Callable
 from typing import TypeVar
 
-from regbot.github.client import Forge, MissingError, TooLargeError
+from regbot.github.client import Forge, TooLargeError
 from regbot.records.files import RecordError, estimate_memory, split_lines
 from regbot.records.session import Session, parse_session
 from regbot.records.text.words import count
@@ -74,18 +74,6 @@ def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read
         raise too_large_error from error
     except RecordError as error:
         raise UnusableArtifact("the job's artifact cannot be read: ", UntrustedText(str(error))) from error
-
-
-def can_judge_again(forge: Forge, run: int, name: str) -> bool:
-    """Return whether a run can be judged again: it exists, its last attempt has not failed, and its artifact ``name``
-    has not expired. Raises ForgeError."""
-    try:
-        has_failed = forge.run(run).conclusion not in (None, "success")  # None while the run is in progress
-        artifacts = [artifact for artifact in forge.artifacts(run, name) if artifact.name == name]
-    except MissingError:
-        return False
-    has_expired = bool(artifacts) and all(artifact.expired for artifact in artifacts)
-    return not has_failed and not has_expired
 
 
 def read_artifact(archive: bytes, origin: str) -> Session:

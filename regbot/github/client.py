@@ -222,13 +222,6 @@ class Forge:
 
     # Labels
 
-    def labels(self, number: int) -> list[str]:
-        return self._api.pages(f"/issues/{number}/labels", lambda label: str(label["name"]))
-
-    def add_label(self, number: int, name: str) -> None:
-        """Add a label to a pull request. If the repository has no label of this name, GitHub creates the label."""
-        self._api.change("POST", f"/issues/{number}/labels", {"labels": [name]})
-
     def remove_label(self, number: int, name: str) -> None:
         """Remove a label from a pull request. A missing label is no error."""
         with contextlib.suppress(MissingError):

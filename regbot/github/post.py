@@ -29,7 +29,7 @@ from regbot.github.client import Forge
 from regbot.github.comment_thread import CommentThread
 from regbot.github.declarations import Declarations, read_declarations
 from regbot.github.metadata import BISECT, MEASURE, IgnoredRun, PostRequest, Subject, find_runs, identify_subject
-from regbot.github.publication import Result, mark_stale, publish, set_label
+from regbot.github.publication import Result, mark_stale, publish
 from regbot.github.stamped_text import Stamp, StampedText
 from regbot.github.transport import ForgeError
 from regbot.github.trusted_runs import build_trusted_session
@@ -120,10 +120,7 @@ def post_run(
         target=subject.target_branch,
     )
     result = Result(StampedText(stamp, verdict.text), subject.nonce, verdict.title, run.url, bases)
-    publication = publish(forge, result, github, thread)
-    if subject.number and publication.is_head:  # a result of an old head gets no label
-        set_label(forge, subject.number, publication.text.stamp.status, github.labels)
-    is_published = publication.text.stamp == stamp
+    is_published = publish(forge, result, github, thread).stamp == stamp
     return replace(verdict, number=subject.number, sha=subject.sha, is_published=is_published)
 
 

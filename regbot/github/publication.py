@@ -8,7 +8,7 @@ with the role write can edit. This is regbot's one comment on a pull request, cr
 recognizes it by its stamp and its author.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from regbot.github import checks
@@ -17,7 +17,6 @@ from regbot.github.comment_thread import CommentThread
 from regbot.github.stamped_text import StampedText, select_strongest
 from regbot.github.types import Comment
 from regbot.records.config import GitHub
-from regbot.records.verdict import Status
 
 
 @dataclass(frozen=True)
@@ -32,17 +31,8 @@ class Result:
     """Allowed base commits of a verdict on the head; None allows all."""
 
 
-@dataclass(frozen=True)
-class Publication:
-    """What the check run of the commit and the comment show after publishing."""
-
-    text: StampedText
-    is_head: bool
-    """Whether the commit is the present head of its pull request."""
-
-
-def publish(forge: Forge, result: Result, github: GitHub, thread: CommentThread | None = None) -> Publication:
-    """Publish ``result`` in the check run of its commit and in the comment.
+def publish(forge: Forge, result: Result, github: GitHub, thread: CommentThread | None = None) -> StampedText:
+    """Publish ``result`` in the check run of its commit and in the comment. Return what the check run shows.
 
     Raises ForgeError. After an error, another call completes the work.
     """
@@ -58,13 +48,13 @@ def publish(forge: Forge, result: Result, github: GitHub, thread: CommentThread 
     else:
         checks.write(forge, text, head_checks, github, head_checks.title or f"{text.stamp.status}: see the summary")
     if not stamp.pr:  # a merge group has no comment
-        return Publication(text, is_head=False)
+        return text
     current_head = forge.pull(stamp.pr).head_sha
     shown_text = text
     if current_head != stamp.head:
         shown_text = checks.find(forge, current_head, stamp.pr, github.bot).text or text
     write_comment(thread or CommentThread(forge, stamp.pr), github.bot, current_head, shown_text)
-    return Publication(text, is_head=current_head == stamp.head)
+    return text
 
 
 def _keep_valid(text: StampedText | None, result: Result) -> StampedText | None:
@@ -120,22 +110,3 @@ def _select(comments: list[Comment], number: int, bot: str) -> Comment | None:
 
 def _normalise(body: str) -> str:
     return body.replace("\r\n", "\n").strip()
-
-
-def set_label(forge: Forge, number: int, status: Status | None, names: Mapping[Status, str]) -> None:
-    """Set the label of ``status`` on a pull request and remove the labels of other statuses. With the status None,
-    remove the labels of all statuses.
-
-    ``names`` has the configured label of each status. If no label is configured, no request is sent. Raises ForgeError.
-    """
-    if not names:
-        return
-    wanted_name = names.get(status) if status is not None else None
-    # GitHub ignores the case of label names.
-    present_by_lower_case = {name.casefold(): name for name in forge.labels(number)}
-    for name in names.values():
-        present_name = present_by_lower_case.get(name.casefold())
-        if name != wanted_name and present_name is not None:
-            forge.remove_label(number, present_name)
-    if wanted_name is not None and wanted_name.casefold() not in present_by_lower_case:
-        forge.add_label(number, wanted_name)

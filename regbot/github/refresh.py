@@ -16,7 +16,6 @@ from regbot.errors import UserError
 from regbot.github.client import AwayError, Forge, ForgeError
 from regbot.github.git_remote import Remote
 from regbot.github.proposal import ARTIFACT, read_proposal
-from regbot.github.publication import set_label
 from regbot.github.refresh_commit import (
     NightCommit,
     RefreshBranch,
@@ -173,7 +172,6 @@ def _write_pull(night: _RefreshNight, title: str, body: str, pull: Pull | None, 
     else:
         night.forge.edit_pull(pull.number, title, body)
         message = f"Brought #{pull.number} up to date."
-    set_label(night.forge, pull.number, night.report.status, config.github.labels)
     return RefreshPost(pull.number, message, f"# {title}\n\n{message}\n\n{body}")
 
 

@@ -42,7 +42,6 @@ class Pull(GitHubObject):
     number: int
     state: str
     merged_at: datetime | None = None
-    draft: bool = False
     head_sha: str = Field(validation_alias=AliasPath("head", "sha"))
     head_repository: Text = Field("", validation_alias=AliasPath("head", "repo", "full_name"))
     """Repository with the head branch, as "owner/name"; '' if it was deleted."""

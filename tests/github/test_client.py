@@ -263,7 +263,7 @@ def test_a_file_without_https_is_not_fetched(forge: Forge) -> None:
     from regbot.github.transport import Transport
 
     api = Transport("token", "https://api.github.com", "", lambda _: None, 1)
-    with pytest.raises(ForgeError, match="does not begin with https"):
+    with pytest.raises(ForgeError, match="no URL that begins with https"):
         api._fetch("http://storage.example/zip", 10)
-    with pytest.raises(ForgeError, match="does not begin with https"):
+    with pytest.raises(ForgeError, match="no URL that begins with https"):
         api._fetch("file:///etc/passwd", 10)

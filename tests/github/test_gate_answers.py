@@ -51,26 +51,3 @@ def test_a_refusal_whose_reaction_was_lost_is_not_written_again(scene: Scene) ->
 
 def dying(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-# Drafts
-
-
-@pytest.mark.parametrize("more", [False, True])
-def test_a_draft_is_not_measured_before_it_is_ready(scene: Scene, more: bool) -> None:
-    line = f"/regbot more {scene.sha} 8" if more else f"/regbot run {scene.sha}"
-    pull = scene.repo.pulls[scene.number]
-    pull.draft = True
-    assert scene.comment(line).effect == "refused"
-    (reply,) = scene.replies
-    assert "This pull request is a draft." in reply
-    assert f"\n{line}\n" in reply
-    assert not scene.started
-    assert not scene.repo.check_runs(scene.sha)
-    pull.draft = False
-    assert scene.comment(line).effect == "started"
-
-
-def test_a_draft_can_be_accepted(scene: Scene) -> None:
-    scene.repo.pulls[scene.number].draft = True
-    assert scene.comment(f"/regbot accept {scene.sha}: meant", "mia").effect == "noted"

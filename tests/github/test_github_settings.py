@@ -1,4 +1,4 @@
-"""The table [github] of regbot.toml, and labels."""
+"""The table [github] of regbot.toml."""
 
 from pathlib import Path
 
@@ -7,25 +7,11 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.github.base_branch import load_github_settings
-from regbot.github.publication import set_label
 from regbot.records.config import GitHub
 from regbot.records.config.globs import matches_glob
 from support.forge_cases import Bench
 
 DOCS = Path(__file__).parents[1].parent / "docs" / "configuration.md"
-
-
-def test_one_verdict_label_is_set_and_the_others_are_removed(hub: FakeGitHub, tmp_path: Path) -> None:
-    bench = Bench.make(hub, tmp_path)
-    number = bench.pull()
-    names = {"FAIL": "perf: worse", "PASS": "perf: same"}
-    bench.repo.label(number, "ann", "bug")
-    for status, expected in (("FAIL", "perf: worse"), ("PASS", "perf: same"), ("REVIEW", None), (None, None)):
-        set_label(bench.forge, number, status, names)  # type: ignore[arg-type]
-        assert bench.repo.labels(number) == ["bug", *([expected] if expected else [])]
-    request_count = len(hub.requests)
-    set_label(bench.forge, number, "FAIL", {})
-    assert len(hub.requests) == request_count
 
 
 @pytest.mark.slow

@@ -94,13 +94,11 @@ def test_shadow_mode_is_neutral_and_names_the_conclusion_it_replaces(hub: FakeGi
 
 def test_the_default_branchs_github_table_applies_even_if_the_base_is_older(bench: Bench) -> None:
     number = bench.pull()
-    table = '[github]\nconclusions = {FAIL = "action_required"}\nlabels = {FAIL = "perf: worse", PASS = "perf: ok"}\n'
+    table = '[github]\nconclusions = {FAIL = "action_required"}\n'
     bench.repo.commit({"regbot.toml": TOML + table})
     bench.update()
-    bench.repo.label(number, "ann", "perf: OK")
     only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
     assert bench.check(number).conclusion == "action_required"
-    assert bench.repo.labels(number) == ["perf: worse"]
 
 
 def test_a_comment_and_a_summary_stay_below_githubs_limit(bench: Bench) -> None:

@@ -190,23 +190,6 @@ def test_a_verdict_with_an_expired_artifact_stays_unchanged(bench: Gated, tier: 
     assert bench.comment(number) == text
 
 
-@pytest.mark.parametrize(
-    "text", ["/regbot accept SHA: meant", "/regbot expect all-to-all replaced by gather and sum@ep@*: meant"]
-)
-def test_a_declaration_on_an_expired_run_is_answered_with_how_to_measure_again(bench: Gated, text: str) -> None:
-    number = bench.pull()
-    run = bench.static(number, bench.session(bench.head(number), theirs=MORE))
-    only(bench.post(run))
-    stands = bench.comment(number), bench.check(number).conclusion
-    run.artifacts[0].expired = True
-    assert bench.says(number, text.replace("SHA", bench.head(number))).effect == "refused"
-    (verdict, reply) = [comment.body for comment in bench.repo.comments(number) if comment.author == BOT]
-    assert (verdict, bench.check(number).conclusion) == stands
-    assert "has expired or is unusable. The run cannot be judged again" in reply
-    assert f"\n/regbot run {bench.head(number)}\n" in reply
-    assert not bench.repo.dispatched
-
-
 def test_an_expired_verdict_against_another_base_does_not_stay(bench: Gated) -> None:
     number = bench.pull()
     run = bench.timed(number)

@@ -25,7 +25,7 @@ def test_the_first_result_creates_comment_and_check_run_and_the_next_edits_both(
     assert (bench.repo.comments(number)[0].id, bench.check(number).id) == first
     assert "❌ FAIL" in bench.comment(number)
     assert bench.check(number).conclusion == "failure"
-    assert settled.text.stamp.run == 2
+    assert settled.stamp.run == 2
 
 
 def test_posting_the_same_result_again_writes_nothing(bench: Bench) -> None:
