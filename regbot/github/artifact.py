@@ -94,40 +94,31 @@ def read_single_file(
     The unpacked file may have at most ``max_bytes``. The archive itself may have at most ``max_packed_bytes``; None
     means that its limit is ``max_bytes`` too. Error messages call the archive ``origin``.
     """
-    if max_packed_bytes is None:
-        max_packed_bytes = max_bytes
+    max_packed_bytes = max_packed_bytes or max_bytes
     if len(archive) > max_packed_bytes:
-        raise RecordError(
-            f"{origin}: {len(archive):,} bytes, more than the {max_packed_bytes:,} it may have", "it was not read"
-        )
+        raise RecordError(f"{origin}: {len(archive):,} bytes, more than the {max_packed_bytes:,} it may have")
     if archive.count(b"PK\x01\x02") > MAX_SIGNATURES:
         raise RecordError(f"{origin}: must contain only the file {name}, but contains many files")
     further_bytes = max(0, len(archive) - SMALL_ARCHIVE_BYTES)
     max_memory = min(MAX_MEMORY, SMALL_ARCHIVE_MEMORY + MEMORY_PER_BYTE * further_bytes)
+    content = io.BytesIO()
+    memory = 0
     try:
         with zipfile.ZipFile(io.BytesIO(archive)) as zip_file:
             entries = zip_file.infolist()
             if [entry.filename for entry in entries] != [name]:
                 files = count(len(entries), "file")
                 raise RecordError(f"{origin}: must contain only the file {name}, but contains {files}")
-            (entry,) = entries
-            if entry.flag_bits & _ENCRYPTED_FLAG or entry.compress_type not in _METHODS:
+            if entries[0].flag_bits & _ENCRYPTED_FLAG or entries[0].compress_type not in _METHODS:
                 raise RecordError(f"{origin}: {name} is encrypted, or compressed with another method than deflate")
-            chunks: list[bytes] = []
-            size = memory = 0
-            with zip_file.open(entry) as stream:
+            with zip_file.open(entries[0]) as stream:
                 while chunk := stream.read(_CHUNK_BYTES):
-                    size += len(chunk)
-                    if size > max_bytes:
-                        raise RecordError(
-                            f"{origin}: {name} unpacks to more than {max_bytes:,} bytes", "it was not read"
-                        )
+                    content.write(chunk)
+                    if content.tell() > max_bytes:
+                        raise RecordError(f"{origin}: {name} unpacks to more than {max_bytes:,} bytes")
                     memory += estimate_memory(chunk)
                     if memory > max_memory:
-                        raise RecordError(
-                            f"{origin}: {name} unpacks to more values than any record of its size", "it was not read"
-                        )
-                    chunks.append(chunk)
+                        raise RecordError(f"{origin}: {name} unpacks to more values than any record of its size")
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError, NotImplementedError) as error:
         raise RecordError(f"{origin}: is not a zip archive that can be read") from error
-    return b"".join(chunks)
+    return content.getvalue()

@@ -16,7 +16,6 @@ from regbot.github.types import CheckRun, Conclusion, NewCheck
 from regbot.records.config import GitHub
 from regbot.records.text.clip import clip
 from regbot.records.verdict import Status
-from regbot.report.markdown import Markdown
 
 NAME = "regbot"
 STATIC_NONCE = "static"
@@ -162,12 +161,12 @@ def write(
     """
     run, stamp = head_checks.run, stamped_text.stamp
     conclusion = _conclude_stamp(stamp, github)
-    note: Markdown | None = None
+    note = ""
     stricter = _find_stricter(forge, head_checks, stamp, github)
     if stricter is not None:
         conclusion = _conclude_stamp(stricter, github)
         title = f"conclusion of #{stricter.pr} ({stricter.status}): {title}"
-        note = Markdown(
+        note = (
             f"👥 **This is the verdict on #{stamp.pr}.** #{stricter.pr} has the same head, and its verdict is "
             f"{stricter.status}. A required check cannot distinguish the two, so this check run has the stricter "
             f"conclusion. When #{stricter.pr} is closed, run the workflow `regbot-static` of #{stamp.pr} again."
@@ -223,17 +222,8 @@ def show_waiting(forge: Forge, head_checks: HeadChecks) -> None:
     Raises ForgeError."""
     run = head_checks.run
     if run is not None and head_checks.is_waiting and head_checks.has_foreign and head_checks.is_hidden():
-        forge.create_check(
-            NewCheck(
-                name=NAME,
-                sha=run.sha,
-                external_id=run.external_id,
-                status="in_progress",
-                conclusion=None,
-                title=run.title,
-                summary=run.summary,
-            )
-        )
+        waiting = NewCheck(NAME, run.sha, run.external_id, "in_progress", None, run.title, run.summary)
+        forge.create_check(waiting)
 
 
 def conclude(status: Status, github: GitHub, mildest: Conclusion = "success") -> Conclusion:
@@ -268,7 +258,7 @@ def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
     return conclude(stamp.status, github, get_mildest_conclusion(github, stamp.tier, stamp.pr))
 
 
-_FOREIGN_NOTE = Markdown(
+_FOREIGN_NOTE = (
     f"⛔ **INVALID:** this commit has another check run called `{NAME}`, which regbot did not create, or more of them "
     "than the 100 that regbot reads. A required check cannot distinguish them. A job of the pull request may have this "
     "name. Rename that job and push."

@@ -6,19 +6,18 @@ has started, or by its own reaction or reply.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 
 from regbot.github import checks, commands
-from regbot.github.approval import CommandRefusal, GateOutcome, find_obstacle, find_protected
+from regbot.github.approval import CommandRefusal, GateOutcome, check_head, find_protected
 from regbot.github.client import Forge, MissingError
 from regbot.github.commands import Command, InvalidCommand, build_run_command, has_role, parse_command
 from regbot.github.events import CommentEvent, PullEvent
 from regbot.github.replies import build_marker, reply_once
-from regbot.github.types import Comment, Pull
+from regbot.github.types import CommitComparison, Pull
 from regbot.github.workflow_start import BISECT, POST, CommandRequest, compute_nonce, request_measurement
 from regbot.records.config import GitHub
-from regbot.report.markdown import Name, UntrustedText, Words, fence, sentence
+from regbot.report.markdown import code, fence, prose
 
 EYES, THUMB, CONFUSED = "eyes", "+1", "confused"
 """The gate's reactions to a comment. EYES: a workflow was started. THUMB: a declaration was accepted. CONFUSED: the
@@ -38,25 +37,21 @@ def handle_comment(forge: Forge, event: CommentEvent, settings: GitHub) -> GateO
         return GateOutcome("nothing", "the comment was deleted, or its author has changed")
     if settings.bot in forge.reaction_authors(comment.id):  # the gate reacts last
         return GateOutcome("nothing", "this comment was handled before")
-    request = CommandRequest(
-        number=event.number,
-        login=comment.author,
-        role=forge.role(comment.author),
-        nonce=compute_nonce(forge.repository, event.number, "comment", comment.id),
-        since=comment.created,
-    )
-    result = _refuse_edited(comment, command) or _catch_refusal(
-        lambda: _execute_command(forge, request, command, settings)
-    )
-    if not isinstance(result, CommandRefusal):
-        forge.react(comment.id, THUMB if result.effect == "noted" else EYES)
-        return result
-    name = f"/regbot {command.verb}" if command.verb is not None else "/regbot"
-    is_new = _answer(forge, request, f"comment:{comment.id}", name, result, settings)
-    forge.react(comment.id, CONFUSED)
-    if not is_new:
-        return GateOutcome("nothing", "this comment was answered before")
-    return GateOutcome("refused", f"{name} of {request.login} was refused")
+    nonce = compute_nonce(forge.repository, event.number, "comment", comment.id)
+    request = CommandRequest(event.number, comment.author, forge.role(comment.author), nonce, comment.created)
+    try:
+        if comment.is_edited or parse_command(comment.body) != command:
+            raise CommandRefusal("The comment was edited, and regbot ignores edited comments. Write a new comment.")
+        outcome = _execute_command(forge, request, command, settings)
+    except (CommandRefusal, MissingError) as refusal:
+        name = f"/regbot {command.verb}" if command.verb is not None else "/regbot"
+        is_new = _answer(forge, request, f"comment:{comment.id}", name, refusal, settings)
+        forge.react(comment.id, CONFUSED)
+        if not is_new:
+            return GateOutcome("nothing", "this comment was answered before")
+        return GateOutcome("refused", f"{name} of {request.login} was refused")
+    forge.react(comment.id, THUMB if outcome.effect == "noted" else EYES)
+    return outcome
 
 
 def handle_pull(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
@@ -102,62 +97,47 @@ def _start_post(forge: Forge, number: int) -> None:
 def _handle_label(forge: Forge, event: PullEvent, settings: GitHub) -> GateOutcome:
     """Start the measurement of the commit that was the head when the label was set, or remove the label and reply."""
     nonce = compute_nonce(forge.repository, event.number, "label", event.head_sha, event.sender, event.updated)
-    request = CommandRequest(
-        number=event.number, login=event.sender, role=forge.role(event.sender), nonce=nonce, since=event.updated
-    )
+    request = CommandRequest(event.number, event.sender, forge.role(event.sender), nonce, event.updated)
     labels = forge.pull(event.number).labels  # in GitHub's spelling
     label = next((label for label in labels if _is_same_label(label, settings.run_label)), None)
     if label is None:
         return GateOutcome("nothing", "the label was removed again")
-    command = build_run_command(event.head_sha)
-    result = _catch_refusal(lambda: _execute_command(forge, request, command, settings))
-    if not isinstance(result, CommandRefusal):
-        return result
-    forge.remove_label(event.number, label)
-    if not _answer(forge, request, f"label:{nonce}", settings.run_label, result, settings):
-        return GateOutcome("nothing", "this label was answered before")
-    return GateOutcome("refused", f"the label of {event.sender} was removed")
+    try:
+        return _execute_command(forge, request, build_run_command(event.head_sha), settings)
+    except (CommandRefusal, MissingError) as refusal:
+        forge.remove_label(event.number, label)
+        if not _answer(forge, request, f"label:{nonce}", settings.run_label, refusal, settings):
+            return GateOutcome("nothing", "this label was answered before")
+        return GateOutcome("refused", f"the label of {event.sender} was removed")
 
 
 def _answer(
-    forge: Forge, request: CommandRequest, subject: str, name: str, refusal: CommandRefusal, settings: GitHub
+    forge: Forge,
+    request: CommandRequest,
+    subject: str,
+    name: str,
+    refusal: CommandRefusal | MissingError,
+    settings: GitHub,
 ) -> bool:
     """Reply to a refused request, unless its author has too weak a role. Return False if it was answered before.
 
-    ``name`` is that of the command or label. A fault of GitHub is raised after the reply. Its marker differs from that
-    of a refusal, because the command is executed if the job runs again.
+    ``name`` is that of the command or label. If GitHub refused what regbot accepted, for example because a workflow
+    does not exist, the error is raised after the reply. The marker of that reply differs from that of a refusal,
+    because the command is executed if the job runs again.
     """
-    is_new = True
+    line, is_new = "", True
+    if isinstance(refusal, CommandRefusal):
+        reason, line = refusal.reason, refusal.line
+    else:
+        subject = f"fault:{subject}"
+        reason = f"GitHub refused the request: {prose(str(refusal))}. Are all regbot workflows installed?"
     if has_role(request.role, commands.REPLY_ROLE):
-        first_line = build_marker(f"fault:{subject}" if refusal.fault is not None else subject)
-        reason = sentence((Name(request.login), ", ", Name(name), ": nothing was done. ", *refusal.reason))
-        body = f"{reason}\n\n{fence(refusal.line)}" if refusal.line else reason
-        is_new = reply_once(forge, request.number, first_line, body, settings.bot)
-    if refusal.fault is not None:
-        raise refusal.fault
+        body = f"{code(request.login)}, {code(name)}: nothing was done. {reason}"
+        body += f"\n\n{fence(line)}" if line else ""
+        is_new = reply_once(forge, request.number, build_marker(subject), body, settings.bot)
+    if isinstance(refusal, MissingError):
+        raise refusal
     return is_new
-
-
-def _catch_refusal(execute: Callable[[], GateOutcome | CommandRefusal]) -> GateOutcome | CommandRefusal:
-    """Return the result of ``execute``. If GitHub reports that a workflow or commit does not exist, return a
-    refusal."""
-    try:
-        return execute()
-    except MissingError as error:
-        return CommandRefusal(
-            ("GitHub refused the request: ", UntrustedText(str(error)), ". Are all regbot workflows installed?"),
-            fault=error,
-        )
-
-
-def _refuse_edited(comment: Comment, command: Command | InvalidCommand) -> CommandRefusal | None:
-    """Return the refusal of a command whose comment was edited; None if the comment was not edited.
-
-    ``command`` comes from the event, and ``comment`` is the comment as it is now.
-    """
-    if not comment.is_edited and parse_command(comment.body) == command:
-        return None
-    return CommandRefusal(("The comment was edited, and regbot ignores edited comments. Write a new comment.",))
 
 
 def _is_same_label(label: str, other_label: str) -> bool:
@@ -169,29 +149,24 @@ def _is_same_label(label: str, other_label: str) -> bool:
 
 def _execute_command(
     forge: Forge, request: CommandRequest, command: Command | InvalidCommand, settings: GitHub
-) -> GateOutcome | CommandRefusal:
-    """Execute a command, or return the reason for its refusal. Raises ForgeError."""
-    if isinstance(command, InvalidCommand):  # needs the same role as most valid commands
-        if has_role(request.role, "write"):
-            return _refuse_invalid(command, forge.pull(request.number))
-        reason = f"It needs the role write in this repository, and yours is {request.role}."
-        return CommandRefusal((f"{reason} Ask somebody with that role.",))
-    required_role = commands.get_required_role(command)
+) -> GateOutcome:
+    """Execute a command. Raises CommandRefusal, ForgeError."""
+    # An invalid command needs the same role as most valid commands.
+    required_role = "write" if isinstance(command, InvalidCommand) else commands.get_required_role(command)
     if not has_role(request.role, required_role):
         reason = f"It needs the role {required_role} in this repository, and yours is {request.role}."
-        return CommandRefusal((f"{reason} Somebody with that role can type this line:",), command.shown_line)
+        if isinstance(command, InvalidCommand):
+            raise CommandRefusal(f"{reason} Ask somebody with that role.")
+        raise CommandRefusal(f"{reason} Somebody with that role can type this line:", command.shown_line)
     pull = forge.pull(request.number)
+    if isinstance(command, InvalidCommand):
+        raise _refuse_invalid(command, pull)
     if command.verb == "bisect":
         return _start_bisection(forge, request, pull, command, settings)
-    if obstacle := find_obstacle(pull, command.sha or pull.head_sha):
-        if not pull.open:
-            return CommandRefusal(obstacle)
-        line = command.line.replace(command.sha, pull.head_sha)
-        if command.verb == "run":
-            line = build_run_command(pull.head_sha).line  # its protected files have to be looked at again
-        new_command = replace(command, line=line)
-        reasons = (*obstacle, " Look at the new head first, then type this line:")
-        return CommandRefusal(reasons, new_command.shown_line)
+    line = command.line.replace(command.sha, pull.head_sha) if command.sha else command.line
+    if command.verb == "run":
+        line = build_run_command(pull.head_sha).line  # its protected files have to be looked at again
+    check_head(pull, command.sha or pull.head_sha, replace(command, line=line).shown_line)
     if command.verb in ("run", "more"):
         return _start_measurement(forge, request, pull, command, settings)
     return _apply_declaration(forge, request, pull, settings)
@@ -204,80 +179,71 @@ def _refuse_invalid(command: InvalidCommand, pull: Pull) -> CommandRefusal:
         line = re.sub(r" \[\S+\]", "", commands.FORMS[verb])
         return line.replace("GOOD", pull.base_sha).replace("BAD", pull.head_sha).replace("SHA", pull.head_sha)
 
-    problem = UntrustedText(f"{command.problem[:1].upper()}{command.problem[1:]}.")
+    problem = prose(f"{command.problem[:1].upper()}{command.problem[1:]}.")
     if command.verb is None:
-        advice = " Type one of these lines as the first line of a comment:"
-        return CommandRefusal((problem, advice), "\n".join(fill_form(verb) for verb in commands.VERBS))
-    start = " Look at the commit first, then type" if command.verb == "run" else " Type"
-    return CommandRefusal((problem, f"{start} this line as the first line of a comment:"), fill_form(command.verb))
+        lines = "\n".join(fill_form(verb) for verb in commands.VERBS)
+        return CommandRefusal(f"{problem} Type one of these lines as the first line of a comment:", lines)
+    start = "Look at the commit first, then type" if command.verb == "run" else "Type"
+    return CommandRefusal(f"{problem} {start} this line as the first line of a comment:", fill_form(command.verb))
 
 
 def _start_measurement(
     forge: Forge, request: CommandRequest, pull: Pull, command: Command, settings: GitHub
-) -> GateOutcome | CommandRefusal:
-    """Start the measurement of a commit for a command or label, or return the reason for the refusal. Raises
-    ForgeError."""
+) -> GateOutcome:
+    """Start the measurement of a commit for a command or label. Raises CommandRefusal, ForgeError."""
     change, default_branch = forge.compare(pull.base_ref, command.sha), forge.default_branch()
     # A base commit outside the default branch has thresholds of its own, so it needs a stronger role.
     may_use_other_base = pull.base_ref == default_branch or has_role(request.role, commands.OTHER_BASE_ROLE)
     if not may_use_other_base and not forge.is_ancestor(change.merge_base, default_branch):
-        reasons: Words = (
-            "The merge base of this pull request and its base branch ",
-            Name(pull.base_ref),
-            " is not in ",
-            Name(default_branch),
-            ". The merge base has its own workloads and thresholds. Somebody with the role ",
+        raise CommandRefusal(
+            f"The merge base of this pull request and its base branch {code(pull.base_ref)} is not in "
+            f"{code(default_branch)}. The merge base has its own workloads and thresholds. Somebody with the role "
             f"`{commands.OTHER_BASE_ROLE}` can type this line:",
+            command.shown_line,
         )
-        return CommandRefusal(reasons, command.shown_line)
-    # "/regbot run" must confirm protected files with its option; the role alone is not enough.
-    may_change_protected = (
-        command.protected if command.verb == "run" else has_role(request.role, commands.PROTECTED_ROLE)
-    )
-    if not may_change_protected and (files := find_protected(forge, change, command.sha, settings.protected)):
-        is_run = command.verb == "run"
-        return _refuse_protected(files, build_run_command(command.sha, protected=True) if is_run else command)
-    return request_measurement(
-        forge,
-        request,
-        command.sha,
-        change.merge_base,
-        settings.bot,
-        find_obstacle=lambda: find_obstacle(forge.pull(pull.number), command.sha),
-        more=command.pairs if command.verb == "more" else 0,
-    )
+    if command.verb == "run":  # must confirm protected files with its option; the role alone is not enough
+        may_change_protected = command.protected
+        accepted_line = build_run_command(command.sha, protected=True).line
+    else:
+        may_change_protected = has_role(request.role, commands.PROTECTED_ROLE)
+        accepted_line = command.line
+    if not may_change_protected:
+        _check_protected(forge, change, command.sha, accepted_line, settings)
+    more = command.pairs if command.verb == "more" else 0
+
+    def check_again() -> None:
+        check_head(forge.pull(pull.number), command.sha)
+
+    return request_measurement(forge, request, command.sha, change.merge_base, settings.bot, check_again, more)
 
 
-def _refuse_protected(files: Words, command: Command) -> CommandRefusal:
-    """``command`` is the command that a person with the required role may give."""
-    advice = f". Somebody with the role `{commands.PROTECTED_ROLE}` can type this line:"
-    return CommandRefusal(("This pull request changes ", *files, advice), command.shown_line)
+def _check_protected(forge: Forge, change: CommitComparison, sha: str, line: str, settings: GitHub) -> None:
+    """Check that ``sha`` changes no protected files. Raises CommandRefusal; a person with the required role may then
+    type ``line``."""
+    if files := find_protected(forge, change, sha, settings.protected):
+        advice = f"Somebody with the role `{commands.PROTECTED_ROLE}` can type this line:"
+        raise CommandRefusal(f"This pull request changes {files}. {advice}", line)
 
 
 def _start_bisection(
     forge: Forge, request: CommandRequest, pull: Pull, command: Command, settings: GitHub
-) -> GateOutcome | CommandRefusal:
-    """Start a bisection, or return the reason for the refusal. Both ends of the range must be in the history of the
-    pull request's head or base branch. If an end is not in the base branch yet, a pull request that changes protected
-    files needs a stronger role."""
-    # The command names no head, so the only possible obstacle is that the pull request is closed.
-    if obstacle := find_obstacle(pull, pull.head_sha):
-        return CommandRefusal(obstacle)
+) -> GateOutcome:
+    """Start a bisection. Both ends of the range must be in the history of the pull request's head or base branch. If an
+    end is not in the base branch yet, a pull request that changes protected files needs a stronger role. Raises
+    CommandRefusal, ForgeError."""
+    check_head(pull, pull.head_sha)  # the command names no head, so only a closed pull request is refused
     # Ends of the range that are not in the base branch yet.
     pull_commits = [sha for sha in (command.good, command.sha) if not forge.is_ancestor(sha, pull.base_ref)]
     for sha in pull_commits:
         if not forge.is_ancestor(sha, pull.head_sha):
-            return CommandRefusal(
-                (Name(sha), " is neither a commit of this pull request nor a commit of ", Name(pull.base_ref), ".")
-            )
+            base = code(pull.base_ref)
+            raise CommandRefusal(f"{code(sha)} is neither a commit of this pull request nor a commit of {base}.")
     if pull_commits and not has_role(request.role, commands.PROTECTED_ROLE):
         change = forge.compare(pull.base_ref, pull.head_sha)
-        if files := find_protected(forge, change, pull.head_sha, settings.protected):
-            return _refuse_protected(files, command)
+        _check_protected(forge, change, pull.head_sha, command.line, settings)
     if forge.has_run(BISECT, request.nonce, request.since):
         return GateOutcome("nothing", "this bisection was started before")
-    if obstacle := find_obstacle(forge.pull(pull.number), pull.head_sha):
-        return CommandRefusal(obstacle)
+    check_head(forge.pull(pull.number), pull.head_sha)
     inputs = {"good": command.good, "bad": command.sha, "workload": command.workload}
     forge.dispatch(BISECT, forge.default_branch(), {"pr": str(pull.number), **inputs, "nonce": request.nonce})
     return GateOutcome("started", f"{BISECT} was started for {request.login}")

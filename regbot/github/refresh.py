@@ -25,7 +25,7 @@ from regbot.github.refresh_commit import (
 )
 from regbot.github.types import Pull
 from regbot.records.baseline import parse_time
-from regbot.records.config import FILE_NAME, Config, load_commit
+from regbot.records.config import FILE_NAME, load_commit
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import RefreshReport
@@ -137,8 +137,10 @@ def _store_night(night: _RefreshNight) -> RefreshPost:
         raise UserError(
             f"the measured commit {short_commit(measured_commit)} is not in the history of {night.main_name}"
         )
-    config, measured_config = _load_configs(night, main)
-    folder = config.baselines.folder
+    text_at = partial(file_at, remote.repo, FILE_NAME)
+    config, measured_config = (load_commit(text_at, commit).config for commit in (main, measured_commit))
+    if config.baselines.folder != measured_config.baselines.folder:
+        raise UserError("main has moved its references to another folder since the measurement", "measure again")
     pull = _find_open_pull(night)
     closed_pulls = [other for other in night.forge.pulls_from(BRANCH, "closed") if other.base_ref == night.main_name]
     # The last pull request, if a person closed it without merging and no other pull request is open.
@@ -150,7 +152,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost:
     # After its pull request was merged or closed, the branch starts again from the measured commit.
     is_finished = pull is None and tip in {closed_pull.head_sha for closed_pull in closed_pulls}
     parent = measured_commit if tip is None or is_finished else tip
-    branch = RefreshBranch(repo=remote.repo, main=main, folder=folder, parent=parent)
+    branch = RefreshBranch(repo=remote.repo, main=main, folder=config.baselines.folder, parent=parent)
     check_night(branch, night.proposals, measured_config)
     message, at = commit_message(night.report), parse_time(night.proposals[0].created)
     night_commit = make_commit(branch, night.proposals, message, at, night.now)
@@ -161,11 +163,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost:
     report = night.report.model_copy(update={"files": list(night_commit.files)})
     if night_commit.commit != branch.parent and not remote.push(night_commit.commit, BRANCH, tip):
         raise AwayError(f"somebody moved the branch {BRANCH} while this job ran", "run the job again")
-    body = write_pull_body(night.proposals, report, night_commit, night.run_url)
-    return _write_pull(night, proposal_title(report), body, pull, config)
-
-
-def _write_pull(night: _RefreshNight, title: str, body: str, pull: Pull | None, config: Config) -> RefreshPost:
+    title, body = proposal_title(report), write_pull_body(night.proposals, report, night_commit, night.run_url)
     if pull is None:
         pull = night.forge.create_pull(title, body, BRANCH, night.main_name)
         message = f"Opened #{pull.number}."
@@ -197,18 +195,6 @@ def _has_commit(night: _RefreshNight, tip: str, commit: str) -> bool:
     except ForgeError:
         return False
     return is_reachable(night.remote.repo, commit, tip)
-
-
-def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:
-    """Load the configurations of main and of the measured commit.
-
-    Raises ConfigError. Raises UserError if main has moved the folder of references since the measured commit.
-    """
-    text_at = partial(file_at, night.remote.repo, FILE_NAME)
-    main_config, measured_config = (load_commit(text_at, commit).config for commit in (main, night.measured_commit))
-    if main_config.baselines.folder != measured_config.baselines.folder:
-        raise UserError("main has moved its references to another folder since the measurement", "measure again")
-    return main_config, measured_config
 
 
 def write_pull_body(

@@ -15,7 +15,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from regbot.records.text.clip import short_commit
 from regbot.records.verdict import Status
-from regbot.report.markdown import Markdown, Name, sentence
+from regbot.report.markdown import code
 
 Tier = Literal["static", "measured"]
 """static: the result is self-reported. It comes from a job of the pull request or merge group, which could have forged
@@ -97,7 +97,7 @@ class StampedText:
     text: str
     void: "StampedText | None" = None
 
-    def body(self, current_head: str | None = None, note: Markdown | None = None) -> str:
+    def body(self, current_head: str | None = None, note: str | None = None) -> str:
         """Return the posted body: stamp, banners and text.
 
         If it is not the stamp's commit, a banner says that the text is stale. It is left out if there is a banner about
@@ -162,16 +162,9 @@ def _shorten(stamped_text: StampedText) -> StampedText:
 
 
 def _write_stale_banner(head: str, current_head: str) -> str:
-    old_name, new_name = Name(short_commit(head)), Name(short_commit(current_head))
-    message = sentence(
-        (
-            "⏳ **Stale:** the result below belongs to ",
-            old_name,
-            ". The head is now ",
-            new_name,
-            ", which has no verdict yet. Commands below that name ",
-            old_name,
-            " are refused.",
-        )
+    old_name, new_name = code(short_commit(head)), code(short_commit(current_head))
+    message = (
+        f"⏳ **Stale:** the result below belongs to {old_name}. The head is now {new_name}, which has no verdict yet. "
+        f"Commands below that name {old_name} are refused."
     )
     return f"{STALE}\n> {message}\n\n"

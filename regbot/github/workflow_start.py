@@ -16,7 +16,7 @@ from regbot.github.approval import CommandRefusal, GateOutcome
 from regbot.github.checks import HeadChecks
 from regbot.github.client import Forge, RefusedError
 from regbot.github.types import Conclusion, NewCheck, Role
-from regbot.report.markdown import Markdown, Name, Words, sentence
+from regbot.report.markdown import code
 
 MEASURE = "regbot-measure.yml"
 BISECT = "regbot-bisect.yml"
@@ -57,15 +57,16 @@ def request_measurement(
     sha: str,
     base: str,
     bot: str,
-    find_obstacle: Callable[[], Words | None],
+    check_again: Callable[[], None],
     more: int = 0,
-) -> CommandRefusal | GateOutcome:
+) -> GateOutcome:
     """Set the check run of a commit to in progress, and start the measurement of the commit, unless one is in progress.
 
     The nonce of the measurement is computed from that of the request and the commit ``base``. If the base changes, the
-    same request can start a new measurement. ``find_obstacle`` reads the state of the pull request once more, after the
-    check run was set and before the start. If it returns an obstacle, for example a new push, the earlier check run is
-    restored. ``more`` is the number of pairs to add to an earlier measurement; 0 for a new one. Raises ForgeError.
+    same request can start a new measurement. ``check_again`` reads the state of the pull request once more, after the
+    check run was set and before the start. If it raises CommandRefusal, for example after a new push, the earlier check
+    run is restored. ``more`` is the number of pairs to add to an earlier measurement; 0 for a new one. Raises
+    CommandRefusal, ForgeError.
     """
     number, nonce = request.number, compute_nonce(request.nonce, base)
     title_start = f"regbot {number} {sha} "
@@ -73,9 +74,9 @@ def request_measurement(
         if run.title == f"{title_start}{base} {nonce}":
             return GateOutcome("nothing", "this measurement was started before")
         if run.title.startswith(title_start) and run.status != "completed":
-            return CommandRefusal(("A measurement of this commit is in progress, see ", Name(run.url), "."))
+            raise CommandRefusal(f"A measurement of this commit is in progress, see {code(run.url)}.")
     head_checks = checks.find(forge, sha, number, bot)
-    note = sentence(("Requested by ", Name(request.login), ". The verdict will appear here after the run."))
+    note = f"Requested by {code(request.login)}. The verdict will appear here after the run."
     waiting = NewCheck(
         name=checks.NAME,
         sha=sha,
@@ -91,20 +92,18 @@ def request_measurement(
     else:
         check_id = head_checks.run.id
         forge.update_check(check_id, waiting)
-    obstacle = find_obstacle()
-    if obstacle is not None:
-        _restore_check(forge, check_id, waiting, head_checks, obstacle)
-        return CommandRefusal(obstacle)
     try:
+        check_again()
         inputs = {"pr": str(number), "sha": sha, "base": base, "nonce": nonce, "more": str(more)}
         forge.dispatch(MEASURE, forge.default_branch(), inputs)
-    except RefusedError:
-        _restore_check(forge, check_id, waiting, head_checks, (f"GitHub did not start {MEASURE}.",))
+    except (CommandRefusal, RefusedError) as error:
+        reason = error.reason if isinstance(error, CommandRefusal) else f"GitHub did not start {MEASURE}."
+        _restore_check(forge, check_id, waiting, head_checks, reason)
         raise
     return GateOutcome("started", f"{MEASURE} was started on {sha}, for {request.login}")
 
 
-def _restore_check(forge: Forge, id: int, waiting: NewCheck, head_checks: HeadChecks, reason: Words) -> None:
+def _restore_check(forge: Forge, id: int, waiting: NewCheck, head_checks: HeadChecks, reason: str) -> None:
     """Restore the earlier result in the check run ``id``. Without an earlier result, complete the check run as
     cancelled, because no measurement will complete it. ``reason`` says why the measurement did not start."""
     earlier_run = head_checks.run  # as it was before this measurement was requested
@@ -117,11 +116,11 @@ def _restore_check(forge: Forge, id: int, waiting: NewCheck, head_checks: HeadCh
             summary=earlier_run.summary,
         )
     else:
-        summary = _prepend_note(head_checks, sentence(reason))
+        summary = _prepend_note(head_checks, reason)
         restored = replace(waiting, conclusion="cancelled", title="Not measured", summary=summary)
     forge.update_check(id, replace(restored, status="completed"))
 
 
-def _prepend_note(head_checks: HeadChecks, note: Markdown) -> str:
+def _prepend_note(head_checks: HeadChecks, note: str) -> str:
     """Return ``note`` above the earlier result, which is needed again if the measurement is INVALID."""
     return head_checks.text.body(note=note) if head_checks.text is not None else note
