@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 from regbot.github.client import Forge
 from regbot.github.stamped_text import Stamp, StampedText, Tier
-from regbot.github.types import Annotation, CheckRun, Conclusion, NewCheck
+from regbot.github.types import CheckRun, Conclusion, NewCheck
 from regbot.records.config import GitHub
 from regbot.records.text.clip import clip
 from regbot.records.verdict import Status
-from regbot.report.markdown import Markdown
 
 NAME = "regbot"
 STATIC_NONCE = "static"
@@ -152,8 +151,6 @@ def write(
     head_checks: HeadChecks,
     github: GitHub,
     title: str,
-    *,
-    annotations: Sequence[Annotation] = (),
     url: str = "",
 ) -> None:
     """Complete the check run of a head with ``stamped_text``. Raises ForgeError.
@@ -161,16 +158,15 @@ def write(
     A check run is created if there is none, or if GitHub shows another one instead (``HeadChecks.is_hidden``). It gets
     the strictest conclusion of this and of other pull requests with this head, because a required check does not
     distinguish them. ``title`` is the title of the result, and ``url`` is the page of its workflow run; '' if unknown.
-    Annotations cannot be removed from a check run, so they are sent only once.
     """
     run, stamp = head_checks.run, stamped_text.stamp
     conclusion = _conclude_stamp(stamp, github)
-    note: Markdown | None = None
+    note = ""
     stricter = _find_stricter(forge, head_checks, stamp, github)
     if stricter is not None:
         conclusion = _conclude_stamp(stricter, github)
         title = f"conclusion of #{stricter.pr} ({stricter.status}): {title}"
-        note = Markdown(
+        note = (
             f"👥 **This is the verdict on #{stamp.pr}.** #{stricter.pr} has the same head, and its verdict is "
             f"{stricter.status}. A required check cannot distinguish the two, so this check run has the stricter "
             f"conclusion. When #{stricter.pr} is closed, run the workflow `regbot-static` of #{stamp.pr} again."
@@ -187,7 +183,6 @@ def write(
         conclusion=conclusion,
         title=clip(title, TITLE_CHARACTERS),
         summary=stamped_text.body(note=note),
-        annotations=tuple(annotations),
         details_url=url,
     )
     if run is not None:
@@ -195,8 +190,7 @@ def write(
         shown = (run.status, run.conclusion, run.title, summary)
         if shown != ("completed", conclusion, check.title, check.summary.strip()):
             # Somebody may have requested a measurement since the check run was read, so its external id is kept.
-            update = replace(check, external_id="", annotations=() if run.annotations else check.annotations)
-            forge.update_check(run.id, update)
+            forge.update_check(run.id, replace(check, external_id=""))
     if run is None or head_checks.is_hidden(conclusion):
         forge.create_check(check)
 
@@ -228,17 +222,8 @@ def show_waiting(forge: Forge, head_checks: HeadChecks) -> None:
     Raises ForgeError."""
     run = head_checks.run
     if run is not None and head_checks.is_waiting and head_checks.has_foreign and head_checks.is_hidden():
-        forge.create_check(
-            NewCheck(
-                name=NAME,
-                sha=run.sha,
-                external_id=run.external_id,
-                status="in_progress",
-                conclusion=None,
-                title=run.title,
-                summary=run.summary,
-            )
-        )
+        waiting = NewCheck(NAME, run.sha, run.external_id, "in_progress", None, run.title, run.summary)
+        forge.create_check(waiting)
 
 
 def conclude(status: Status, github: GitHub, mildest: Conclusion = "success") -> Conclusion:
@@ -273,7 +258,7 @@ def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
     return conclude(stamp.status, github, get_mildest_conclusion(github, stamp.tier, stamp.pr))
 
 
-_FOREIGN_NOTE = Markdown(
+_FOREIGN_NOTE = (
     f"⛔ **INVALID:** this commit has another check run called `{NAME}`, which regbot did not create, or more of them "
     "than the 100 that regbot reads. A required check cannot distinguish them. A job of the pull request may have this "
     "name. Rename that job and push."

@@ -6,17 +6,17 @@ numbers in its report are the node's word, and a person reviews them. A *night* 
 
 from collections.abc import Callable, Iterator
 
-from regbot.baselines import BaselineError, Store
+from regbot.baselines import Store
 from regbot.baselines.names import class_folder
 from regbot.baselines.store import record_digest
 from regbot.check.refresh.night import describe_absorbed_slowdown
 from regbot.check.refresh.storing import remove_withheld_copies, timed_sessions
 from regbot.errors import UserError
-from regbot.github.archive import read_single_file
+from regbot.github.artifact import read_single_file
 from regbot.judge.interim import thresholds_from
 from regbot.records.baseline import Anchor, Baseline
 from regbot.records.config import Config
-from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record
+from regbot.records.files import MAX_RECORD_BYTES, parse_record
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import WorkloadRefresh
 from regbot.records.text.clip import short_commit
@@ -33,22 +33,10 @@ TreeOf = Callable[[str], str | None]
 Key = tuple[str, str]
 
 
-def unpack_proposal(archive: bytes, origin: str) -> bytes:
-    """Return the bytes of the proposal in the zip ``archive`` of an artifact. Raises UserError."""
-    try:
-        return read_single_file(archive, MEMBER, MAX_RECORD_BYTES, origin)
-    except RecordError as error:
-        raise UserError(str(error)) from error
-
-
-def read_proposal(data: bytes, origin: str) -> Proposal:
-    """Parse the JSON text of a proposal. Error messages call the text ``origin``. Raises UserError."""
-    if len(data) > MAX_RECORD_BYTES:
-        raise UserError(f"{origin}: {len(data):,} bytes, more than the {MAX_RECORD_BYTES:,} of any proposal")
-    try:
-        return parse_record(data, Proposal, origin)
-    except RecordError as error:
-        raise UserError(str(error)) from error
+def read_proposal(archive: bytes, origin: str) -> Proposal:
+    """Return the proposal in the zip ``archive`` of an artifact. Error messages call it ``origin``. Raises
+    RecordError."""
+    return parse_record(read_single_file(archive, MEMBER, MAX_RECORD_BYTES, origin), Proposal, origin)
 
 
 def check_proposal(proposal: Proposal, store: Store, tree_of: TreeOf, config: Config) -> None:
@@ -58,15 +46,12 @@ def check_proposal(proposal: Proposal, store: Store, tree_of: TreeOf, config: Co
     """
     nights = {(night.name, night.variant): night for night in proposal.refreshed.workloads}
     faults: list[str] = []
-    try:
-        for session in proposal.sessions:
-            found = _find_session_faults(session, nights.get(_get_key(session)), proposal, store, tree_of, config)
-            faults += [f"{session.tier} session {short_commit(session.session)} {fault}" for fault in found]
-        for anchor in proposal.anchors:
-            found = _find_anchor_faults(anchor, nights.get(_get_key(anchor)), proposal, store, tree_of)
-            faults += [f"the anchor of {anchor.workload} {fault}" for fault in found]
-    except BaselineError as error:
-        raise UserError(f"the store of {short_commit(proposal.commit)} cannot be used: {error}") from error
+    for session in proposal.sessions:
+        found = _find_session_faults(session, nights.get(_get_key(session)), proposal, store, tree_of, config)
+        faults += [f"{session.tier} session {short_commit(session.session)} {fault}" for fault in found]
+    for anchor in proposal.anchors:
+        found = _find_anchor_faults(anchor, nights.get(_get_key(anchor)), proposal, store, tree_of)
+        faults += [f"the anchor of {anchor.workload} {fault}" for fault in found]
     attached = {record_digest(ledger) for ledger in proposal.ledgers}
     needed = {session.ledger for session in proposal.sessions}
     faults += [f"the ledger {short_commit(digest)} belongs to no session" for digest in sorted(attached - needed)]
@@ -153,22 +138,19 @@ def _find_anchor_faults(
 
 def store_proposal(proposal: Proposal, store: Store) -> None:
     """Write the records of a proposal to ``store``, which may contain earlier nights. A first anchor does not replace
-    a stored one. Raises UserError if the store already has the same session with different content."""
-    try:
-        accepted_keys = {
-            (night.name, night.variant) for night in proposal.refreshed.workloads if night.accepted is not None
-        }
-        main_sessions = _select_main_sessions(proposal)
-        accepted_sessions = [session for session in main_sessions if _get_key(session) in accepted_keys]
-        remove_withheld_copies(store, accepted_sessions)
-        store.add(proposal.sessions, {record_digest(ledger): ledger for ledger in proposal.ledgers})
-        for anchor in proposal.anchors:
-            stored_anchor = store.anchor(anchor.workload, anchor.variant, anchor.node_class)
-            is_moved = anchor.previous is not None  # otherwise the proposal has a first anchor
-            if stored_anchor is None or (is_moved and stored_anchor.commit != anchor.commit):
-                store.move_anchor(anchor)
-    except BaselineError as error:
-        raise UserError(f"the proposal cannot be stored: {error}") from error
+    a stored one. Raises BaselineError if the store already has the same session with different content."""
+    accepted_keys = {
+        (night.name, night.variant) for night in proposal.refreshed.workloads if night.accepted is not None
+    }
+    main_sessions = _select_main_sessions(proposal)
+    accepted_sessions = [session for session in main_sessions if _get_key(session) in accepted_keys]
+    remove_withheld_copies(store, accepted_sessions)
+    store.add(proposal.sessions, {record_digest(ledger): ledger for ledger in proposal.ledgers})
+    for anchor in proposal.anchors:
+        stored_anchor = store.anchor(anchor.workload, anchor.variant, anchor.node_class)
+        is_moved = anchor.previous is not None  # otherwise the proposal has a first anchor
+        if stored_anchor is None or (is_moved and stored_anchor.commit != anchor.commit):
+            store.move_anchor(anchor)
 
 
 def _select_main_sessions(proposal: Proposal) -> list[Baseline]:

@@ -79,8 +79,7 @@ def make_commit(
         files_after = store_files(store)
         all_paths = {**files_before, **files_after}
         changed_paths = [path for path in all_paths if files_before.get(path) != files_after.get(path)]
-        _check_changes(changed_paths, files_before, files_after)
-        _check_unread_files(branch, [path for path in changed_paths if path not in files_before])
+        _check_changes(branch, changed_paths, files_before, files_after)
         commit = branch.parent
         if changed_paths:
             # The commit takes the content of each file, and removes a file whose value is None.
@@ -113,33 +112,29 @@ def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
 
 
 def _check_changes(
-    changed: Sequence[PurePosixPath], before: dict[PurePosixPath, bytes], after: dict[PurePosixPath, bytes]
+    branch: RefreshBranch,
+    changed: Sequence[PurePosixPath],
+    before: dict[PurePosixPath, bytes],
+    after: dict[PurePosixPath, bytes],
 ) -> None:
     """Check the changed paths. Only the content of an anchor may change. A file may be removed only if a file is added
-    to the same folder: a session whose slowdown a person accepted replaces its earlier copy in the series ``held``.
+    to the same folder: a session whose slowdown a person accepted replaces its earlier copy in the series ``held``. An
+    added file must not exist in the parent commit: it would have been missed when the store was read.
 
     ``before`` and ``after`` have the files of the store, by path. Raises UserError.
     """
     folders_with_additions = [path.parent for path in changed if path not in before]
-    for path in changed:
-        if path in before and path in after and path.name != ANCHOR:
-            raise UserError(f"{path} would be changed", "a refresh may change only anchors")
-    for path in changed:
-        is_removed = path not in after
-        if is_removed and path.parent not in folders_with_additions:
-            raise UserError(f"{path} would be removed without a replacement")
-
-
-def _check_unread_files(branch: RefreshBranch, added: Sequence[PurePosixPath]) -> None:
-    """Check that the ``added`` paths do not exist in the parent commit. An existing file was missed when the store was
-    read, and the commit would overwrite it. Raises CheckoutError."""
     existing_paths = {entry.path for entry in list_files(branch.repo, branch.parent, [branch.folder])}
-    for path in added:
-        if str(PurePosixPath(branch.folder, path)) in existing_paths:
-            raise CheckoutError(
+    for path in changed:
+        if path not in before and str(PurePosixPath(branch.folder, path)) in existing_paths:
+            raise UserError(
                 f"{path} would be added, but {short_commit(branch.parent)} already has this file: the store was not "
                 "read completely"
             )
+        if path in before and path in after and path.name != ANCHOR:
+            raise UserError(f"{path} would be changed", "a refresh may change only anchors")
+        if path not in after and path.parent not in folders_with_additions:
+            raise UserError(f"{path} would be removed without a replacement")
 
 
 def _merge(repo: Path, main: str, commit: str) -> tuple[str, list[str]]:

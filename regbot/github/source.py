@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from regbot.records.config import ConfigError
 from regbot.records.text.printable import printable
@@ -119,24 +118,8 @@ def source_for(name: str, source: str) -> str:
 
 
 def _check_installable(path: Path, root: Path, option: str) -> None:
-    """Raise ConfigError if pip cannot install regbot from ``path``. ``option`` names the option and its value.
-
-    pip can install a project's folder, an archive, and a wheel with its full name."""
+    """Raise ConfigError if pip cannot install regbot from ``path``. ``option`` names the option and its value."""
     if not path.resolve().is_relative_to(root.resolve()):
         raise ConfigError(f"{option}: leads out of the repository")
-    if path.is_dir():
-        if not (path / "pyproject.toml").is_file():
-            raise ConfigError(f"{option}: has no pyproject.toml", "give a checkout of regbot, or its wheel")
-        return
-    if not path.is_file():
-        raise ConfigError(f"{option}: there is no such file in the repository")
-    if path.name.endswith(".tar.gz"):
-        return
-    try:
-        name = parse_wheel_filename(path.name)[0]
-    except InvalidWheelFilename:
-        raise ConfigError(
-            f"{option}: pip needs the full name of a wheel, such as regbot_moe-1.0-py3-none-any.whl"
-        ) from None
-    if name != DISTRIBUTION:
-        raise ConfigError(f"{option}: is a wheel of {name}, not of regbot")
+    if not path.is_file() and not (path / "pyproject.toml").is_file():
+        raise ConfigError(f"{option}: is no file and no project", "give a checkout of regbot, or its wheel")

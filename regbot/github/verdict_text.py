@@ -72,11 +72,12 @@ def write_verdict_text(
 
 def write_invalid_text(reason: Words, subject: Subject, github: GitHub) -> str:
     """Return the text to post if a result could not be judged: the reason, and what to do."""
+    url = subject.run.url
+    log_link = f" The log is in [the run]({url})." if _URL.fullmatch(url) else ""
     parts = [f"### ⛔ INVALID: {sentence(reason)}"]
     parts += [f"> {note}" for note in _write_notes("INVALID", subject, github, has_result=False)]
     parts.append(
-        f"Nothing is known about {code(short_commit(subject.sha))}: this is neither a pass nor a regression."
-        f"{_link_log(subject)}"
+        f"Nothing is known about {code(short_commit(subject.sha))}: this is neither a pass nor a regression.{log_link}"
     )
     suggestions = []
     if subject.number:  # 0 for a merge group, which no command can measure
@@ -138,12 +139,19 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
             "change, with"
         )
         yield text, f"/regbot run {sha}"
-    elif status == "INCONCLUSIVE" and _has_undecided_times(verdict):
+    elif status == "INCONCLUSIVE" and any(
+        entry.throughput is not None and entry.throughput.status == status for entry in verdict.workloads
+    ):
         yield "Somebody with the role `write` can request more timed pairs with", f"/regbot more {sha}"
     if status == "REVIEW":
         text = "Somebody with the role `maintain` can accept this REVIEW for this commit and its merge group with"
         yield text, f"/regbot accept {sha}: why"
-    expect_lines = [line for line in _list_expect_lines(verdict) if _can_be_copied(line)]
+    # A reader cannot copy a line that is cut off or has invisible characters.
+    expect_lines = [
+        line
+        for line in _list_expect_lines(verdict)
+        if visible(line, len(line)) == line and len(line) < LOG_LINE_CHARACTERS
+    ]
     if expect_lines:
         text = (
             "Somebody with the role `write` can declare an intended change of the sharding, for all later commits too, "
@@ -153,17 +161,6 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
     if subject.tier == "measured" and status == "FAIL":
         text = "Somebody with the role `write` can search for the commit that caused the regression with"
         yield text, f"/regbot bisect {verdict.base.commit}..{sha}"
-
-
-def _can_be_copied(line: str) -> bool:
-    """Return whether a reader can copy a line from the text into a comment. A line that is too long is cut off, and a
-    line with invisible characters is changed."""
-    return visible(line, len(line)) == line and len(line) < LOG_LINE_CHARACTERS
-
-
-def _has_undecided_times(verdict: Verdict) -> bool:
-    sections = [entry.throughput for entry in verdict.workloads]
-    return any(section is not None and section.status == "INCONCLUSIVE" for section in sections)
 
 
 def _list_expect_lines(verdict: Verdict) -> list[str]:
@@ -199,14 +196,10 @@ def _join_within_limit(parts: Sequence[str], optional_parts: Sequence[str], sect
     If the text is too long, the ``optional_parts`` are left out, and the end is cut off if the rest is still too long.
     """
     max_characters = MAX_CHARACTERS - RESERVED_CHARACTERS
-    full_text = _join_parts([*parts, *optional_parts, sections])
-    if len(full_text) <= max_characters:
-        return full_text
-    return _join_parts([*parts, sections])[:max_characters]
-
-
-def _join_parts(parts: Sequence[str]) -> str:
-    return "\n\n".join(part for part in parts if part) + "\n"
+    full_text, short_text = (
+        "\n\n".join(part for part in [*parts, *options, sections] if part) + "\n" for options in (optional_parts, ())
+    )
+    return full_text if len(full_text) <= max_characters else short_text[:max_characters]
 
 
 def _locate_report(verdict: Verdict) -> str:
@@ -218,13 +211,8 @@ def _locate_report(verdict: Verdict) -> str:
     return f"`report.html`: download the artifact `{ARTIFACT}` of the workflow run, and type {command}."
 
 
-def _link_log(subject: Subject) -> str:
-    url = subject.run.url
-    return f" The log is in [the run]({url})." if _URL.fullmatch(url) else ""
-
-
-def explain_failed_run(run: WorkflowRun) -> Words:
-    return (f"the job for this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}",)
+def explain_failed_run(run: WorkflowRun) -> str:
+    return f"the job for this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}"
 
 
 _CONCLUSIONS = {

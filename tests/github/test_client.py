@@ -11,7 +11,7 @@ import pytest
 from github_fake import FakeGitHub, Repository
 from github_fake.fixtures import hub as hub
 from regbot.github.client import AwayError, Forge, ForgeError, RefusedError, TooLargeError
-from regbot.github.types import Annotation, NewCheck
+from regbot.github.types import NewCheck
 
 BOT = "github-actions[bot]"
 DISPATCHED = """on:
@@ -118,18 +118,6 @@ def test_a_check_run_is_created_once_even_if_the_reply_is_lost(
     hub.faults.next(fault, "POST", "*/check-runs")
     forge.create_check(check(sha))
     assert len(repo.check_runs(sha)) == 1
-
-
-@pytest.mark.parametrize("fault", ["502-after", "reset-after", "502-before"])
-def test_annotations_are_sent_once_because_github_adds_them(
-    forge: Forge, hub: FakeGitHub, repo: Repository, number: int, fault: str
-) -> None:
-    sha = forge.pull(number).head_sha
-    made = forge.create_check(check(sha))
-    hub.faults.next(fault, "PATCH", "*/check-runs/*")
-    noted = check(sha, annotations=(Annotation("moe.py", 1, "warning", "here", "it hung"),))
-    forge.update_check(made.id, noted)
-    assert len(repo.check_runs(sha)[0].annotations) == 1
 
 
 @pytest.mark.parametrize("fault", ["502-after", "reset-after"])
@@ -274,8 +262,8 @@ def test_a_missing_object_is_requested_twice_and_then_reported(forge: Forge, nap
 def test_a_file_without_https_is_not_fetched(forge: Forge) -> None:
     from regbot.github.transport import Transport
 
-    api = Transport("token", "https://api.github.com", lambda _: None, 1)
-    with pytest.raises(ForgeError, match="does not begin with https"):
+    api = Transport("token", "https://api.github.com", "", lambda _: None, 1)
+    with pytest.raises(ForgeError, match="no URL that begins with https"):
         api._fetch("http://storage.example/zip", 10)
-    with pytest.raises(ForgeError, match="does not begin with https"):
+    with pytest.raises(ForgeError, match="no URL that begins with https"):
         api._fetch("file:///etc/passwd", 10)

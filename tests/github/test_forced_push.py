@@ -11,7 +11,7 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
-from regbot.github.events import read_comment_event, read_pull_event
+from regbot.github.events import CommentEvent, PullEvent, read_event
 from regbot.github.gate import GateOutcome, handle_comment, handle_pull
 from regbot.github.metadata import IgnoredRun
 from regbot.github.stamped_text import StampedText
@@ -38,8 +38,8 @@ class Pushed:
         hub = self.bench.hub
         if "comment" in event:
             forge = client(hub, token(hub, "command"))
-            return handle_comment(forge, read_comment_event(file, "acme/moe"), GitHub())
-        return handle_pull(client(hub, token(hub, "gate")), read_pull_event(file, "acme/moe"), GitHub())
+            return handle_comment(forge, read_event(file, "acme/moe", CommentEvent), GitHub())
+        return handle_pull(client(hub, token(hub, "gate")), read_event(file, "acme/moe", PullEvent), GitHub())
 
     def force(self, text: str) -> str:
         """Force-push another head, let the gate handle the event, and return the new commit."""

@@ -6,16 +6,9 @@ import pytest
 
 from github_fake.fixtures import hub
 from github_fake.state import Comment
-from support.gate_scene import COMMANDS, POST, Scene, client, end_runs, posted, scene
+from support.gate_scene import COMMANDS, Scene, client, end_runs, posted, scene
 
 __all__ = ["hub", "scene"]
-DECLARED = ["expect", "accept"]
-
-
-def posting(scene: Scene, number: int) -> None:
-    """Post a verdict for somebody else."""
-    made = scene.repo.workflow_run(POST, "workflow_dispatch", "main", scene.base, title=f"regbot-post {number}")
-    made.status, made.conclusion = "completed", "success"
 
 
 def answers(scene: Scene, event: dict[str, Any]) -> list[str]:
@@ -23,16 +16,6 @@ def answers(scene: Scene, event: dict[str, Any]) -> list[str]:
     comment: Comment = scene.repo.all_comments[event["comment"]["id"]]
     replies = [reply for reply in scene.replies if f'"comment:{comment.id}"' in reply]
     return [what for _, what in comment.reactions] + ["reply"] * len(replies)
-
-
-@pytest.mark.parametrize("command", DECLARED)
-def test_a_declaration_that_an_earlier_post_reads_gets_a_reaction(scene: Scene, command: str) -> None:
-    posted(scene)
-    first, second = (scene.commented(COMMANDS[command][1](scene), "mia") for _ in range(2))
-    for event in (second, first):
-        scene.replay(event)
-    assert len(scene.started) == 1
-    assert [answers(scene, event) for event in (first, second)] == [["+1"], ["+1"]]
 
 
 @pytest.mark.slow
@@ -68,26 +51,3 @@ def test_a_refusal_whose_reaction_was_lost_is_not_written_again(scene: Scene) ->
 
 def dying(*_: object) -> None:
     raise KeyboardInterrupt
-
-
-# Drafts
-
-
-@pytest.mark.parametrize("more", [False, True])
-def test_a_draft_is_not_measured_before_it_is_ready(scene: Scene, more: bool) -> None:
-    line = f"/regbot more {scene.sha} 8" if more else f"/regbot run {scene.sha}"
-    pull = scene.repo.pulls[scene.number]
-    pull.draft = True
-    assert scene.comment(line).effect == "refused"
-    (reply,) = scene.replies
-    assert "This pull request is a draft." in reply
-    assert f"\n{line}\n" in reply
-    assert not scene.started
-    assert not scene.repo.check_runs(scene.sha)
-    pull.draft = False
-    assert scene.comment(line).effect == "started"
-
-
-def test_a_draft_can_be_accepted(scene: Scene) -> None:
-    scene.repo.pulls[scene.number].draft = True
-    assert scene.comment(f"/regbot accept {scene.sha}: meant", "mia").effect == "noted"

@@ -4,6 +4,7 @@ import pytest
 
 from github_fake.fixtures import hub
 from regbot.github.approval import find_protected
+from regbot.github.types import CommitComparison
 from regbot.records.config import GitHub
 from support.gate_scene import (
     COMMANDS,
@@ -106,4 +107,5 @@ def test_protected_files_are_configurable(scene: Scene) -> None:
     ],
 )
 def test_a_glob_matches_the_documented_paths(pattern: str, path: str, covered: bool) -> None:
-    assert bool(find_protected([path], [pattern])) is covered
+    change = CommitComparison(merge_base="", files=[{"filename": path}])  # type: ignore[arg-type]
+    assert bool(find_protected(None, change, "", [pattern])) is covered  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
 """What attackers write, through the whole path of a post: from the bytes of an artifact to the comment, the check run,
-its annotations and the job's page. Each must hold it as text, and say the verdict first.
+and the job's page. Each must hold it as text, and say the verdict first.
 """
 
 import json
@@ -173,10 +173,6 @@ def test_text_of_attackers_is_inert_in_every_post(bench: Bench, case: str, wild:
     plain(check.title or "")
     assert "\n" not in (check.title or "")
     assert len(check.title or "") <= 200
-    for annotation in check.annotations:
-        plain(annotation["message"] + annotation["title"] + annotation["path"])
-    assert {annotation["path"] for annotation in check.annotations} <= {"moe/layer.py"}
-    assert check.annotations or case != "hung"
     body = bench.comment(number)
     check_inert(body)
     stamped_text = StampedText.read(body)

@@ -8,6 +8,7 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
+from regbot.github.client import AwayError
 from regbot.github.git_remote import Remote
 from regbot.github.refresh import BRANCH
 from support.forge_refresh_cases import Site
@@ -38,7 +39,10 @@ def test_a_commit_that_comes_during_the_push_is_not_overwritten(site: Site, monk
         return real(remote, *given)
 
     monkeypatch.setattr(Remote, "push", late)
-    site.post(site.night(1)[1])
+    _, data = site.night(1)
+    with pytest.raises(AwayError, match="run the job again"):
+        site.post(data)
+    site.post(data)
     assert site.repo.git.run("rev-parse", f"{BRANCH}^") == theirs[0]
     assert site.series() == ["rolling", "rolling"]
 

@@ -335,7 +335,6 @@ class GitHub(Record):
     queue: Literal["static", "timed"] = Field(
         "static", description="what is done with a merge group; timed: a node measures it like a pull request"
     )
-    labels: dict[Status, Label] = Field({}, description="label of a pull request by verdict; default: none")
     run_label: Label = Field("regbot: measure", description="label that requests a measurement of a pull request")
     protected: list[str] = Field(
         [".github/**", "regbot.toml", "runners/**", "baselines/**"],
@@ -344,14 +343,6 @@ class GitHub(Record):
     bot: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?$")] = Field(
         "github-actions[bot]", description="login under which the workflows' token writes comments"
     )
-
-    @field_validator("labels")
-    @classmethod
-    def _check_distinct(cls, value: dict[Status, str]) -> dict[Status, str]:
-        names = [name.casefold() for name in value.values()]
-        if len(set(names)) != len(names):
-            raise ValueError("two verdicts have the same label; give each verdict its own")
-        return value
 
 
 class Config(Record):
