@@ -36,7 +36,9 @@ class Arm(Record):
     tree: Commit
     subject: Text = Field("", description="first line of the commit message; written by the PR's author")
     overrides: dict[str, Scalar] = Field({})
-    behaviour: Digest | None = Field(None, description="of head: digest of all that may affect a run; None if unknown")
+    behaviour: Digest | None = Field(
+        None, description="of head: digest of all changes that may affect a run; None if unknown"
+    )
 
     def behaves_like(self, other: "Arm") -> bool:
         """Whether this arm runs the same code and overrides as ``other``, which may be an arm of another session."""

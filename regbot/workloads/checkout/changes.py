@@ -137,10 +137,10 @@ def list_unmatched_paths(repo: Path, paths: Sequence[str], pathspecs: Sequence[s
 
 
 def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> str | None:
-    """Return a digest of everything in the commit ``head`` that may affect a run; None if it is unknown.
+    """Return a digest of all changes from ``base`` to ``head`` that may affect a run; None if it is unknown.
 
-    Heads of the same base that differ only in comments, docstrings and inert files have the same digest. The digest
-    also depends on the tree of ``base``. ``inert`` is the setting of that name of the base.
+    The digest stays the same if comments, docstrings or inert files change, or if the branch is updated to a new base.
+    ``inert`` is the setting of that name of the base.
     """
     try:
         base_tree = git(repo, "rev-parse", f"{base}^{{tree}}", env=OFFLINE).strip()
@@ -155,7 +155,8 @@ def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> 
         for entry in entries
         if not entry.has_same_code(digests)
     ]
-    return hashlib.sha256(json.dumps([base_tree, sorted(contents)]).encode()).hexdigest()
+    # Without a change, only checks of the same base are of the same code.
+    return hashlib.sha256(json.dumps(sorted(contents) or base_tree).encode()).hexdigest()
 
 
 def have_same_code(repo: Path, before: str, after: str, inert: Sequence[str]) -> bool:

@@ -41,7 +41,7 @@ def test_a_pool_whose_times_contradict_its_clocks_is_ignored(tmp_path: Path) -> 
     assert kept(tmp_path / "bad", [*good[:-1], lie]) == []
 
 
-def test_a_commit_that_changes_only_comments_uses_the_same_pool(tmp_path: Path) -> None:
+def test_a_commit_that_changes_only_comments_and_an_updated_branch_use_the_same_pool(tmp_path: Path) -> None:
     first, second, other = (
         HEADER.model_copy(update={"head": HEADER.head.model_copy(update=change)})
         for change in (
@@ -50,8 +50,9 @@ def test_a_commit_that_changes_only_comments_uses_the_same_pool(tmp_path: Path) 
             {"behaviour": "c" * 64, "commit": "7" * 40, "tree": "6" * 40},
         )
     )
-    files = [pool_file(tmp_path, header, PLAN, [], ("a node",)) for header in (first, second, other)]
-    assert files[0] == files[1] != files[2]
+    updated = first.model_copy(update={"base": HEADER.base.model_copy(update={"commit": "5" * 40, "tree": "5" * 40})})
+    files = [pool_file(tmp_path, header, PLAN, [], ("a node",)) for header in (first, second, updated, other)]
+    assert files[0] == files[1] == files[2] != files[3]
 
 
 def test_another_version_of_the_model_has_another_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +74,9 @@ def test_runs_of_another_tree_count_only_if_it_behaves_the_same(tmp_path: Path, 
     earlier = HEADER.head.model_copy(update={"behaviour": behaviour, "commit": "9" * 40, "tree": "8" * 40})
 
     def with_arm(run: Run) -> Run:
-        arm = earlier if run.joined is not None else planned
-        return run.model_copy(update={"arm": arm}) if run.arm.name == "head" else run
+        earlier_base = HEADER.base.model_copy(update={"commit": "5" * 40, "tree": "5" * 40})
+        arms = (earlier_base, earlier) if run.joined is not None else (HEADER.base, planned)
+        return run.model_copy(update={"arm": arms[run.arm.name == "head"]})
 
     runs = play(noisy(1.2, 0.01, seed=2), runs=kept(tmp_path, play(noisy(1.2, 0.01))))
     session = session_of(runs, HEADER.model_copy(update={"head": planned}))
