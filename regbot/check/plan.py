@@ -222,7 +222,8 @@ def _plan_timed_task(
         "even_if_identical": options.even_if_identical,
         "more_pairs": options.more_pairs,
         "max_pairs": options.max_pairs,
-        # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them.
-        "fresh_caches": not is_luck_small(timed_plan.references),
+        # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them, but
+        # not from night to night (``max_pairs``), because the anchor's would stay the same.
+        "fresh_caches": options.max_pairs is not None or not is_luck_small(timed_plan.references),
     }
     return TimedTask(task, timed_plan.model_copy(update=update), node, (*engine.kind(needs), *confinement))

@@ -168,8 +168,10 @@ def _conclude(
 
 def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan) -> PairNoise | None:
     """None if the noise is not known. Stored pairs are of the committed configuration, so they say nothing if an arm
-    has overrides, nor if a calibration shows that the gate errs too often here."""
-    if not pair_set.valid or header.base.overrides or header.head.overrides:
+    has overrides, nor if a calibration shows that the gate errs too often here. A calibration and a night (the only
+    session with ``max_pairs``) show the noise anew, so they do not use what is stored."""
+    has_overrides = bool(header.base.overrides or header.head.overrides)
+    if not pair_set.valid or has_overrides or plan.max_pairs or plan.measures_luck:
         return None
     reference = select_reference(plan, pair_set.valid[0].head)
     if isinstance(reference, str):  # a string says why there is no reference

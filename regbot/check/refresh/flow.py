@@ -231,6 +231,7 @@ def _load_history(
         nights=[comparison for comparison in comparisons if comparison and comparison.commit == anchor_commit],
         pair_sd=noise.sd_pct / 100 if noise is not None else None,
         monitors=setup.monitors,
+        luck=noise.arm_luck.counted_pct / 100 if noise is not None and noise.arm_luck is not None else 0.0,
     )
 
 

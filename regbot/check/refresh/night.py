@@ -46,6 +46,8 @@ class NightHistory:
     """Standard deviation of a pair's log-ratio, from calibrations; None if unknown."""
     monitors: int
     """Number of workloads whose monitors share one false alarm rate."""
+    luck: float = 0.0
+    """Standard deviation of the luck of an arm, from calibrations; 0 if it is unknown or small."""
 
 
 def judge_night(
@@ -159,7 +161,8 @@ def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: Ni
     # From calibrations, or else from the pairs of these nights, or else an assumption.
     sd = history.pair_sd or pair_sd(nights) or DEFAULT_PAIR_SD
     # Every workload has one monitor per summary. All of them share one false alarm rate.
-    return cusum(_night_means(nights, summary), max(sd, MIN_PAIR_SD), series=history.monitors * len(SUMMARIES))
+    series = history.monitors * len(SUMMARIES)
+    return cusum(_night_means(nights, summary), max(sd, MIN_PAIR_SD), series, history.luck)
 
 
 def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple[float, int]]:
