@@ -11,7 +11,7 @@ from statistics import median
 from regbot.judge.pairs import Pair
 from regbot.records.run import Run
 from regbot.stats.launch import launch_steady_state
-from regbot.stats.steady import unsettled_warnings
+from regbot.stats.steady import SteadyState, unsettled_warnings
 
 
 def describe_unsteady(pairs: Sequence[Pair]) -> str:
@@ -23,7 +23,9 @@ def describe_unsteady(pairs: Sequence[Pair]) -> str:
 
 def warn_of_unsteady_arms(pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Return warnings if too many runs of the pairs have no steady state, else ()."""
-    return unsettled_warnings([_is_steady(pair.base) for pair in pairs], [_is_steady(pair.head) for pair in pairs])
+    return unsettled_warnings(
+        [_steady_state(pair.base) for pair in pairs], [_steady_state(pair.head) for pair in pairs]
+    )
 
 
 def measure_warmup_steps(runs: Iterable[Run]) -> float | None:
@@ -39,6 +41,5 @@ def has_gpus(run: Run) -> bool:
     return run.node is not None and bool(run.node.gpus)
 
 
-def _is_steady(run: Run) -> bool:
-    state = launch_steady_state(run.timing) if run.timing is not None else None
-    return state is None or state.steady
+def _steady_state(run: Run) -> SteadyState | None:
+    return launch_steady_state(run.timing) if run.timing is not None else None

@@ -5,10 +5,12 @@ error is raised, because the step times of a mixture belong to no run.
 """
 
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from statistics import median
 
 from regbot.records.text.words import count
 from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
@@ -16,6 +18,8 @@ from regbot.workloads.logs.step_log import LogStep, StepLog, format_steps
 
 MAX_STEPS = 500_000
 """Maximum number of steps of one file. This many steps use 200 MB of memory."""
+SLOW_FACTOR = 1.2
+"""A step that takes longer than this many times the median step is slow."""
 MAX_BACKWARD_SHARE = 0.2
 """If step numbers decrease in a larger share of the lines, several ranks have written in turn. Otherwise a job was
 restarted.
@@ -53,8 +57,24 @@ def extract_run(
     if not any(step.seconds is not None for step in steps_of_job):
         raise log.error(steps_of_job[0].line if steps_of_job else WHOLE_FILE, "has no step with a time", advice)
     interval = _find_log_interval(steps_of_job, values_are_means, warnings)
-    run = StepLog(log.name, format_name, tuple(steps_of_job), interval, rank, jobs=job_count)
+    explained = _explain_slow_steps(steps_of_job, log.other_work)
+    run = StepLog(log.name, format_name, tuple(steps_of_job), interval, rank, explained=explained, jobs=job_count)
     return replace(run, warnings=(*warnings, *_fault_warnings(run)))
+
+
+def _explain_slow_steps(steps: list[LogStep], other_work: Mapping[int, str]) -> dict[int, str]:
+    """Return what other work of the job made a step slow, by step number, for steps directly beside its lines."""
+    typical_s = median(step.seconds for step in steps if step.seconds is not None)
+    step_lines = [step.line for step in steps]
+    explained = {}
+    for line, work in other_work.items():
+        following = bisect_left(step_lines, line)  # index of the first step at or after the line
+        if line in step_lines[following : following + 1]:
+            continue  # a step line that has such a word
+        for step in steps[max(following - 1, 0) : following + 1]:
+            if step.seconds is not None and step.seconds > SLOW_FACTOR * typical_s:
+                explained[step.number] = work
+    return explained
 
 
 def _select_rank(steps: list[LogStep], warnings: list[str]) -> tuple[list[LogStep], str]:

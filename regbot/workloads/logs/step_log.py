@@ -6,8 +6,8 @@ steps are warm-up, or whether the logged code is the commit under test.
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -58,6 +58,8 @@ class StepLog:
     rank: str = ""
     suspect: tuple[int, ...] = ()
     """Numbers of steps whose seconds are no step times, for example because only the dispatch was timed."""
+    explained: Mapping[int, str] = field(default_factory=dict)
+    """What made a step slow, by the number of the step: other work of the job that a line beside the step names."""
     warnings: tuple[str, ...] = ()
     resolution_s: float = 0.0
     """Resolution of the printed step times in seconds; 0 if they are not rounded."""
@@ -97,14 +99,6 @@ class StepLog:
     @property
     def nan(self) -> int:
         return sum(step.nan for step in self.steps)
-
-    def count_leading_values(self, steps: int) -> int:
-        """Return how many values of ``step_s`` belong to the first ``steps`` steps, by their step numbers.
-
-        For example, a log of every fifth step has two values for the first ten steps.
-        """
-        end_number = self.steps[0].number + steps
-        return sum(step.number < end_number for step in self.timed)
 
     def with_warnings(self, *warnings: str) -> "StepLog":
         """Return a copy with ``warnings`` before the existing warnings."""

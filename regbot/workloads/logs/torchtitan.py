@@ -26,7 +26,7 @@ TITLE = "step lines of torchtitan"
 MIN_TPS = 250
 """With a smaller tps (tokens per second), rounding to a whole number changes the step time by 0.2% or more."""
 
-_STEP_LINE_START = re.compile(r"\bstep:\s+(\d{1,12})\s+loss:\s+(\S+)\s")
+_STEP_LINE_START = re.compile(r"(?<!validate )\bstep:\s+(\d{1,12})\s+loss:\s+(\S+)\s")
 _TPS = re.compile(r"\btps: ([\d,]+)\s+(?:tflops: (\S+)\s+)?mfu: (?:[\d.]+%|N/A|nan%?)")
 
 _ADVICE = (
