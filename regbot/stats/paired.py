@@ -226,9 +226,9 @@ def decide(interval: Bounds, thresholds: Thresholds) -> Decision:
         return "regressed"
     if interval.high < -thresholds.eps:
         return "improved"
-    if interval.high < thresholds.delta and interval.low > -thresholds.delta:
+    if -thresholds.delta < interval.low and interval.high < thresholds.delta:
         return "no_change"
-    if interval.high < thresholds.delta and interval.low <= 0:
+    if interval.low <= 0 <= interval.high < thresholds.delta:
         return "within_bound"
     return "undecided"
 
