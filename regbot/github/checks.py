@@ -186,8 +186,7 @@ def write(
         details_url=url,
     )
     if run is not None:
-        summary = run.summary.replace("\r\n", "\n").strip()  # GitHub may change line ends and outer whitespace
-        shown = (run.status, run.conclusion, run.title, summary)
+        shown = (run.status, run.conclusion, run.title, run.summary.strip())  # GitHub may change outer whitespace
         if shown != ("completed", conclusion, check.title, check.summary.strip()):
             # Somebody may have requested a measurement since the check run was read, so its external id is kept.
             forge.update_check(run.id, replace(check, external_id=""))

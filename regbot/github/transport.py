@@ -34,7 +34,6 @@ PATIENCE_S = 300.0
 example because the request quota is used up, the job ends and says when to run it again."""
 RATE_LIMIT_DELAY_S = 60.0
 """Seconds to wait after a rate limit if GitHub names no time."""
-WRITE_INTERVAL_S = 1.0
 MAX_LOOKUPS = 2
 """Number of lookups for a created object after a lost reply, before the object is requested again. Several lookups are
 needed because GitHub may list a new object some seconds late."""
@@ -111,8 +110,6 @@ class Transport:
         self._sleep = sleep
         self._remaining_s = patience_s
         self._patience_s = patience_s
-        self._last_write_s: float | None = None
-        """Time of the last write, on the monotonic clock; None before the first write."""
         self._requester = Github(
             auth=Auth.Token(token) if token else None,
             base_url=self.url,
@@ -213,7 +210,6 @@ class Transport:
 
         A redirect of a GET is a response with a ``location``. A redirect of another request is refused.
         """
-        self._pace(verb)
         parameters = {key: str(value) for key, value in query.items()}
         accept_header = {"Accept": "application/vnd.github+json"}
         try:
@@ -283,15 +279,6 @@ class Transport:
             )
         self._remaining_s -= delay_s
         self._sleep(delay_s)
-
-    def _pace(self, verb: str) -> None:
-        if verb == "GET":
-            return
-        if self._last_write_s is not None:
-            pause_s = self._last_write_s + WRITE_INTERVAL_S - time.monotonic()
-            if pause_s > 0:
-                self._sleep(pause_s)
-        self._last_write_s = time.monotonic()
 
     def _quote_message(self, text: str) -> str:
         """Return GitHub's message on a refusal as one line that begins with a colon; '' if ``text``, the body of the

@@ -212,14 +212,5 @@ def _locate_report(verdict: Verdict) -> str:
 
 
 def explain_failed_run(run: WorkflowRun) -> str:
-    return f"the job for this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}"
-
-
-_CONCLUSIONS = {
-    "cancelled": "was cancelled",
-    "timed_out": "ran into its time limit",
-    "skipped": "was skipped",
-    "startup_failure": "could not be started",
-    "stale": "was ended by GitHub, because no machine started it",
-}
-"""What happened to a job, by the conclusion of its run. Other conclusions mean that the job failed."""
+    known_endings = {"cancelled": "was cancelled", "timed_out": "ran into its time limit", "skipped": "was skipped"}
+    return f"the job for this commit {known_endings.get(run.conclusion or '', 'failed')}"
