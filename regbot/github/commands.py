@@ -8,7 +8,7 @@ line. A reason may contain any visible text. The caller takes the role of a pers
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from regbot.github.types import ROLES, Role
 from regbot.judge import Expectation, ExpectationError, parse_expectation
@@ -125,16 +125,9 @@ def parse_command(body: str) -> Command | InvalidCommand | None:
                 verb,
                 f"the line does not have the form {FORMS[verb]}; write each commit as 40 lower-case hexadecimal digits",
             )
-        fields = match.groupdict(default="")
-        command = Command(
-            verb,
-            line,
-            sha=fields["sha"],
-            pairs=int(fields.get("pairs") or DEFAULT_PAIRS),
-            good=fields.get("good", ""),
-            workload=fields.get("workload", ""),
-            reason=fields.get("reason", ""),
-        )
+        fields: dict[str, Any] = match.groupdict(default="")
+        pairs = int(fields.pop("pairs", "") or DEFAULT_PAIRS)
+        command = Command(verb, line, pairs=pairs, **fields)
     if command.pairs > MAX_PAIRS:
         return InvalidCommand(verb, f"PAIRS is above {MAX_PAIRS}, the largest number that a command may request")
     if len(command.reason) > MAX_REASON_CHARACTERS:

@@ -223,9 +223,7 @@ def make_commit(
         for proposal in proposals:
             store_proposal(proposal, store)
         files_after = store_files(store)
-        all_paths = {**files_before, **files_after}
-        changed_paths = [path for path in all_paths if files_before.get(path) != files_after.get(path)]
-        _check_changes(branch, changed_paths, files_before, files_after)
+        changed_paths = _list_changes(branch, files_before, files_after)
         commit = branch.parent
         if changed_paths:
             # The commit takes the content of each file, and removes a file whose value is None.
@@ -256,18 +254,16 @@ def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
     return Store(scratch / branch.folder)
 
 
-def _check_changes(
-    branch: RefreshBranch,
-    changed: Sequence[PurePosixPath],
-    before: dict[PurePosixPath, bytes],
-    after: dict[PurePosixPath, bytes],
-) -> None:
-    """Check the changed paths. Only the content of an anchor may change. A file may be removed only if a file is added
+def _list_changes(
+    branch: RefreshBranch, before: dict[PurePosixPath, bytes], after: dict[PurePosixPath, bytes]
+) -> list[PurePosixPath]:
+    """Return the changed paths. Only the content of an anchor may change. A file may be removed only if a file is added
     to the same folder: a session whose slowdown a person accepted replaces its earlier copy in the series ``held``. An
     added file must not exist in the parent commit: it would have been missed when the store was read.
 
     ``before`` and ``after`` have the files of the store, by path. Raises UserError.
     """
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     folders_with_additions = [path.parent for path in changed if path not in before]
     existing_paths = {entry.path for entry in list_files(branch.repo, branch.parent, [branch.folder])}
     for path in changed:
@@ -280,6 +276,7 @@ def _check_changes(
             raise UserError(f"{path} would be changed", "a refresh may change only anchors")
         if path not in after and path.parent not in folders_with_additions:
             raise UserError(f"{path} would be removed without a replacement")
+    return changed
 
 
 def _merge(repo: Path, main: str, commit: str) -> str | None:

@@ -13,7 +13,7 @@ from functools import partial
 from regbot.baselines.intake import FUTURE_TOLERANCE
 from regbot.check.refresh.text import commit_message, describe_outcome, files_section, proposal_body, proposal_title
 from regbot.errors import UserError
-from regbot.github.client import AwayError, Forge, ForgeError
+from regbot.github.client import AwayError, Forge
 from regbot.github.git_remote import Remote
 from regbot.github.proposal import ARTIFACT, RefreshBranch, check_night, is_reachable, make_commit, read_proposal
 from regbot.github.types import Pull
@@ -78,11 +78,9 @@ class _RefreshNight:
 def fetch_proposals(forge: Forge, run: int) -> list[Proposal]:
     """Return the proposals that the nodes of a run uploaded, not yet checked. If several artifacts have the same name,
     the newest is used. Raises UserError."""
-    newest_artifacts = {}
-    for artifact in forge.artifacts(run):  # oldest first
-        is_proposal = artifact.name == ARTIFACT or artifact.name.startswith(f"{ARTIFACT}-")
-        if is_proposal and not artifact.expired:
-            newest_artifacts[artifact.name] = artifact  # replaces an older artifact of the same name
+    # The artifacts are listed oldest first, so a newer one replaces an older one of the same name.
+    artifacts = [artifact for artifact in forge.artifacts(run) if not artifact.expired]
+    newest_artifacts = {item.name: item for item in artifacts if f"{item.name}-".startswith(f"{ARTIFACT}-")}
     proposals = []
     for name, artifact in sorted(newest_artifacts.items()):
         origin = f"artifact {clip(printable(name), 80)}"
@@ -134,7 +132,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost:
     # The last pull request, if a person closed it without merging and no other pull request is open.
     is_rejected = pull is None and bool(closed_pulls) and not closed_pulls[0].merged_at
     rejected_pull = closed_pulls[0] if is_rejected else None
-    if rejected_pull is not None and _has_commit(night, rejected_pull.head_sha, measured_commit):
+    if rejected_pull is not None and night.forge.is_ancestor(measured_commit, rejected_pull.head_sha):
         reason = f"#{rejected_pull.number} was closed without merging, and main has not changed since."
         return _report_unchanged(night, None, reason)
     # After its pull request was merged or closed, the branch starts again from the measured commit.
@@ -172,17 +170,6 @@ def _report_unchanged(night: _RefreshNight, pull: Pull | None, reason: str) -> R
 
 def _find_open_pull(night: _RefreshNight) -> Pull | None:
     return next((pull for pull in night.forge.pulls_from(BRANCH) if pull.base_ref == night.main_name), None)
-
-
-def _has_commit(night: _RefreshNight, tip: str, commit: str) -> bool:
-    """Return whether ``commit`` is in the history of ``tip``; False if GitHub does not have ``tip`` any more."""
-    try:
-        night.remote.fetch(tip)
-    except AwayError:
-        raise
-    except ForgeError:
-        return False
-    return is_reachable(night.remote.repo, commit, tip)
 
 
 def _write_body(night: _RefreshNight, report: RefreshReport) -> str:

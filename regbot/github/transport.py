@@ -14,7 +14,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from github import Auth, Github, GithubException
@@ -268,10 +268,11 @@ class Transport:
         doubled_delay_s = min(FIRST_DELAY_S * 2 ** (failure_count - 1), MAX_DELAY_S)
         delay_s = max(doubled_delay_s, failure.wait_s or 0.0)
         if delay_s > self._remaining_s:
-            wait_text = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
-            retry_text = (
-                f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub answers"
-            )
+            wait_text, retry_text = "", "when GitHub answers"
+            if failure.wait_s:
+                wait_text = f", which asks to wait {failure.wait_s:.0f} s"
+                end = datetime.now(UTC) + timedelta(seconds=failure.wait_s + 59)
+                retry_text = f"after {end:%Y-%m-%d %H:%M} UTC"
             raise AwayError(
                 f"{request}: GitHub ({self.url}) {failure}{wait_text}",
                 f"a job waits at most {self._patience_s / 60:.0f} minutes in all. Run this job again {retry_text}: it "
@@ -293,10 +294,6 @@ class Transport:
     def _clean(self, text: str) -> str:
         text = text.replace(self._token, "***") if self._token else text
         return clip(printable(" ".join(text.split())), MESSAGE_CHARACTERS)
-
-
-def _format_time(unix_s: float) -> str:
-    return f"{datetime.fromtimestamp(unix_s + 59, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _convert(read: Callable[[Any], T], data: Any) -> T:

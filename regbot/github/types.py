@@ -167,6 +167,5 @@ class WorkflowJob(GitHubObject):
 class Artifact(GitHubObject):
     id: int
     name: str
-    size: int = Field(validation_alias="size_in_bytes")
     expired: bool = False
     """Whether GitHub has deleted the content."""
