@@ -64,14 +64,10 @@ def read_newest_artifact(forge: Forge, run: int, name: str, max_bytes: int, read
     available_artifacts = [artifact for artifact in artifacts if not artifact.expired]
     if not available_artifacts:
         raise ExpiredArtifact(f"its artifact {name} has expired")
-    newest_artifact = available_artifacts[-1]  # artifacts are listed oldest first
-    too_large_error = UnusableArtifact(f"its artifact has more than {max_bytes:,} bytes, and was not read")
-    if newest_artifact.size > max_bytes:
-        raise too_large_error
     try:
-        return read(forge.download(newest_artifact.id, max_bytes))
+        return read(forge.download(available_artifacts[-1].id, max_bytes))  # artifacts are listed oldest first
     except TooLargeError as error:
-        raise too_large_error from error
+        raise UnusableArtifact(f"its artifact has more than {max_bytes:,} bytes, and was not read") from error
     except RecordError as error:
         raise UnusableArtifact("the job's artifact cannot be read: ", UntrustedText(str(error))) from error
 

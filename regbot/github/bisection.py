@@ -20,7 +20,7 @@ from regbot.records.bisection import Bisection
 from regbot.records.files import MAX_RECORD_BYTES, parse_record
 from regbot.records.text.clip import short_commit
 from regbot.report.bisection import bisection_page, list_named_points
-from regbot.report.markdown import UntrustedText, Words, code, sentence
+from regbot.report.markdown import UntrustedText, code, sentence
 
 ARTIFACT = "regbot-bisection"
 MEMBER = "bisection.json"
@@ -57,20 +57,21 @@ def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply |
     request = _read_request(forge, run)
     if request is None:
         return IgnoredRun(f"run {run.id} was not started by regbot-gate")
-    why_unrequested = _explain_unrequested(forge, request, bot)
-    if why_unrequested:
+    if why_unrequested := _explain_unrequested(forge, request, bot):
         return IgnoredRun(f"run {run.id} answers no request of #{request.number}: {why_unrequested}")
-    fault = ""
+    fault, failure = "", None
     try:
-        result = _read_result(forge, request)
-        text = bisection_page(result)
+        text = bisection_page(_read_result(forge, request))
     except UnusableArtifact as error:
-        text = _write_failure(request, error.reason)
+        failure = error.reason
     except ForgeError:
         raise
     except Exception as error:  # a pull request's code wrote the record and may break regbot; the failure is posted
-        text = _write_failure(request, (f"regbot failed on the job's artifact ({type(error).__name__})",))
+        failure = (f"regbot failed on the job's artifact ({type(error).__name__})",)
         fault = traceback.format_exc()
+    if failure is not None:
+        endpoints = f"{code(short_commit(request.good))} to {code(short_commit(request.bad))}"
+        text = f"### ⛔ NO ANSWER: {sentence(failure)}\n\nThe requested range was {endpoints}.\n"
     is_new = reply_once(forge, request.number, f"{MARKER}{run.id} -->", text, bot, update=True)
     return BisectionReply(request.number, text, is_new, fault)
 
@@ -133,8 +134,3 @@ def _read_result(forge: Forge, request: BisectionRequest) -> Bisection:
         if point.version or not is_in_range:
             raise UnusableArtifact("the job's artifact names a commit outside the range: ", UntrustedText(point.commit))
     return result
-
-
-def _write_failure(request: BisectionRequest, reason: Words) -> str:
-    endpoints = f"{code(short_commit(request.good))} to {code(short_commit(request.bad))}"
-    return f"### ⛔ NO ANSWER: {sentence(reason)}\n\nThe requested range was {endpoints}.\n"

@@ -186,8 +186,7 @@ def write(
         details_url=url,
     )
     if run is not None:
-        summary = run.summary.replace("\r\n", "\n").strip()  # GitHub may change line ends and outer whitespace
-        shown = (run.status, run.conclusion, run.title, summary)
+        shown = (run.status, run.conclusion, run.title, run.summary.strip())  # GitHub may change outer whitespace
         if shown != ("completed", conclusion, check.title, check.summary.strip()):
             # Somebody may have requested a measurement since the check run was read, so its external id is kept.
             forge.update_check(run.id, replace(check, external_id=""))
@@ -245,13 +244,10 @@ def get_mildest_conclusion(github: GitHub, tier: Tier, number: int) -> Conclusio
     is ``github.self_reported``. For a merge group, the milder one of ``github.self_reported`` and ``neutral`` is used:
     nobody can start a measurement of a traced merge group, so nothing could unblock a stricter conclusion.
     """
-    is_self_reported = tier == "static"
-    if not is_self_reported:
+    if tier == "measured":
         return "success"
     is_merge_group = number == 0
-    if is_merge_group:
-        return min(github.self_reported, "neutral", key=_BY_STRICTNESS.index)
-    return github.self_reported
+    return min(github.self_reported, "neutral", key=_BY_STRICTNESS.index) if is_merge_group else github.self_reported
 
 
 def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:

@@ -47,7 +47,6 @@ MAX_END_POLLS, END_POLL_INTERVAL_S = 60, 10.0
 """Limits of ``Forge.ended_run``: number of polls, and seconds between two polls. Without a limit, a job that waits for
 the end of its own run would wait forever."""
 MAX_CLOCK_SKEW = timedelta(minutes=10)
-_REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 _LOGIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(\[bot\])?")
 
 
@@ -66,8 +65,6 @@ class Forge:
         sleep: Callable[[float], None] = time.sleep,
         patience_s: float = PATIENCE_S,
     ) -> None:
-        if not _REPOSITORY.fullmatch(repository):
-            raise ForgeError(f"{repository!r} is not a repository", "write it as OWNER/NAME")
         self.repository = repository
         self._token, self._sleep = token, sleep
         self._api = Transport(token, url, f"/repos/{repository}", sleep, patience_s)

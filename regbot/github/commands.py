@@ -8,7 +8,7 @@ line. A reason may contain any visible text. The caller takes the role of a pers
 import re
 import unicodedata
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from regbot.github.types import ROLES, Role
 from regbot.judge import Expectation, ExpectationError, parse_expectation
@@ -25,7 +25,6 @@ FORMS: dict[Verb, str] = {
     "accept": "/regbot accept SHA: reason",
 }
 
-MAX_BODY_CHARACTERS = 65_536
 MAX_LINE_CHARACTERS = 1000
 MAX_REASON_CHARACTERS = 500
 MAX_PAIRS = 64
@@ -97,21 +96,20 @@ def parse_command(body: str) -> Command | InvalidCommand | None:
     """Return the command of a comment; None if the comment does not address regbot. Never raises."""
     if not _ADDRESSED.match(body):
         return None
-    if len(body) > MAX_BODY_CHARACTERS:
-        return InvalidCommand(None, f"the comment has more than {MAX_BODY_CHARACTERS:,} characters")
     first_line, _, text_below = body.partition("\n")
     line = first_line.removesuffix("\r").rstrip(" \t")
     if len(line) > MAX_LINE_CHARACTERS:
         return InvalidCommand(None, f"the line has more than {MAX_LINE_CHARACTERS:,} characters")
     if any(unicodedata.category(character) in _INVISIBLE_CATEGORIES for character in line):
         return InvalidCommand(None, "the line contains invisible characters; type the line instead of pasting it")
-    if line != _PREFIX and not line.startswith(f"{_PREFIX} "):
-        return InvalidCommand(None, f"a command begins with {_PREFIX} in lower case and one space")
-    word, _, rest = line.removeprefix(_PREFIX).removeprefix(" ").partition(" ")
-    verb = next((known_verb for known_verb in VERBS if known_verb == word), None)
+    prefix, _, arguments = line.partition(" ")
+    word, _, rest = arguments.partition(" ")
+    verb = next((known_verb for known_verb in VERBS if (prefix, word) == (_PREFIX, known_verb)), None)
     if verb is None:
-        problem = f"there is no command {word!r}" if word else "the command is missing, with one space before it"
-        return InvalidCommand(None, problem)
+        words = ", ".join(VERBS)
+        return InvalidCommand(
+            None, f"a command begins with {_PREFIX} in lower case, one space and one of the words {words}"
+        )
     if _LATER_COMMAND.search(text_below):
         return InvalidCommand(verb, "the comment contains more than one command; write a comment for each command")
     if verb == "expect":
@@ -127,16 +125,9 @@ def parse_command(body: str) -> Command | InvalidCommand | None:
                 verb,
                 f"the line does not have the form {FORMS[verb]}; write each commit as 40 lower-case hexadecimal digits",
             )
-        fields = match.groupdict(default="")
-        command = Command(
-            verb,
-            line,
-            sha=fields["sha"],
-            pairs=int(fields.get("pairs") or DEFAULT_PAIRS),
-            good=fields.get("good", ""),
-            workload=fields.get("workload", ""),
-            reason=fields.get("reason", ""),
-        )
+        fields: dict[str, Any] = match.groupdict(default="")
+        pairs = int(fields.pop("pairs", "") or DEFAULT_PAIRS)
+        command = Command(verb, line, pairs=pairs, **fields)
     if command.pairs > MAX_PAIRS:
         return InvalidCommand(verb, f"PAIRS is above {MAX_PAIRS}, the largest number that a command may request")
     if len(command.reason) > MAX_REASON_CHARACTERS:

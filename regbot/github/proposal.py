@@ -1,16 +1,23 @@
-"""What a refresh proposal may add to the store. The node that measured wrote it and is not trusted.
+"""Check a refresh proposal, and commit it to the branch of the refresh pull request. The node that measured wrote the
+proposal and is not trusted. The commit changes only the folder of references. It never changes a stored session, and
+causes no problem in the store.
 
 A proposal contains records and cannot name files: the path of each record in the store is computed from the record. The
 numbers in its report are the node's word, and a person reviews them. A *night* is the report on one workload.
 """
 
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path, PurePosixPath
 
-from regbot.baselines import Store
-from regbot.baselines.names import class_folder
+from regbot.baselines import Store, verify
+from regbot.baselines.names import ANCHOR, class_folder
 from regbot.baselines.store import record_digest
 from regbot.check.refresh.night import describe_absorbed_slowdown
-from regbot.check.refresh.storing import remove_withheld_copies, timed_sessions
+from regbot.check.refresh.storing import remove_withheld_copies, store_files, timed_sessions
 from regbot.errors import UserError
 from regbot.github.artifact import read_single_file
 from regbot.judge.interim import thresholds_from
@@ -21,6 +28,9 @@ from regbot.records.proposal import Proposal
 from regbot.records.refresh import WorkloadRefresh
 from regbot.records.text.clip import short_commit
 from regbot.stats.paired import LOOKS
+from regbot.workloads.checkout.commits import commit_files
+from regbot.workloads.checkout.export import export, list_files
+from regbot.workloads.checkout.git import CheckoutError, git, try_git
 
 ARTIFACT = "regbot-proposal"
 """Name of the uploaded artifact, or its beginning if several nodes upload artifacts."""
@@ -159,3 +169,125 @@ def _select_main_sessions(proposal: Proposal) -> list[Baseline]:
 
 def _get_key(record: Baseline | Anchor) -> Key:
     return record.workload, record.variant
+
+
+@dataclass(frozen=True)
+class RefreshBranch:
+    repo: Path
+    main: str
+    folder: str
+    parent: str
+    """Newest commit of the branch, which becomes the parent of the night's commit. For a new branch, it is the measured
+    commit."""
+
+
+@dataclass(frozen=True)
+class NightCommit:
+    commit: str
+    """Hash of the commit. If the branch already contains the whole night, it is the branch's newest commit."""
+    files: tuple[str, ...]
+    is_already_in_main: bool
+    """Whether main already contains everything that is on the branch."""
+
+
+def is_reachable(repo: Path, commit: str, tip: str) -> bool:
+    """Return whether ``commit`` is in the checkout and in the history of ``tip``. Raises CheckoutError."""
+    return try_git(repo, "merge-base", "--is-ancestor", commit, tip).code == 0
+
+
+def check_night(branch: RefreshBranch, proposals: Sequence[Proposal], config: Config) -> None:
+    """Check that the proposals do only what a refresh may do. Raises UserError, CheckoutError."""
+
+    @cache
+    def tree_of(commit: str) -> str | None:
+        """Return the tree of a commit; None if the commit is not in the history of main."""
+        is_known = is_reachable(branch.repo, commit, branch.main)
+        return git(branch.repo, "rev-parse", f"{commit}^{{tree}}").strip() if is_known else None
+
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        store = _export_store(branch, proposals[0].commit, Path(scratch))
+        for proposal in proposals:
+            check_proposal(proposal, store, tree_of, config)
+
+
+def make_commit(
+    branch: RefreshBranch, proposals: Sequence[Proposal], message: str, at: datetime, now: datetime
+) -> NightCommit:
+    """Commit ``proposals`` on top of ``branch.parent``.
+
+    Raises UserError if the commit would cause a new problem in the store. Raises CheckoutError.
+    """
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        store = _export_store(branch, branch.parent, Path(scratch))
+        files_before = store_files(store)
+        for proposal in proposals:
+            store_proposal(proposal, store)
+        files_after = store_files(store)
+        changed_paths = _list_changes(branch, files_before, files_after)
+        commit = branch.parent
+        if changed_paths:
+            # The commit takes the content of each file, and removes a file whose value is None.
+            files = {
+                f"{branch.folder}/{path}": store.root / path if path in files_after else None for path in changed_paths
+            }
+            commit = commit_files(branch.repo, branch.parent, files, message, at)
+    merged_tree = _merge(branch.repo, branch.main, commit)
+    # Check the merged store. With conflicts, which GitHub shows, there is no merged store: check that of the branch.
+    checked_version, version_before = (merged_tree, branch.main) if merged_tree else (commit, branch.parent)
+    problems = _find_problems(branch, checked_version, now)
+    problems_before = _find_problems(branch, version_before, now) if problems else []
+    new_problems = [problem for problem in problems if problem not in problems_before]
+    if new_problems:
+        raise UserError(f"the store would be invalid with this commit: {'; '.join(new_problems[:3])}")
+    diff = ("diff", "--name-only", "--no-renames", "-z", branch.main, merged_tree or commit, "--", branch.folder)
+    names = git(branch.repo, *diff).split("\0")
+    main_tree = git(branch.repo, "rev-parse", f"{branch.main}^{{tree}}").strip()
+    return NightCommit(
+        commit=commit,
+        files=tuple(name for name in names if name),
+        is_already_in_main=merged_tree == main_tree,
+    )
+
+
+def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
+    export(branch.repo, commit, [branch.folder], scratch)
+    return Store(scratch / branch.folder)
+
+
+def _list_changes(
+    branch: RefreshBranch, before: dict[PurePosixPath, bytes], after: dict[PurePosixPath, bytes]
+) -> list[PurePosixPath]:
+    """Return the changed paths. Only the content of an anchor may change. A file may be removed only if a file is added
+    to the same folder: a session whose slowdown a person accepted replaces its earlier copy in the series ``held``. An
+    added file must not exist in the parent commit: it would have been missed when the store was read.
+
+    ``before`` and ``after`` have the files of the store, by path. Raises UserError.
+    """
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    folders_with_additions = [path.parent for path in changed if path not in before]
+    existing_paths = {entry.path for entry in list_files(branch.repo, branch.parent, [branch.folder])}
+    for path in changed:
+        if path not in before and str(PurePosixPath(branch.folder, path)) in existing_paths:
+            raise UserError(
+                f"{path} would be added, but {short_commit(branch.parent)} already has this file: the store was not "
+                "read completely"
+            )
+        if path in before and path in after and path.name != ANCHOR:
+            raise UserError(f"{path} would be changed", "a refresh may change only anchors")
+        if path not in after and path.parent not in folders_with_additions:
+            raise UserError(f"{path} would be removed without a replacement")
+    return changed
+
+
+def _merge(repo: Path, main: str, commit: str) -> str | None:
+    """Return the tree of the merged commits; None if they conflict."""
+    answer = try_git(repo, "merge-tree", "--write-tree", "--no-messages", main, commit)
+    if answer.code not in (0, 1):
+        raise CheckoutError(f"{repo}: git merge-tree failed, git 2.38 or newer is needed: {answer.error_line}")
+    return answer.out.strip() if answer.code == 0 else None
+
+
+def _find_problems(branch: RefreshBranch, commit: str, now: datetime) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        store = _export_store(branch, commit, Path(scratch))
+        return list(verify(store, now).problems) if store.root.is_dir() else []

@@ -82,7 +82,7 @@ def write_comment(thread: CommentThread, bot: str, current_head: str, text: Stam
     body = text.body(current_head)
     comment = find_comment(thread, bot)
     if comment is not None:
-        if _normalise(comment.body) == _normalise(body):
+        if comment.body.strip() == body.strip():
             return
         try:
             thread.edit(comment, body)
@@ -106,7 +106,3 @@ def _select(comments: list[Comment], number: int, bot: str) -> Comment | None:
         if text is not None and text.stamp.pr == number:
             return comment
     return None
-
-
-def _normalise(body: str) -> str:
-    return body.replace("\r\n", "\n").strip()

@@ -13,16 +13,9 @@ from functools import partial
 from regbot.baselines.intake import FUTURE_TOLERANCE
 from regbot.check.refresh.text import commit_message, describe_outcome, files_section, proposal_body, proposal_title
 from regbot.errors import UserError
-from regbot.github.client import AwayError, Forge, ForgeError
+from regbot.github.client import AwayError, Forge
 from regbot.github.git_remote import Remote
-from regbot.github.proposal import ARTIFACT, read_proposal
-from regbot.github.refresh_commit import (
-    NightCommit,
-    RefreshBranch,
-    check_night,
-    is_reachable,
-    make_commit,
-)
+from regbot.github.proposal import ARTIFACT, RefreshBranch, check_night, is_reachable, make_commit, read_proposal
 from regbot.github.types import Pull
 from regbot.records.baseline import parse_time
 from regbot.records.config import FILE_NAME, load_commit
@@ -36,7 +29,6 @@ from regbot.report.markdown import code
 from regbot.workloads.checkout.git import DEEPEN_ADVICE, CheckoutError, file_at, is_shallow
 
 BRANCH = "regbot/refresh"
-MAX_NOTES = 5
 REASON_CHARACTERS = 300
 MAX_CHARACTERS = 60_000
 
@@ -85,11 +77,9 @@ class _RefreshNight:
 def fetch_proposals(forge: Forge, run: int) -> list[Proposal]:
     """Return the proposals that the nodes of a run uploaded, not yet checked. If several artifacts have the same name,
     the newest is used. Raises UserError."""
-    newest_artifacts = {}
-    for artifact in forge.artifacts(run):  # oldest first
-        is_proposal = artifact.name == ARTIFACT or artifact.name.startswith(f"{ARTIFACT}-")
-        if is_proposal and not artifact.expired:
-            newest_artifacts[artifact.name] = artifact  # replaces an older artifact of the same name
+    # The artifacts are listed oldest first, so a newer one replaces an older one of the same name.
+    artifacts = [artifact for artifact in forge.artifacts(run) if not artifact.expired]
+    newest_artifacts = {item.name: item for item in artifacts if f"{item.name}-".startswith(f"{ARTIFACT}-")}
     proposals = []
     for name, artifact in sorted(newest_artifacts.items()):
         origin = f"artifact {clip(printable(name), 80)}"
@@ -113,9 +103,7 @@ def post_refresh(
         raise UserError("a proposal's time is in the future: the clock of its node or of this machine is wrong")
     if is_shallow(remote.repo):
         raise CheckoutError(f"{remote.repo}: the repository is shallow", DEEPEN_ADVICE)
-    night = _RefreshNight(
-        forge=forge, remote=remote, proposals=proposals, now=now, run_url=run_url, main_name=forge.default_branch()
-    )
+    night = _RefreshNight(forge, remote, proposals, now, run_url, main_name=forge.default_branch())
     if all(proposal.empty for proposal in proposals):  # a proposal without records to store
         outcome = _report_unchanged(night, _find_open_pull(night), "Tonight there is nothing to store.")
     else:
@@ -127,8 +115,6 @@ def _store_night(night: _RefreshNight) -> RefreshPost:
     """Commit the night, push the commit, and open or update the pull request."""
     remote, measured_commit = night.remote, night.measured_commit
     tips = remote.tips(night.main_name, BRANCH)
-    if night.main_name not in tips:
-        raise ForgeError(f"the repository has no branch {night.main_name}, which GitHub calls its default branch")
     remote.fetch(*tips.values())
     # ``main`` is the newest commit of main. ``tip`` is that of the refresh branch; None if the branch does not exist.
     main, tip = tips[night.main_name], tips.get(BRANCH)
@@ -145,7 +131,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost:
     # The last pull request, if a person closed it without merging and no other pull request is open.
     is_rejected = pull is None and bool(closed_pulls) and not closed_pulls[0].merged_at
     rejected_pull = closed_pulls[0] if is_rejected else None
-    if rejected_pull is not None and _has_commit(night, rejected_pull.head_sha, measured_commit):
+    if rejected_pull is not None and night.forge.is_ancestor(measured_commit, rejected_pull.head_sha):
         reason = f"#{rejected_pull.number} was closed without merging, and main has not changed since."
         return _report_unchanged(night, None, reason)
     # After its pull request was merged or closed, the branch starts again from the measured commit.
@@ -162,7 +148,7 @@ def _store_night(night: _RefreshNight) -> RefreshPost:
     report = night.report.model_copy(update={"files": list(night_commit.files)})
     if night_commit.commit != branch.parent and not remote.push(night_commit.commit, BRANCH, tip):
         raise AwayError(f"somebody moved the branch {BRANCH} while this job ran", "run the job again")
-    title, body = proposal_title(report), write_pull_body(night.proposals, report, night_commit, night.run_url)
+    title, body = proposal_title(report), _write_body(night, report)
     if pull is None:
         pull = night.forge.create_pull(title, body, BRANCH, night.main_name)
         message = f"Opened #{pull.number}."
@@ -185,41 +171,20 @@ def _find_open_pull(night: _RefreshNight) -> Pull | None:
     return next((pull for pull in night.forge.pulls_from(BRANCH) if pull.base_ref == night.main_name), None)
 
 
-def _has_commit(night: _RefreshNight, tip: str, commit: str) -> bool:
-    """Return whether ``commit`` is in the history of ``tip``; False if GitHub does not have ``tip`` any more."""
-    try:
-        night.remote.fetch(tip)
-    except AwayError:
-        raise
-    except ForgeError:
-        return False
-    return is_reachable(night.remote.repo, commit, tip)
-
-
-def write_pull_body(
-    proposals: Sequence[Proposal], report: RefreshReport, night_commit: NightCommit, run_url: str
-) -> str:
-    """Return the text of the pull request as markdown: obstacles to merging, and tonight's evidence.
-
-    ``report`` combines the reports of all ``proposals`` and has the files of ``night_commit``. ``run_url`` is the URL
-    of the run that measured; '' if unknown.
-    """
+def _write_body(night: _RefreshNight, report: RefreshReport) -> str:
+    """Return the text of the pull request as markdown: tonight's evidence. ``report`` combines the reports of all
+    proposals, and has the files of the commit."""
     lines = []
-    if night_commit.conflicts:
-        names = ", ".join(code(name) for name in night_commit.conflicts[:MAX_NOTES])
-        lines.append(
-            f"> **This pull request conflicts with main:** both changed {names}. Somebody has to resolve the conflict."
-        )
-    if len(proposals) == 1:
+    if len(night.proposals) == 1:
         lines.append(proposal_body(report))
     else:
-        for proposal in proposals:
+        for proposal in night.proposals:
             classes = dict.fromkeys(session.node_class for session in proposal.sessions if session.tier == "timed")
             body = proposal_body(proposal.refreshed.model_copy(update={"files": []}))
             lines.append(f"# {code(', '.join(classes) or 'no node', 200)}\n\n{body}")
         lines.append(files_section(report.files))
-    if run_url:
-        lines.append(f"Measured by [this run]({run_url}).")
+    if night.run_url:
+        lines.append(f"Measured by [this run]({night.run_url}).")
     text = "\n\n".join(line.strip() for line in lines)
     if len(text) <= MAX_CHARACTERS:
         return text

@@ -29,7 +29,7 @@ def reply_once(forge: Forge, number: int, first_line: str, body: str, bot: str, 
     if existing_reply is None:
         forge.create_comment(number, text, find_reply)
         return True
-    if not update or existing_reply.body.replace("\r\n", "\n").strip() == text.strip():
+    if not update or existing_reply.body.strip() == text.strip():
         return False
     forge.edit_comment(existing_reply.id, text)
     return True

@@ -70,16 +70,17 @@ def parse_source(root: Path, text: str) -> str:
     requirement = re.sub(r"\s*@\s*", " @ ", text.strip(), count=1)
     if _GIT.fullmatch(requirement) or _ARCHIVE.fullmatch(requirement):
         return requirement
-    if "@" in text or "://" in text:
-        raise ConfigError(
-            f"{option}: give '{EXAMPLE}' with all 40 digits of a commit, or "
-            f"'{DISTRIBUTION} @ https://...whl#sha256=...'",
-            "leave out user and password: everybody can read the workflow",
-        )
     path = "/".join([".", *PurePosixPath(text).parts])
     if text.startswith("/") or not _PATH.fullmatch(path):
-        raise ConfigError(f"{option}: give a path in the repository, such as ./vendor/regbot, or '{EXAMPLE}'")
-    _check_installable(root / path, root, option)
+        raise ConfigError(
+            f"{option}: give a path in the repository, such as ./vendor/regbot, '{EXAMPLE}' with all 40 digits of a "
+            f"commit, or '{DISTRIBUTION} @ https://...whl#sha256=...'",
+            "leave out user and password: everybody can read the workflow",
+        )
+    if not (root / path).resolve().is_relative_to(root.resolve()):
+        raise ConfigError(f"{option}: leads out of the repository")
+    if not (root / path).is_file() and not (root / path / "pyproject.toml").is_file():
+        raise ConfigError(f"{option}: is no file and no project", "give a checkout of regbot, or its wheel")
     return path
 
 
@@ -115,11 +116,3 @@ def source_for(name: str, source: str) -> str:
     """
     is_in_repository = source == "." or source.startswith("./")
     return f"./code{source[1:]}" if is_in_repository and name == "regbot-static" else source
-
-
-def _check_installable(path: Path, root: Path, option: str) -> None:
-    """Raise ConfigError if pip cannot install regbot from ``path``. ``option`` names the option and its value."""
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise ConfigError(f"{option}: leads out of the repository")
-    if not path.is_file() and not (path / "pyproject.toml").is_file():
-        raise ConfigError(f"{option}: is no file and no project", "give a checkout of regbot, or its wheel")

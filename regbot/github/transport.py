@@ -14,7 +14,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Generic, TypeVar
 
 from github import Auth, Github, GithubException
@@ -34,7 +34,6 @@ PATIENCE_S = 300.0
 example because the request quota is used up, the job ends and says when to run it again."""
 RATE_LIMIT_DELAY_S = 60.0
 """Seconds to wait after a rate limit if GitHub names no time."""
-WRITE_INTERVAL_S = 1.0
 MAX_LOOKUPS = 2
 """Number of lookups for a created object after a lost reply, before the object is requested again. Several lookups are
 needed because GitHub may list a new object some seconds late."""
@@ -111,8 +110,6 @@ class Transport:
         self._sleep = sleep
         self._remaining_s = patience_s
         self._patience_s = patience_s
-        self._last_write_s: float | None = None
-        """Time of the last write, on the monotonic clock; None before the first write."""
         self._requester = Github(
             auth=Auth.Token(token) if token else None,
             base_url=self.url,
@@ -213,7 +210,6 @@ class Transport:
 
         A redirect of a GET is a response with a ``location``. A redirect of another request is refused.
         """
-        self._pace(verb)
         parameters = {key: str(value) for key, value in query.items()}
         accept_header = {"Accept": "application/vnd.github+json"}
         try:
@@ -272,10 +268,11 @@ class Transport:
         doubled_delay_s = min(FIRST_DELAY_S * 2 ** (failure_count - 1), MAX_DELAY_S)
         delay_s = max(doubled_delay_s, failure.wait_s or 0.0)
         if delay_s > self._remaining_s:
-            wait_text = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
-            retry_text = (
-                f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub answers"
-            )
+            wait_text, retry_text = "", "when GitHub answers"
+            if failure.wait_s:
+                wait_text = f", which asks to wait {failure.wait_s:.0f} s"
+                end = datetime.now(UTC) + timedelta(seconds=failure.wait_s + 59)
+                retry_text = f"after {end:%Y-%m-%d %H:%M} UTC"
             raise AwayError(
                 f"{request}: GitHub ({self.url}) {failure}{wait_text}",
                 f"a job waits at most {self._patience_s / 60:.0f} minutes in all. Run this job again {retry_text}: it "
@@ -283,15 +280,6 @@ class Transport:
             )
         self._remaining_s -= delay_s
         self._sleep(delay_s)
-
-    def _pace(self, verb: str) -> None:
-        if verb == "GET":
-            return
-        if self._last_write_s is not None:
-            pause_s = self._last_write_s + WRITE_INTERVAL_S - time.monotonic()
-            if pause_s > 0:
-                self._sleep(pause_s)
-        self._last_write_s = time.monotonic()
 
     def _quote_message(self, text: str) -> str:
         """Return GitHub's message on a refusal as one line that begins with a colon; '' if ``text``, the body of the
@@ -306,10 +294,6 @@ class Transport:
     def _clean(self, text: str) -> str:
         text = text.replace(self._token, "***") if self._token else text
         return clip(printable(" ".join(text.split())), MESSAGE_CHARACTERS)
-
-
-def _format_time(unix_s: float) -> str:
-    return f"{datetime.fromtimestamp(unix_s + 59, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _convert(read: Callable[[Any], T], data: Any) -> T:

@@ -17,6 +17,10 @@ MAX_COMPARED = 300
 Conclusion = Literal["success", "failure", "neutral", "cancelled", "skipped", "timed_out", "action_required"]
 
 
+def _read_text(value: Any) -> Any:
+    return value.replace("\r\n", "\n") if isinstance(value, str) else value or ""
+
+
 def _list_paths(files: list[dict[str, Any]] | None) -> tuple[str, ...] | None:
     if files is None or len(files) >= MAX_COMPARED:
         return None
@@ -24,8 +28,8 @@ def _list_paths(files: list[dict[str, Any]] | None) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(path for path in paths if path))
 
 
-Text = Annotated[str, BeforeValidator(lambda value: value or "")]
-"""A text; '' if GitHub sends null or nothing."""
+Text = Annotated[str, BeforeValidator(_read_text)]
+"""A text; '' if GitHub sends null. GitHub may change line ends."""
 Names = Annotated[tuple[str, ...], BeforeValidator(lambda items: [item["name"] for item in items])]
 Paths = Annotated[tuple[str, ...] | None, BeforeValidator(_list_paths)]
 WorkflowPath = Annotated[str, BeforeValidator(lambda path: path.partition("@refs/")[0])]
@@ -163,6 +167,5 @@ class WorkflowJob(GitHubObject):
 class Artifact(GitHubObject):
     id: int
     name: str
-    size: int = Field(validation_alias="size_in_bytes")
     expired: bool = False
     """Whether GitHub has deleted the content."""

@@ -103,7 +103,7 @@ def test_an_archive_without_exactly_one_complete_session_is_refused_with_the_rea
 
 def test_a_zip_bomb_is_refused_while_it_is_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact, "MAX_SESSION_BYTES", 10**6)
-    with pytest.raises(RecordError, match=r"unpacks to more than 1,000,000 bytes; it was not read"):
+    with pytest.raises(RecordError, match=r"unpacks to more than 1,000,000 bytes"):
         read_artifact(zipped((MEMBER, b" " * 10**7)), "artifact 7")
 
 
@@ -124,7 +124,7 @@ def test_a_small_archive_does_not_unpack_to_millions_of_values(
     text = bomb(HEADER.model_copy(update={"warnings": ["@"]}).to_line()).encode()
     archive = zipped((MEMBER, text + session_text().partition(b"\n")[2]))
     assert len(archive) < 80_000
-    with pytest.raises(RecordError, match="unpacks to more values than any record of its size; it was not read"):
+    with pytest.raises(RecordError, match="unpacks to more values than any record of its size"):
         read_artifact(archive, "artifact 7")
 
 
@@ -137,7 +137,7 @@ def test_an_archive_of_thousands_of_files_is_not_opened(monkeypatch: pytest.Monk
 
 def test_an_archive_above_the_limit_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifact, "MAX_ARCHIVE_BYTES", 100)
-    with pytest.raises(RecordError, match=r"more than the 100 it may have; it was not read"):
+    with pytest.raises(RecordError, match=r"more than the 100 it may have"):
         read_artifact(zipped((MEMBER, session_text())), "artifact 7")
 
 

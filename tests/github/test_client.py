@@ -164,13 +164,6 @@ def test_the_client_waits_for_the_reset_of_the_primary_limit(forge: Forge) -> No
     assert read_requested_wait({"retry-after": "soon"}, 60) == 60
 
 
-def test_consecutive_writes_are_a_second_apart(forge: Forge, repo: Repository, number: int, naps: Naps) -> None:
-    forge.add_label(number, "one")
-    forge.add_label(number, "two")
-    assert len(naps) == 1
-    assert 0.5 < naps[0] <= 1
-
-
 def test_a_truncated_artifact_is_fetched_again(forge: Forge, hub: FakeGitHub, repo: Repository) -> None:
     run = repo.workflow_run(".github/workflows/x.yml", "pull_request", "main", str(repo.git.branch("main")))
     run.artifact("regbot-session", b"zip")

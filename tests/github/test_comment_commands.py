@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from regbot.github.commands import (
     DEFAULT_PAIRS,
     FORMS,
-    MAX_BODY_CHARACTERS,
     MAX_LINE_CHARACTERS,
     MAX_PAIRS,
     MAX_REASON_CHARACTERS,
@@ -33,6 +32,7 @@ COMMANDS: dict[str, dict[str, object]] = {
     f"/regbot accept {B}: {WHY}": {"verb": "accept", "sha": B, "reason": WHY},
 }
 FORM = "does not have the form"
+BEGINNING = "a command begins with /regbot in lower case, one space and one of the words"
 
 
 def problem(body: str) -> str:
@@ -92,15 +92,15 @@ def test_text_about_commands_is_no_command_and_gets_no_reply(body: str) -> None:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("/regbot", "the command is missing"),
-        ("/regbot please", "there is no command 'please'"),
-        (f"/regbot RUN {B}", "there is no command 'RUN'"),
-        (f"/Regbot run {B}", "lower case"),
-        (f"/regbot:run {B}", "lower case and one space"),
-        (f"/regbot\u00a0run {B}", "one space"),
+        ("/regbot", BEGINNING),
+        ("/regbot please", BEGINNING),
+        (f"/regbot RUN {B}", BEGINNING),
+        (f"/Regbot run {B}", BEGINNING),
+        (f"/regbot:run {B}", BEGINNING),
+        (f"/regbot\u00a0run {B}", BEGINNING),
         (f"/regbot\trun {B}", "invisible characters"),
-        (f"/regbot run{B}", "there is no command"),
-        (f"/regbot  run {B}", "one space before it"),
+        (f"/regbot run{B}", BEGINNING),
+        (f"/regbot  run {B}", BEGINNING),
         ("/regbot run", FORM),
         (f"/regbot run  {B}", FORM),
         (f"/regbot run {B.upper()}", FORM),
@@ -146,8 +146,6 @@ def test_text_about_commands_is_no_command_and_gets_no_reply(body: str) -> None:
         (f"/regbot run {B}\n/regbot accept {B}: why", "more than one command"),
         (f"/regbot run {B}\r\n\r\n  /regbot run {A}", "more than one command"),
         (f"/regbot run {B}{' ' * MAX_LINE_CHARACTERS}x", "the line has more"),
-        (f"/regbot run {B}\n{'x' * MAX_BODY_CHARACTERS}", "the comment has more"),
-        ("/regbot " + "x" * 10_000_000, "the comment has more"),
     ],
 )
 def test_an_invalid_command_is_reported_with_the_reason(body: str, complaint: str) -> None:

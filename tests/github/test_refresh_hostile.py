@@ -215,7 +215,7 @@ def test_files_that_the_store_did_not_read_are_not_overwritten(site: Site, monke
         for path in to.rglob("anchor.json"):
             path.unlink()
 
-    monkeypatch.setattr("regbot.github.refresh_commit.export", half)
+    monkeypatch.setattr("regbot.github.proposal.export", half)
     before = site.state()
     site.push_main(train__py="other")
     monkeypatch.setattr("regbot.check.refresh.flow.export", half)

@@ -218,7 +218,7 @@ class TestNoiseOfTheClass:
         assert result.tests["median"][1].prior_df == counted
 
     def test_a_session_is_noisier_if_its_runs_scatter_more_than_the_class(self) -> None:
-        """Two pairs: the variance of a run is the mean square of base's and head's deviations, twice it that of a pair."""
+        """Two pairs: twice the mean variance of base's and of head's runs is compared with that of a pair."""
         limit = math.sqrt(stats.f.ppf(0.9, 2, 30)) * 0.005
         for share, expected in ((0.999, False), (1.001, True)):
             # base 0, 0 and head 0, d have the variance d^2 / 4 of a run
