@@ -1,5 +1,6 @@
 """Parsing of the nodes' reports from srun's output, which may also contain lines of the guest and of Slurm itself."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 
 from regbot.engines import LaunchResult
+from regbot.engines.slurm import node
 from regbot.engines.slurm.limits import parse_gpus, parse_minutes
 from regbot.engines.slurm.node import LINE_CHARACTERS, RESULT, NodeProgram
 from regbot.engines.slurm.reports import Inbox, combine_reports, find_missing_file
@@ -64,6 +66,16 @@ def test_a_message_that_is_incomplete_or_of_another_seat_is_left_out(printed: An
 def test_messages_of_srun_are_returned_without_those_of_the_nodes(printed: Any) -> None:
     text = printed(0, {"id": "run"}) + "srun: cluster configuration lacks support for cpu binding\nsrun: n2 died\n"
     assert receive(text).srun_messages == "srun: n2 died"
+
+
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "silent"])
+def test_a_node_reads_lines_until_regbot_is_gone(monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(node, "STDIN", reader)
+    os.write(writer, b"first\n\nsecond\nincomplete")  # an empty line is a heartbeat
+    if is_closed:
+        os.close(writer)
+    assert list(node.read_lines(silent_s=0.1)) == [b"first", b"second"]
 
 
 def test_a_combined_result_takes_exit_code_and_log_from_the_worst_node(tmp_path: Path) -> None:
