@@ -12,7 +12,6 @@ from regbot.engines.slurm import node
 from regbot.engines.slurm.limits import parse_gpus, parse_minutes
 from regbot.engines.slurm.node import LINE_CHARACTERS, RESULT, NodeProgram
 from regbot.engines.slurm.reports import Inbox, combine_reports, find_missing_file
-from regbot.engines.slurm.seat import OUT_OF_MEMORY
 
 NONCE, OTHER = "aa11", "bb22"
 
@@ -112,15 +111,3 @@ def test_limits_and_gpus_are_parsed_as_slurm_writes_them() -> None:
         "": 0,
     }
     assert {text: parse_gpus(text) for text in gres} == gres
-
-
-@pytest.mark.parametrize(
-    ("message", "memory"),
-    [
-        ("slurmstepd-n1: error: StepId=1.0 exceeded memory limit (893476864 > 629145600), being killed", True),
-        ("srun: error: n1: task 0: Out Of Memory", True),
-        ("slurmstepd: error: *** STEP 7.3 ON n1 CANCELLED AT 2026-11-22T06:31:59 DUE TO TIME LIMIT ***", False),
-    ],
-)
-def test_lack_of_memory_is_recognized_in_messages_of_slurm(message: str, memory: bool) -> None:
-    assert bool(OUT_OF_MEMORY.search(message)) == memory

@@ -31,8 +31,6 @@ class Partition:
     """Of the node that has most."""
     minutes: float | None
     """Time limit of a job in minutes; None for no limit."""
-    state: str
-    """Slurm's word for the state. Jobs start only in the state UP."""
 
 
 def find_partition(slurm: Slurm, name: str) -> Partition:
@@ -52,7 +50,6 @@ def find_partition(slurm: Slurm, name: str) -> Partition:
         nodes=hosts,
         gpus=max((parse_gpus(node.get("Gres", "")) for node in nodes), default=0),
         minutes=parse_minutes(match.get("MaxTime", "UNLIMITED")),
-        state=match.get("State", "UP"),
     )
 
 
@@ -89,8 +86,6 @@ def plan_layout(needs: Needs, settings: SlurmSettings, partition: Partition) -> 
             f"{needs.name}: needs {layout.nodes} nodes, and partition {partition.name} has {len(partition.nodes)}",
             "choose another slurm.partition, or more ranks on each node (slurm.ranks_per_node)",
         )
-    if partition.state != "UP":
-        raise NoSeatError(f"partition {partition.name} is {partition.state}: no job starts there", "ask its operators")
     return layout
 
 
