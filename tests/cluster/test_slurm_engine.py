@@ -210,9 +210,7 @@ def test_a_shape_for_gpus_is_refused_where_no_node_has_any(cluster: Cluster, tmp
 
 def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
     slurm = SlurmEngine(SlurmSettings(), tmp_path, Slurm({"PATH": str(tmp_path)}))
-    with pytest.raises(
-        NoSeatError, match="scontrol was not found on PATH; --engine slurm needs a machine that submits"
-    ):
+    with pytest.raises(NoSeatError, match="sinfo was not found on PATH; --engine slurm needs a machine that submits"):
         slurm.describe(ONE)
 
 

@@ -100,7 +100,7 @@ def test_an_incomplete_file_counts_as_missing(tmp_path: Path) -> None:
 def test_limits_and_gpus_are_parsed_as_slurm_writes_them() -> None:
     minutes = {"60": 60.0, "1:30": 1.5, "2:00:00": 120.0, "1-00": 1440.0, "1-02:30": 1590.0, "1-02:30:00": 1590.0}
     assert {text: parse_minutes(text) for text in minutes} == minutes
-    assert parse_minutes("UNLIMITED") is None
+    assert parse_minutes("infinite") is None
     gres = {
         "gpu:8": 8,
         "gpu:h200:8(S:0-1)": 8,

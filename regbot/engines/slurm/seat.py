@@ -112,8 +112,9 @@ class SlurmSeat:
     @cached_property
     def _address(self) -> str:
         """The first node's address, as seen from the other nodes."""
-        (node,) = self._slurm.show("node", self._reservation.hosts[0])
-        return node.get("NodeAddr") or self._reservation.hosts[0]
+        host = self._reservation.hosts[0]
+        addresses = self._slurm.query(["sinfo", "--noheader", "--Node", f"--nodes={host}", "--format=%o"]).split()
+        return addresses[0] if addresses else host
 
     def _wait_for_reports(self, launch_id: str, nodes: int, launch: Launch) -> Reports:
         """Return the reports of all nodes about one launch. If it fails on one node, abort it on the others."""
