@@ -43,7 +43,7 @@ COMMAND = ("-I", "-S", "train.py")
 ARMS = {"base": "1" * 40, "head": "2" * 40}
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3)]
 """Block and slot of the runs of a session: a warm launch of each arm, and two pairs."""
-PROGRAMS = ("squeue", "scancel", "scontrol", "srun")
+PROGRAMS = ("squeue", "scancel", "sinfo", "srun")
 FIRST = 20
 """After this number of sessions, the memory of the driver should not grow any more."""
 SAMPLE_S, WINDOW_S = 1.0, 10.0

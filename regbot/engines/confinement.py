@@ -247,19 +247,18 @@ def find_parent(controller: str) -> tuple[int, Path] | str:
         mounts = [line.split()[:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
     except OSError as error:
         return f"control groups cannot be looked up: {error}"
-    for _, controllers, path in lines:  # version 1: the line of a hierarchy names its controllers
-        if controller in controllers.split(","):
-            for _, mount_folder, kind, options in mounts:
-                if kind == "cgroup" and controller in options.split(","):
-                    return find_delegated_group([Path(mount_folder) / path.lstrip("/")], path, 1, controller)
-    for _, controllers, path in lines:  # version 2
-        if not controllers:
-            for _, mount_folder, kind, _ in mounts:
-                if kind == "cgroup2":
-                    group = Path(mount_folder) / path.lstrip("/")
-                    # A group that itself has processes cannot contain limited groups. Its parent group can.
-                    folders = [group] if path == "/" else [group.parent, group]
-                    return find_delegated_group(folders, path, 2, controller)
+    for _, controllers, path in sorted(lines, key=lambda line: not line[1]):  # version 1 first
+        version = 1 if controller in controllers.split(",") else 2
+        if version == 2 and controllers:  # a hierarchy of version 1 without this controller
+            continue
+        for _, mount_folder, kind, options in mounts:
+            group = Path(mount_folder) / path.lstrip("/")
+            if version == 1 and kind == "cgroup" and controller in options.split(","):
+                return find_delegated_group([group], path, version, controller)
+            if version == 2 and kind == "cgroup2":
+                # A group that itself has processes cannot contain limited groups. Its parent group can.
+                folders = [group] if path == "/" else [group.parent, group]
+                return find_delegated_group(folders, path, version, controller)
     return "there are no control groups on this machine"
 
 

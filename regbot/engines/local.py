@@ -4,18 +4,18 @@ Without a sandbox, a guest may do whatever the user that runs regbot may do."""
 import json
 import os
 import re
-import stat
+import select
+import subprocess
 import sys
-import unicodedata
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from regbot.engines.conversation import run_supervisor
 from regbot.engines.engine import Needs, Seat
 from regbot.engines.health import Monitor, StepMarks, visible_devices
 from regbot.engines.health.machine import this_node, without_gpus
@@ -23,11 +23,16 @@ from regbot.engines.launch import EngineError, Launch, LaunchResult
 from regbot.engines.sandbox import Sandbox, bubblewrap_version, confine
 from regbot.engines.torchrun import single_node_command
 from regbot.records.run import Allocation, Node
-from regbot.records.text.printable import ESCAPE
+from regbot.records.text.printable import ESCAPE, printable
 
 TAIL_LINES = 40
 TAIL_CHARACTERS = 4000
 _TAIL_BYTES = 8 * TAIL_CHARACTERS
+BACKSTOP_S = 60.0
+"""Time that a supervisor gets in addition to the launch's limit, to kill stuck processes and to read a folder of many
+files."""
+TICK_S = 1.0
+
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 # Variables of regbot's environment that a guest may see.
@@ -77,7 +82,7 @@ class LocalEngine:
         }
         if self.sandbox is not None:
             request = confine(request, launch, self.sandbox)
-        output, exit_code = run_supervisor(
+        output, exit_code = _run_supervisor(
             (sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SUPERVISOR)),
             {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
             json.dumps(request).encode(),
@@ -148,6 +153,68 @@ class _LocalSeat:
         return replace(result, health=monitor.health, warnings=tuple(monitor.warnings))
 
 
+def _run_supervisor(
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    request: bytes,
+    name: str,
+    limit_s: float,
+    on_tick: Callable[[], None],
+) -> tuple[bytes, int]:
+    """Start the supervisor, write ``request`` to its standard input, and wait for its report. If standard input closes,
+    regbot is gone, and the supervisor kills every process that it started. Return its output and its exit code. The
+    process has ended when this function returns or raises. ``on_tick`` is called about once a second. If it raises, the
+    launch is aborted. Raises EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds."""
+    process = subprocess.Popen(
+        arguments,
+        cwd="/",
+        env=dict(env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+        close_fds=True,  # a process that inherits this standard input would keep it open after regbot is gone
+        start_new_session=True,  # regbot itself handles an interrupt from the terminal
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    output = b""
+    deadline = time.monotonic() + limit_s + BACKSTOP_S
+    poll = select.poll()
+    poll.register(process.stdout, select.POLLIN)
+    with process:
+        try:
+            write_all(process.stdin.fileno(), request + b"\n")
+            while True:
+                if poll.poll(TICK_S * 1000):
+                    data = os.read(process.stdout.fileno(), 65536)
+                    if not data:
+                        break
+                    output += data
+                elif time.monotonic() > deadline:
+                    raise EngineError(
+                        f"{name}: its supervisor did not report within {limit_s + BACKSTOP_S:.0f} s",
+                        "look for processes stuck in a driver on this machine ('ps' shows them in state D)",
+                    )
+                else:
+                    on_tick()
+        finally:
+            process.stdin.close()  # the supervisor then kills all processes
+            try:
+                process.wait(timeout=BACKSTOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    return output, process.returncode
+
+
+def write_all(pipe: int, data: bytes) -> None:
+    """Write all ``data``. If nobody reads it any more, do nothing: the reader's output says why."""
+    unwritten = memoryview(data)
+    with suppress(BrokenPipeError):
+        while unwritten:  # one call may write only a part
+            unwritten = unwritten[os.write(pipe, unwritten) :]
+
+
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of this process's environment that a guest may see, plus ``extra`` unchanged. Only those
     that training needs are allowed, so a secret with an unexpected name is left out."""
@@ -159,22 +226,15 @@ def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
 def log_tail(log: Path) -> str:
     """Return the end of a log as text that is safe to print; '' if the log cannot be read."""
     try:
-        descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            return plain_tail(file.read(_TAIL_BYTES).decode("utf-8", "replace"))
     except OSError:
         return ""
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        file.seek(-min(os.fstat(descriptor).st_size, _TAIL_BYTES), os.SEEK_END)
-        return plain_tail(file.read(_TAIL_BYTES).decode("utf-8", "replace"))
 
 
 def plain_tail(text: str) -> str:
     """Return the last lines of ``text`` without terminal escapes. Of a progress bar only its last state is kept."""
-    lines = []
-    for line in ESCAPE.sub("", text).split("\n"):
-        _, _, last_state = line.rstrip("\r").rpartition("\r")
-        printable = [char for char in last_state if char == "\t" or not unicodedata.category(char).startswith("C")]
-        lines.append("".join(printable).rstrip())
+    lines = [printable(line.rstrip("\r").rpartition("\r")[2]).rstrip() for line in ESCAPE.sub("", text).split("\n")]
     kept_lines = "\n".join(lines).strip("\n").split("\n")[-TAIL_LINES:]
     return "\n".join(kept_lines)[-TAIL_CHARACTERS:]

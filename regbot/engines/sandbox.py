@@ -5,6 +5,7 @@ them up (``regbot.engines.confinement``)."""
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -380,12 +381,8 @@ def _is_prefix(folder: Path) -> bool:
 
 def _read_home(file: Path) -> Path | None:
     with file.open(encoding="utf-8", errors="replace") as text:
-        lines = text.read(MAX_PYVENV_CHARACTERS).splitlines()
-    for line in lines:
-        key, _, value = line.partition("=")
-        if key.strip() == "home" and value.strip().startswith("/"):
-            return Path(value.strip())
-    return None
+        home = re.search(r"^[ \t]*home[ \t]*=[ \t]*(/.*)$", text.read(MAX_PYVENV_CHARACTERS), re.MULTILINE)
+    return Path(home.group(1).strip()) if home else None
 
 
 # ---- bubblewrap

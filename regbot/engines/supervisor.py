@@ -6,6 +6,7 @@ isolated mode. The first line of standard input is the launch as JSON. When the 
 document to standard output, or nothing if regbot is gone or has sent a signal. The guest runs in a sandbox only if the
 launch contains one; the script ``confinement`` sets it up on this node."""
 
+import atexit
 import contextlib
 import ctypes
 import json
@@ -29,10 +30,8 @@ GRACE_S = 1.0
 """Seconds that helper processes (resource trackers, pipe readers) get to exit after the main process."""
 KILL_S = 10.0
 """Seconds that SIGKILL may take. A process that takes longer is stuck in the kernel."""
-POLL_S = 1.0
-"""Seconds between checks of the size of the record folder."""
-GROWTH_S = 0.1
-"""Seconds between checks of the disk usage of a guest in a sandbox."""
+CHECK_S, SANDBOX_CHECK_S = 1.0, 0.1
+"""Seconds between checks of what a guest has written, without and in a sandbox."""
 LARGE_RECORD = "wrote more into its record folder than any record needs"
 DRAIN_S = 5.0
 """Seconds to wait for the rest of the output, because a process that cannot be killed may keep the pipe open."""
@@ -96,8 +95,9 @@ class Confinement:
     def __init__(self, launch: dict[str, Any]) -> None:
         """Set the sandbox up. Raises NotStartedError if this node cannot do it."""
         self.settings: dict[str, Any] | None = launch.get("confine")
-        # The record folder, the command to start, and the maximum bytes of the record.
+        # The record folder, the command to start, the maximum bytes of the record, and the log.
         self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
+        self.log = launch["log"]
         # The file systems in memory, the control groups, and the growth of folders on disk. None without a sandbox.
         self.file_systems = self.groups = self.growth = None
         if self.settings is None:
@@ -105,13 +105,13 @@ class Confinement:
         # bubblewrap reports on this pipe that the guest has ended.
         self.status_reader, self.status_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.groups = confinement.ControlGroups(self.settings["pids"], self.settings["memory_bytes"])
+        atexit.register(self.groups.remove)
         try:
             self.file_systems = confinement.MemoryFileSystems(self.settings, self.record)
             self.growth = confinement.DiskGrowth(
                 self.settings["writable"], self.settings["growth_bytes"], self.settings["growth_files"]
             )
         except OSError as error:
-            self.groups.remove()
             raise NotStartedError(
                 f"the sandbox cannot be set up: {error}; 'regbot doctor' tests it step by step"
             ) from error
@@ -126,21 +126,20 @@ class Confinement:
             self.groups.join()
             confinement.leave_keyring()
 
-    def find_excess(self, check_record: bool, has_ended: bool = False) -> str:
-        """Return what the guest wrote too much; '' if nothing. The record folder is checked only with ``check_record``,
-        because this takes longer."""
+    def find_excess(self, has_ended: bool = False) -> str:
+        """Return what the guest wrote too much; '' if nothing. In a sandbox, the files of a record are counted only if
+        the guest ``has_ended``: until then, the size of their file system bounds them."""
         if self.growth is not None and (excess := self.growth.find_excess(has_ended)):
             return str(excess)
-        # The record is checked first: a record that cannot be read counts as too large.
-        is_large = check_record and (
-            is_over_limit(self.record, self.limit) or (self.file_systems is not None and self.file_systems.is_full())
-        )
+        is_large = self.file_systems is not None and self.file_systems.is_full()
+        if has_ended or self.file_systems is None:
+            is_large = is_large or is_over_limit(self.record, self.limit)
         return LARGE_RECORD if is_large else ""
 
     def save_record(self) -> str:
         """Copy the record from memory to the real folder after the guest has ended. Return what the guest wrote too
         much; the record is then not copied."""
-        if excess := self.find_excess(check_record=True, has_ended=True):
+        if excess := self.find_excess(has_ended=True):
             return excess
         if self.file_systems is not None:
             return "" if self.file_systems.copy_record() else LARGE_RECORD
@@ -156,7 +155,8 @@ class Confinement:
         except BlockingIOError:
             status = b""
         if b'"exit-code"' not in status:  # bubblewrap writes this after the guest has ended
-            raise NotStartedError
+            output = Path(self.log).read_bytes()[:2000].decode("utf-8", "replace").strip()
+            raise NotStartedError(f"the sandbox could not be set up: {output}; 'regbot doctor' tests it")
         is_signal = 128 < code <= 128 + signal.NSIG
         return 128 - code if is_signal else code
 
@@ -172,6 +172,7 @@ class Supervisor:
         self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the guest may not open our pipe to regbot through /proc
         self.pid = os.getpid()
+        self.check_s = CHECK_S if self.sandbox.settings is None else SANDBOX_CHECK_S
         self.status: int | None = None  # wait status of the guest's main process; None while it runs
         self.killed = 0  # number of processes killed after the main process had ended
         signal.pthread_sigmask(signal.SIG_BLOCK, (*STOPS, signal.SIGCHLD))  # they are waited for instead
@@ -181,13 +182,6 @@ class Supervisor:
 
         Raises NotStartedError, StopError, and OSError for the log.
         """
-        try:
-            return self._supervise()
-        finally:
-            if self.sandbox.groups is not None:
-                self.sandbox.groups.remove()
-
-    def _supervise(self) -> dict[str, Any]:
         started = time.monotonic()
         guest = self._start()
         assert guest.stdout is not None
@@ -197,19 +191,14 @@ class Supervisor:
             thread.start()
         timed_out, excess = False, ""
         try:
-            # The record folder is checked every POLL_S. In a sandbox, the disk usage is checked every GROWTH_S.
-            deadline, poll_at = started + self.launch["timeout_s"], started + POLL_S
+            deadline = started + self.launch["timeout_s"]
+            check_at = started + self.check_s
             while self.status is None and not (timed_out or excess or self.log.fault):
-                growth_check_at = time.monotonic() + GROWTH_S if self.sandbox.growth else poll_at
-                next_check_at = min(poll_at, growth_check_at)
-                self._handle_events(min(deadline, next_check_at) - time.monotonic())
-                now = time.monotonic()
-                timed_out = now >= deadline and self.status is None
-                if now >= next_check_at:
-                    is_poll_due = now >= poll_at
-                    excess = self.sandbox.find_excess(check_record=is_poll_due)
-                    if is_poll_due:
-                        poll_at = time.monotonic() + POLL_S
+                self._handle_events(min(deadline, check_at) - time.monotonic())
+                timed_out = time.monotonic() >= deadline and self.status is None
+                if time.monotonic() >= check_at:
+                    excess = self.sandbox.find_excess()
+                    check_at = time.monotonic() + self.check_s
             wall_s = time.monotonic() - started
             wait_status = self.status  # None if the guest must be killed
             if wait_status is not None:
@@ -221,13 +210,8 @@ class Supervisor:
         # The guest is already reaped. Popen must not wait for its process id, which the system may have reused.
         guest.returncode = 0
         main_exit_code = None if wait_status is None else os.waitstatus_to_exitcode(wait_status)
-        try:
-            exit_code = self.sandbox.exit_code_of_guest(main_exit_code)
-        except NotStartedError:
-            output = Path(self.launch["log"]).read_bytes()[:2000].decode("utf-8", "replace").strip()
-            raise NotStartedError(f"the sandbox could not be set up: {output}; 'regbot doctor' tests it") from None
         return {
-            "exit_code": exit_code,
+            "exit_code": self.sandbox.exit_code_of_guest(main_exit_code),
             "timed_out": timed_out,
             "excess": excess or self.sandbox.save_record(),
             "output_truncated": self.log.dropped > 0,

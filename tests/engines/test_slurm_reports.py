@@ -1,5 +1,6 @@
 """Parsing of the nodes' reports from srun's output, which may also contain lines of the guest and of Slurm itself."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,10 @@ from typing import Any
 import pytest
 
 from regbot.engines import LaunchResult
+from regbot.engines.slurm import node
 from regbot.engines.slurm.limits import parse_gpus, parse_minutes
 from regbot.engines.slurm.node import LINE_CHARACTERS, RESULT, NodeProgram
 from regbot.engines.slurm.reports import Inbox, combine_reports, find_missing_file
-from regbot.engines.slurm.seat import OUT_OF_MEMORY
 
 NONCE, OTHER = "aa11", "bb22"
 
@@ -66,6 +67,16 @@ def test_messages_of_srun_are_returned_without_those_of_the_nodes(printed: Any) 
     assert receive(text).srun_messages == "srun: n2 died"
 
 
+@pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "silent"])
+def test_a_node_reads_lines_until_regbot_is_gone(monkeypatch: pytest.MonkeyPatch, is_closed: bool) -> None:
+    reader, writer = os.pipe()
+    monkeypatch.setattr(node, "STDIN", reader)
+    os.write(writer, b"first\n\nsecond\nincomplete")  # an empty line is a heartbeat
+    if is_closed:
+        os.close(writer)
+    assert list(node.read_lines(silent_s=0.1)) == [b"first", b"second"]
+
+
 def test_a_combined_result_takes_exit_code_and_log_from_the_worst_node(tmp_path: Path) -> None:
     logs = [tmp_path / "output.log", tmp_path / "output.n2.log"]
     for number, path in enumerate(logs):
@@ -89,7 +100,7 @@ def test_an_incomplete_file_counts_as_missing(tmp_path: Path) -> None:
 def test_limits_and_gpus_are_parsed_as_slurm_writes_them() -> None:
     minutes = {"60": 60.0, "1:30": 1.5, "2:00:00": 120.0, "1-00": 1440.0, "1-02:30": 1590.0, "1-02:30:00": 1590.0}
     assert {text: parse_minutes(text) for text in minutes} == minutes
-    assert parse_minutes("UNLIMITED") is None
+    assert parse_minutes("infinite") is None
     gres = {
         "gpu:8": 8,
         "gpu:h200:8(S:0-1)": 8,
@@ -100,15 +111,3 @@ def test_limits_and_gpus_are_parsed_as_slurm_writes_them() -> None:
         "": 0,
     }
     assert {text: parse_gpus(text) for text in gres} == gres
-
-
-@pytest.mark.parametrize(
-    ("message", "memory"),
-    [
-        ("slurmstepd-n1: error: StepId=1.0 exceeded memory limit (893476864 > 629145600), being killed", True),
-        ("srun: error: n1: task 0: Out Of Memory", True),
-        ("slurmstepd: error: *** STEP 7.3 ON n1 CANCELLED AT 2026-11-22T06:31:59 DUE TO TIME LIMIT ***", False),
-    ],
-)
-def test_lack_of_memory_is_recognized_in_messages_of_slurm(message: str, memory: bool) -> None:
-    assert bool(OUT_OF_MEMORY.search(message)) == memory

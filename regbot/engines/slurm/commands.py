@@ -93,15 +93,6 @@ class Slurm:
                 f"job {number} could not be cancelled: {_error_text(result)}", f"cancel it: scancel {number}"
             )
 
-    def show(self, kind: str, name: str = "") -> list[dict[str, str]]:
-        """Return the objects that ``scontrol show KIND NAME`` prints, each as a dictionary of its fields."""
-        arguments = ["scontrol", "--oneliner", "show", kind, *([name] if name else [])]
-        return [_parse_fields(line) for line in self.query(arguments).splitlines() if "=" in line]
-
-    def expand_hosts(self, compressed: str) -> list[str]:
-        """Expand a compressed list of hosts, such as ``n[1-2]`` to n1 and n2."""
-        return self.query(["scontrol", "show", "hostnames", compressed]).split()
-
     def query(self, arguments: Sequence[str]) -> str:
         """Run a command and return its output. Raises NoSeatError if it fails, or if an outage exceeds ``outage_s``."""
         result = self._run(arguments)
@@ -136,21 +127,6 @@ class Slurm:
             if not should_retry:
                 return result
             time.sleep(RETRY_S)
-
-
-def _parse_fields(line: str) -> dict[str, str]:
-    """Parse ``A=1 B=2 3`` to ``{"A": "1", "B": "2 3"}``. A value may contain blanks. It extends to the next key."""
-    fields: dict[str, str] = {}
-    last_key = ""
-    for word in line.split():
-        key, equals_sign, value = word.partition("=")
-        is_key = key.replace(":", "").replace("_", "").replace("/", "").isalnum()
-        if equals_sign and is_key:
-            fields[key] = value
-            last_key = key
-        elif last_key:
-            fields[last_key] += f" {word}"
-    return fields
 
 
 def _error_text(result: "subprocess.CompletedProcess[str]") -> str:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from regbot.engines.conversation import BACKSTOP_S, write_all
 from regbot.engines.engine import Needs
 from regbot.engines.launch import NoSeatError, SeatLostError
+from regbot.engines.local import BACKSTOP_S, write_all
 from regbot.engines.sandbox import Sandbox
 from regbot.engines.slurm.commands import WAITING_STATES, Job, Slurm
 from regbot.engines.slurm.limits import Partition, SeatLayout
@@ -43,7 +43,7 @@ MARGIN_MIN = 15.0
 
 NEVER_STARTS = (
     "PartitionNodeLimit", "PartitionTimeLimit", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed",
-    "JobHeldUser", "JobHeldAdmin", "ReservationDeleted",
+    "JobHeldUser", "JobHeldAdmin", "ReservationDeleted", "PartitionDown", "PartitionInactive",
 )  # fmt: skip
 """Slurm's reasons for waiting. A job that waits for one of these reasons starts only if somebody acts."""
 _QUEUED, _ALLOCATED = re.compile(r"job (\d+) queued and waiting"), re.compile(r"job \d+ has been allocated")
@@ -242,6 +242,7 @@ END_REASONS = {
     "NODE_FAIL": "a node failed",
     "PREEMPTED": "it was preempted by a job of higher priority",
     "CANCELLED": "it was cancelled",
+    "OUT_OF_MEMORY": "it needed more memory than its limit; request more with slurm.extra ('--mem=0' is all)",
     "TIMEOUT": "its time limit passed; raise slurm.time_limit_min",
 }
 """Description of how a job ended, by its final state."""

@@ -1,7 +1,6 @@
 """A seat on a Slurm cluster. Each launch runs on all nodes of one reservation."""
 
 import itertools
-import re
 import secrets
 import time
 from collections import Counter
@@ -9,8 +8,8 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from regbot.engines.conversation import BACKSTOP_S
 from regbot.engines.launch import EngineError, Launch, LaunchResult, NoSeatError, SeatLostError
+from regbot.engines.local import BACKSTOP_S
 from regbot.engines.sandbox import Sandbox
 from regbot.engines.slurm.commands import Slurm
 from regbot.engines.slurm.node import LAUNCH, SANDBOX
@@ -23,10 +22,6 @@ from regbot.records.text.clip import clip_label
 
 CHECK_S = 5.0
 """Seconds between two checks whether the nodes are still reserved."""
-
-OUT_OF_MEMORY = re.compile(r"exceeded (?:job |step )?memory limit|oom[-_ ]?kill|out of memory", re.IGNORECASE)
-"""Messages of Slurm if a memory limit ended a whole job, including regbot's program on the node. Such a run failed
-because the guest used too much memory, and not because the node is lost."""
 
 
 class SlurmSeat:
@@ -117,8 +112,9 @@ class SlurmSeat:
     @cached_property
     def _address(self) -> str:
         """The first node's address, as seen from the other nodes."""
-        (node,) = self._slurm.show("node", self._reservation.hosts[0])
-        return node.get("NodeAddr") or self._reservation.hosts[0]
+        host = self._reservation.hosts[0]
+        addresses = self._slurm.query(["sinfo", "--noheader", "--Node", f"--nodes={host}", "--format=%o"]).split()
+        return addresses[0] if addresses else host
 
     def _wait_for_reports(self, launch_id: str, nodes: int, launch: Launch) -> Reports:
         """Return the reports of all nodes about one launch. If it fails on one node, abort it on the others."""
@@ -130,27 +126,18 @@ class SlurmSeat:
                 is_aborted = True
                 reservation.send({"abort": launch_id})
             if reservation.has_ended or time.monotonic() > check_at:
-                self._check_reservation(launch.command[0])
+                self._check_reservation()
                 check_at = time.monotonic() + CHECK_S
             if time.monotonic() > deadline:
                 raise SeatLostError(f"{launch.command[0]}: {nodes - len(reports)} of {nodes} nodes did not report")
             reservation.wait(1.0)
         return reports
 
-    def _check_reservation(self, name: str) -> None:
-        """Raise SeatLostError if the nodes are no longer reserved, because then no node will report, and EngineError if
-        they were taken because the run needed too much memory."""
-        reason = self._reservation.lost_reason()
-        if not reason:
-            return
-        messages = self._reservation.inbox.srun_messages[-500:]
-        if OUT_OF_MEMORY.search(f"{messages} {reason}"):
-            raise EngineError(
-                f"{name}: was killed for lack of memory on {', '.join(self._reservation.hosts)}: {messages}",
-                "its limit is the memory of the job; "
-                "where that is less than the node's, request more with slurm.extra ('--mem=0' is all)",
-            )
-        raise SeatLostError(reason + (f"; srun messages: {messages}" if messages else ""))
+    def _check_reservation(self) -> None:
+        """Raise SeatLostError if the nodes are no longer reserved, because then no node will report."""
+        if reason := self._reservation.lost_reason():
+            messages = self._reservation.inbox.srun_messages[-500:]
+            raise SeatLostError(reason + (f"; srun messages: {messages}" if messages else ""))
 
     def _wait_for_files(self, folder: Path, reports: Reports) -> None:
         """Wait until the shared file system shows all files of the nodes. Raises SeatLostError after ``lag_s`` s."""
