@@ -18,21 +18,9 @@ from regbot.records.run import Arm, Node, Outcome, Position, Profile, RawProfile
 from regbot.records.text.clip import clip_message
 from regbot.records.text.printable import printable
 from regbot.records.text.words import count
+from regbot.workloads import guest
 from regbot.workloads import ranks as rank_records
-from regbot.workloads.guest import (
-    Checkout,
-    RawRecord,
-    Scratch,
-    bare_run,
-    determine_outcome,
-    interpreter,
-    make_launch,
-    make_printable,
-    missing_source_root,
-    observe,
-    read_claims,
-    request_document,
-)
+from regbot.workloads.guest import Checkout, RawRecord, Scratch
 from regbot.workloads.guest_file import GuestFileError
 from regbot.workloads.hang import add_hang_report
 from regbot.workloads.shapes.model_code import model_hash
@@ -59,11 +47,11 @@ class RunSpec:
 def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratch: Scratch) -> Run:
     """Launch ``task`` once in ``checkout`` and time its steps. Whatever the guest does, this function returns a run."""
     arm, root = checkout.arm, checkout.root
-    if missing := missing_source_root(task, root):
+    if missing := guest.missing_source_root(task, root):
         return bare_timed_run(task, arm, "refused", missing, spec)
     path = scratch.folder / "record" / "raw.{rank}.json"  # {rank} stands for the number of the rank
     record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
-    document = request_document(task, root, record) | {
+    document = guest.request_document(task, root, record) | {
         "mode": "timed",
         "device": task.timed_device,
         "numa_pinning": task.workload.numa_pinning,
@@ -78,8 +66,8 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
     environment = {"OMP_NUM_THREADS": "1", **task.workload.environment, **GUEST_ENVIRONMENT}
     if task.timed_device == "cpu":
         environment |= NO_GPUS  # the step times are stored as those of a CPU, so the code under test must find no GPU
-    command = (interpreter(task, root), str(guest_folder()), str(request))
-    launch = make_launch(task, checkout, scratch, command, environment)
+    command = (guest.interpreter(task, root), str(guest_folder()), str(request))
+    launch = guest.make_launch(task, checkout, scratch, command, environment)
     launch = replace(
         launch,
         # The launcher puts its working folder on the import path, so it must not be the checkout.
@@ -103,7 +91,7 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
     raws, faults = _read_records(task, record)  # usable records by rank, and why other records cannot be used
     marks = rank_records.read_marks(record.path.parent)  # the system's clock, from files that rank 0 made
     ranks = task.parallelism.world_size
-    outcome, reason = determine_outcome(result, raws, faults, task, ranks)
+    outcome, reason = guest.determine_outcome(result, raws, faults, task, ranks)
     is_complete = not faults and len(raws) == ranks
     timing, fault = None, ""
     if is_complete:
@@ -118,7 +106,7 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
             if not fault
             else ("bad_record", f"{fault}; the run was not used")
         )
-    update = observe(result, outcome)
+    update = guest.observe(result, outcome)
     if not node.gpus and ranks > node.cores:
         update["warnings"].append(
             f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays"
@@ -152,7 +140,7 @@ def _read_records(task: Task, record: RawRecord) -> tuple[dict[int, RawRun], lis
     faults: list[str] = []
     for rank in range(task.parallelism.world_size):
         path = Path(str(record.path).replace("{rank}", str(rank)))
-        raw, fault = read_claims(replace(record, path=path), task)
+        raw, fault = guest.read_claims(replace(record, path=path), task)
         if raw is not None and raw.rank != rank:
             fault = f"the record claims to be of rank {raw.rank}"
         if fault:
@@ -169,7 +157,7 @@ def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> R
     """
     try:
         profile_ledger = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
-        ledger = Ledger.model_validate(make_printable(profile_ledger.model_dump(by_alias=True)))
+        ledger = Ledger.model_validate(guest.make_printable(profile_ledger.model_dump(by_alias=True)))
     except (GuestFileError, ValidationError) as error:
         text = describe_validation_error(error) if isinstance(error, ValidationError) else str(error)
         problem = clip_message(printable(text))
@@ -203,5 +191,5 @@ def outcome_of_error(error: EngineError) -> Outcome:
 
 
 def bare_timed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, spec: RunSpec) -> Run:
-    run = bare_run(task, arm, outcome, reason, spec.attempt, "timed")
+    run = guest.bare_run(task, arm, outcome, reason, spec.attempt, "timed")
     return run.model_copy(update={"position": spec.position})

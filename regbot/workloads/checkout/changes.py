@@ -13,12 +13,12 @@ import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from regbot.records.config.globs import matches_glob
 from regbot.records.text.python_code import dump_code
 from regbot.workloads.checkout.git import OFFLINE, CheckoutError, common_dir, git, read_blobs, try_git
-from regbot.workloads.checkout.inert import EXECUTABLE, REGULAR, is_inert
 
 MAX_FILES = 500
 """Limit on the number of changed files. If more files have changed, the result is unknown."""
@@ -31,6 +31,10 @@ changed."""
 MAX_BRACES_TIMES_BYTES = 2_000_000_000
 """A file with more counts as changed. For each brace of an f-string, Python 3.11 searches the whole string."""
 
+REGULAR, EXECUTABLE, ABSENT = "100644", "100755", "000000"
+"""Git's modes of a file, of a file with the executable bit, and of a path that a tree lacks."""
+_DOCUMENTATION = {".md", ".rst"}
+_LICENCES = {"LICENSE", "LICENSE.txt", "LICENCE", "LICENCE.txt", "COPYING", "NOTICE"}
 _BATCH_FILES = 100
 """Number of files of which both versions are read into memory at the same time."""
 _ENCODING = re.compile(rb"coding[:=][ \t]*+(?!(?:utf-?8|ascii|latin-1|iso-8859-1)(?![-\w.]))", re.IGNORECASE)
@@ -62,7 +66,19 @@ class DiffEntry:
         return self.is_python and before == after
 
     def is_inert(self, globs: Sequence[str]) -> bool:
-        return is_inert(self.name, self.modes, globs)
+        """Return whether the change cannot affect a run, by the file's name and modes alone.
+
+        ``globs`` is the setting ``inert`` of the base: files that are inert besides documentation, and after a ``!``
+        files that are not. A link or a submodule is never inert. Executable documentation is a program. Nothing is
+        searched for a mention of the file, because code can load a file without naming it. Reports of a training
+        process do not count either: code of a pull request can forge them.
+        """
+        if not {*self.modes} <= {REGULAR, EXECUTABLE, ABSENT}:
+            return False
+        if any(matches_glob(glob[1:], self.name) for glob in globs if glob.startswith("!")):
+            return False
+        is_listed = any(matches_glob(glob, self.name) for glob in globs if not glob.startswith("!"))
+        return is_listed or (EXECUTABLE not in self.modes and _is_documentation(PurePosixPath(self.name)))
 
 
 class ChangedFiles(NamedTuple):
@@ -220,3 +236,8 @@ def _dump(source: bytes) -> str | None:
             return dump_code(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _is_documentation(file: PurePosixPath) -> bool:
+    is_setting_of_github = file.parts[0] == ".github" and file.suffix in (".yml", ".yaml")
+    return file.suffix.lower() in _DOCUMENTATION or file.name in _LICENCES or is_setting_of_github

@@ -23,17 +23,10 @@ from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.text.printable import printable
 from regbot.records.text.progress import Progress, Watcher
+from regbot.workloads.checkout import clones
 from regbot.workloads.checkout.building import Build, BuildError, run_build
 from regbot.workloads.checkout.cache import CacheEntry, create_cache_folders, lock, set_aside_folder
-from regbot.workloads.checkout.clones import (
-    MAX_SUBMODULES,
-    CommitSource,
-    clone_name,
-    fetch_commit,
-    find_source,
-    list_addresses,
-    list_submodules,
-)
+from regbot.workloads.checkout.clones import CommitSource
 from regbot.workloads.checkout.contents import WorktreePart, digest_files, list_changed_files
 from regbot.workloads.checkout.git import (
     NO_MACHINE_CONFIG,
@@ -93,8 +86,8 @@ def check_out(
     commit = find_commit(repo, commit, "commit")
     refuse_missing_files(repo, commit)
     tree = git(repo, "log", "-1", "--no-show-signature", "--format=%T", commit, env=OFFLINE).strip()
-    source = find_source(repo)
-    addresses = None if hosts is None else list_addresses(source.url, hosts)
+    source = clones.find_source(repo)
+    addresses = None if hosts is None else clones.list_addresses(source.url, hosts)
     key_inputs: list[object] = [str(common), tree, list(build.commands), build.python]
     modules = git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
     if modules:
@@ -210,15 +203,15 @@ def _fetch_parts(
     pending = [("", commit, source)]  # path in the worktree, commit, and where to fetch it from
     while pending:
         path, part_commit, part_source = pending.pop()
-        clone = entry.clone(clone_name(part_source))
+        clone = entry.clone(clones.clone_name(part_source))
         with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
-            fetch_commit(clone, part_source, part_commit)
+            clones.fetch_commit(clone, part_source, part_commit)
             os.utime(clone)  # prune reads this time
         parts.append(WorktreePart(path=path, clone=clone.name, commit=part_commit))
-        for name, submodule_commit, submodule in list_submodules(clone, part_commit, part_source, addresses):
+        for name, submodule_commit, submodule in clones.list_submodules(clone, part_commit, part_source, addresses):
             pending.append((f"{path}/{name}" if path else name, submodule_commit, submodule))
-        if len(parts) + len(pending) > MAX_SUBMODULES + 1:
-            raise CheckoutError(f"{source.name}: commit {commit} has more than {MAX_SUBMODULES} submodules")
+        if len(parts) + len(pending) > clones.MAX_SUBMODULES + 1:
+            raise CheckoutError(f"{source.name}: commit {commit} has more than {clones.MAX_SUBMODULES} submodules")
     return parts
 
 

@@ -13,10 +13,12 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 from filelock import FileLock
@@ -24,6 +26,7 @@ from filelock import FileLock
 from regbot.engines import EngineError, Launch, LocalEngine, Sandbox
 from regbot.engines.sandbox import leads_through
 from regbot.records.files import write_text
+from regbot.records.text.printable import printable
 from regbot.workloads.paper.torch_files import NoPaperGpuError, TorchFiles, find_torch, find_torch_of_checkout
 
 LIBRARY_NAME = "libregbot_paper.so"
@@ -82,6 +85,63 @@ def library_of_checkout(
     torch = find_torch_of_checkout(python, root)
     # Code under test may forge the metadata, which makes only its own library unusable.
     return _build_once(torch, private / _key(torch.digest_metadata()), {"PATH": os.defpath}, logs, sandbox)
+
+
+class Libraries:
+    """The paper GPU libraries that one command needs, by interpreter. Each is built once, in a thread, so that a check
+    can prepare its checkouts at the same time. Thread-safe."""
+
+    def __init__(
+        self,
+        cache: Path,
+        logs: Path,
+        say: Callable[[str], None],
+        sandbox: Sandbox | None = None,
+        untrusted: Sequence[Path] = (),
+    ) -> None:
+        """``say`` receives messages about builds. ``sandbox`` confines builds for a torch of a checkout; None for
+        trusted code. See ``library_for`` for the other arguments.
+        """
+        self._cache, self._logs, self._say, self._untrusted = cache, logs, say, untrusted
+        self._sandbox = None if sandbox is None else replace(sandbox, network=False, write=())
+        # By the interpreter, and root and private folder of the checkout that it comes with; None if it is the node's.
+        self._futures: dict[tuple[str, tuple[Path, Path] | None], Future[PaperLibrary]] = {}
+        self._lock = Lock()
+        self._pool = ThreadPoolExecutor(1)
+
+    def start(self, python: str) -> None:
+        self._submit(python, None)
+
+    def library(self, python: str, root: Path, private: Path) -> PaperLibrary:
+        """Wait for the build, and return the library for ``python``. Raises NoPaperGpuError.
+
+        An interpreter in the checkout ``root`` is code under test, unless regbot itself runs under it. Its library is
+        built in ``private``, a folder for this checkout alone.
+        """
+        program = Path(shutil.which(python) or python).absolute()
+        is_in_checkout = python != sys.executable and leads_through(program, [root])
+        return self._submit(python, (root, private) if is_in_checkout else None).result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _submit(self, python: str, checkout: tuple[Path, Path] | None) -> Future[PaperLibrary]:
+        with self._lock:
+            if (python, checkout) not in self._futures:
+                self._futures[python, checkout] = self._pool.submit(self._build, python, checkout)
+            return self._futures[python, checkout]
+
+    def _build(self, python: str, checkout: tuple[Path, Path] | None) -> PaperLibrary:
+        try:
+            if checkout is None:
+                library = library_for(python, self._cache, self._logs, self._untrusted)
+            else:
+                library = library_of_checkout(python, *checkout, self._logs, self._sandbox)
+        except OSError as error:
+            raise NoPaperGpuError(printable(f"the paper GPU cannot be built: {error}")) from error
+        if library.built_s is not None:
+            self._say(f"built the paper GPU in {library.built_s:.0f} s")
+        return library
 
 
 Readiness = Literal["built", "buildable", "missing"]

@@ -7,10 +7,10 @@ TP x CP x DP x PP for attention, and ETP x EP x EDP x PP for the experts.
 
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import tomllib
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from regbot.errors import UserError
 from regbot.records.base import Record
@@ -44,14 +44,6 @@ class Geometry(Record):
     vocabulary: Annotated[int, Field(ge=0)] = Field(description="0: blocks only, without embedding and output head")
     sequence: Positive
     micro_batch: Positive
-
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
-        if self.heads % self.kv_heads:
-            raise ValueError(f"{self.heads} heads do not divide over {self.kv_heads} key-value heads")
-        if self.top_k > self.experts:
-            raise ValueError(f"top_k {self.top_k} is more than the {self.experts} experts")
-        return self
 
     @property
     def tokens(self) -> int:
