@@ -146,7 +146,7 @@ def find_anchors(
 ) -> list[Anchor]:
     """Return the anchors of a workload. None for ``variant`` or ``node_class`` selects all. Raises BaselineError."""
     # Each key has the workload, the variant and the node class.
-    anchors = [store.anchor(*class_key) for class_key in _matching_classes(store, workload, variant, node_class)]
+    anchors = [store.anchor(*class_key) for class_key in matching_classes(store, workload, variant, node_class)]
     return [anchor for anchor in anchors if anchor is not None]
 
 
@@ -156,7 +156,7 @@ def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> 
     The store must contain a session of the commit for this variant and node class. Raises BaselineError if there is
     none, or if the arguments match several variants, node classes or commits. Raises OSError.
     """
-    classes = _matching_classes(store, move.workload, move.variant, move.node_class)
+    classes = matching_classes(store, move.workload, move.variant, move.node_class)
     if not classes:
         problem = f"no timed session of {move.workload} is stored for this variant and class"
         raise BaselineError(store.root, problem, "add a session of the commit first")
@@ -290,7 +290,7 @@ def format_environment(key: EnvironmentKey) -> str:
     return "; ".join(words)
 
 
-def _matching_classes(
+def matching_classes(
     store: Store, workload: str, variant: str | None, node_class: str | None
 ) -> list[tuple[str, str, str]]:
     """Return workload, variant and node class of all timed sessions that match the filters, without

@@ -16,8 +16,7 @@ from regbot.baselines.query import planned_terms, terms_of
 from regbot.baselines.reference import summarise_calibrations
 from regbot.check.conclusion import CheckResult
 from regbot.check.flow import CheckOptions, check
-from regbot.check.refresh.context import MeasuredNight, RefreshOptions
-from regbot.check.refresh.night import NightHistory, judge_night
+from regbot.check.refresh.night import MeasuredNight, NightHistory, judge_night
 from regbot.check.refresh.storing import build_proposal, store_files, store_night, timed_sessions
 from regbot.check.refresh.text import commit_message, proposal_text
 from regbot.check.sessions.worktrees import folder_name
@@ -39,6 +38,38 @@ from regbot.workloads.checkout.export import export
 from regbot.workloads.checkout.git import file_at
 from regbot.workloads.launch import needs_of
 from regbot.workloads.task import Task, plan, timed_tasks
+
+
+@dataclass(frozen=True)
+class RefreshOptions:
+    """Options of a refresh. ``store`` and ``proposal_file`` decide where the new references go."""
+
+    repo: Path
+    cache: Path
+    out: Path
+    who: str
+    why: str = "refresh"
+    rev: str = "HEAD"
+    workloads: Sequence[str] = ()
+    config: Path | None = None
+    """Configuration file. None for the ``regbot.toml`` of ``rev``."""
+    store: Path | None = None
+    """Folder of baselines to read and to change. None to read the folder of ``rev`` and to propose the changes."""
+    proposal_file: Path | None = None
+    """File to write the proposal to. None to create a branch with the proposal in ``repo``."""
+    branch: str | None = None
+    """Name of the branch to create. None for a name with the date."""
+    pairs: int | None = None
+    """Number of pairs per night. None for the number that the recorded noise requires."""
+    budget_min: float | None = None
+    """Largest number of minutes for the measurement of a workload. None for no limit."""
+    accept_pct: float | None = None
+    """Slowdown against the anchor, in percent, that ``who`` accepts. None if no slowdown is accepted."""
+    resume: bool = False
+    """Whether to continue an interrupted refresh in ``out``."""
+    engine: str = "local"
+    no_sandbox: bool = False
+    """Whether to run the code without a sandbox."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +124,7 @@ def refresh(options: RefreshOptions, watch: Watcher = lambda _: None, now: datet
         setup = _RefreshSetup(options, loaded, head, store, planned, len(tasks), watch, engine)
         measured_nights = [_measure(setup, task) for task in tasks]
         # Why each night could not be stored; '' if nothing went wrong.
-        problems = [store_night(measured, options, head, store, now) for measured in measured_nights]
+        problems = [store_night(measured, head, store, options.who, options.why, now) for measured in measured_nights]
         files_after = store_files(store)
         written = [path for path in files_after if files_before.get(path) != files_after[path]]
         report = _build_report(head, measured_nights, problems, written)

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import variance
 
+from regbot.check.conclusion import CheckResult
 from regbot.judge.estimates import percent
-from regbot.records.baseline import Acceptance, AnchorComparison, IntervalEstimate
+from regbot.records.baseline import Acceptance, Anchor, AnchorComparison, IntervalEstimate
 from regbot.records.config import Config
 from regbot.records.refresh import Drift, WorkloadRefresh
 from regbot.records.text.clip import clip_message
@@ -28,6 +29,7 @@ from regbot.records.verdict import Status, Throughput, WorkloadVerdict
 from regbot.stats.drift import Creep, budget_interval, cusum
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, Interval, Thresholds, sequential_test
+from regbot.workloads.task import Task
 
 MIN_PAIR_SD = 1e-4
 """Lower limit for the standard deviation of a pair's log-ratio, because the monitor divides by the standard deviation.
@@ -36,6 +38,23 @@ DEFAULT_PAIR_SD = 0.01
 """Assumed standard deviation of a pair's log-ratio (1%) if no calibration is stored and too few pairs exist to
 estimate it."""
 MIN_DEGREES_OF_FREEDOM = 6
+
+
+@dataclass(frozen=True)
+class MeasuredNight:
+    """Measurement of one workload in one night: its session, and the decision on this session."""
+
+    task: Task
+    entries: list[str]
+    """The entry of ``task``, and the entries of its workload on other meshes, which were traced in the same
+    session."""
+    node_class: str
+    anchor: Anchor | None
+    """The anchor before this night; None if the store has no anchor."""
+    checked: CheckResult
+    night: WorkloadRefresh
+    tonight: AnchorComparison | None
+    """The anchor's commit, and the log-ratios of main's step times over the anchor's; None without a valid pair."""
 
 
 @dataclass(frozen=True)
