@@ -109,7 +109,6 @@ class _LogContents:
         self._unnamed_by_size: Counter[int] = Counter()
         self._sequences: dict[tuple[str, str], SequenceNumbers] = defaultdict(SequenceNumbers)
         self._dropped: dict[str, int] = {}
-        self._repeated = 0
         self._smallest_bytes = MAX_VOLUME
         self._has_transfers = False
 
@@ -170,8 +169,7 @@ class _LogContents:
             self.unclassified.add(name)
             return
         if prefix == "coll" and not self._sequences[communicator, operation].add(sequence):
-            self._repeated += 1
-            return
+            return  # the line repeats a collective that was logged before
         self._smallest_bytes = min(self._smallest_bytes, message_bytes)
         if size == 1:  # one rank exchanges nothing
             return
@@ -216,6 +214,4 @@ class _LogContents:
             )
         if self._has_transfers:
             yield "NCCL logs all-to-alls as sends and receives; regbot cannot recognise them and counts send_recv"
-        if self._repeated:
-            yield f"{self._repeated:,} lines repeat a collective that was logged before; each is counted once"
         yield from self.unclassified.warnings()
