@@ -10,6 +10,8 @@ from typing import NamedTuple
 from regbot.records.ledger import Entry, Kind, Ledger, Phase, Role
 from regbot.records.verdict import Volume
 
+MAX_MODULES = 5
+"""Largest number of module templates in a finding. A template is a path such as ``layers.*.moe``."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 

@@ -343,7 +343,6 @@ def test_collectives_that_nothing_runs_are_not_counted(tmp_path: Path) -> None:
     text = text_of("tpu_unrolled").replace("fusion(%arg), kind=kCustom, calls=%all-reduce-scatter.3", "copy(%arg)")
     ledger = read_text(tmp_path, text)
     assert "reduce_scatter" not in totals(ledger)
-    assert any("1 collectives are in computations that never run" in warning for warning in ledger.warnings)
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.6, 0.9, 0.999])

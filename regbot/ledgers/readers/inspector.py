@@ -38,7 +38,6 @@ TITLE = "NCCL Inspector JSON lines"
 DEFAULT_MIN_BYTES = 8192
 """Default value of the environment variable NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES."""
 MAX_LINE_BYTES = 2**20
-MAX_COMMUNICATORS = 10_000
 MAX_RANKS = 2**24
 """A line with a larger number of ranks is refused."""
 _LINE_START = re.compile(rb'\s*\{\s*"header"\s*:\s*\{')
@@ -153,8 +152,6 @@ class _LogContents:
             raise self._source.error(
                 f"line {number} is of another rank of the same communicator; give the log of one rank"
             )
-        if len(self._memberships) > MAX_COMMUNICATORS:
-            raise self._source.error(f"has more than {MAX_COMMUNICATORS:,} communicators; give the log of one process")
 
     def _add_call(self, number: int, prefix: str, call: LogLine, communicator: str, communicator_name: str) -> None:
         """Add one call. ``prefix`` is 'coll' for a collective and 'p2p' for a transfer; the keys of ``call`` begin with

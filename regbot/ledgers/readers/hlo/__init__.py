@@ -105,17 +105,12 @@ class _CountedCollectives:
     def __init__(self, program: Program, executions_by_name: Mapping[str, int]) -> None:
         self.collectives: list[tuple[HloCollective, int]] = []
         self.unclassified = Unclassified()
-        self.unreachable = 0
-        """Number of collectives in computations that the program never calls. They are not counted."""
         for name, computation in program.computations.items():
-            executions = executions_by_name.get(name)  # a called computation can still run 0 times
-            for communication in computation.communications:
+            executions = executions_by_name.get(name, 0)
+            for communication in computation.communications if executions else ():
                 if isinstance(communication, str):
-                    if executions:
-                        self.unclassified.add(communication, executions)
-                elif executions is None:
-                    self.unreachable += len(communication.group.ranks) > 1
-                elif executions and len(communication.group.ranks) > 1:
+                    self.unclassified.add(communication, executions)
+                elif len(communication.group.ranks) > 1:
                     self.collectives.append((communication, executions))
 
 
@@ -138,8 +133,6 @@ def _label_groups(groups: Mapping[int, ReplicaGroup]) -> dict[int, str]:
 
 def _list_warnings(header: Header, devices: Devices, counted: _CountedCollectives) -> Iterator[str]:
     yield from counted.unclassified.warnings()
-    if counted.unreachable:
-        yield f"{counted.unreachable} collectives are in computations that never run; they are not counted"
     if not header.is_scheduled:
         yield "the text is from before the end of XLA's passes; give the *after_optimizations.txt of the dump"
     if not counted.collectives and not counted.unclassified:
