@@ -153,8 +153,7 @@ def check(
         typer.Option("--gate", metavar="G", help="What decides: look0 (2 pairs may pass, default), pairs, stored."),
     ] = None,
     more: Annotated[
-        int,
-        typer.Option("--more", metavar="N", min=0, help="Time N more pairs, and add earlier pairs of the code."),
+        int, typer.Option("--more", metavar="N", min=0, help="Time N more pairs, and add earlier pairs of the code.")
     ] = 0,
     baselines: Baselines = None,
     untrusted: Annotated[
@@ -341,12 +340,7 @@ def compare(
         from regbot.check.compare import compare as compare_files
 
         options = ComparisonOptions(
-            base=base,
-            head=head,
-            paired=paired,
-            noise_pct=noise,
-            skip=skip,
-            tokens_per_step=tokens_per_step,
+            base=base, head=head, paired=paired, noise_pct=noise, skip=skip, tokens_per_step=tokens_per_step
         )
         verdict = compare_files(options)
         text = verdict.to_json() if json else compare_page(verdict)
@@ -356,8 +350,7 @@ def compare(
 
 @app.command()
 def shapes(
-    name: Annotated[str | None, typer.Argument(help="Show this shape in full.")] = None,
-    json: Json = False,
+    name: Annotated[str | None, typer.Argument(help="Show this shape in full.")] = None, json: Json = False
 ) -> None:
     """List the fixed smoke shapes, or show one of them in full."""
     with usage_errors():

@@ -149,9 +149,7 @@ def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Ce
 
 
 def _match_changes(
-    groups: Mapping[GroupName, list[Cell]],
-    tolerance: float,
-    element_widths: Mapping[GroupName, int] | None = None,
+    groups: Mapping[GroupName, list[Cell]], tolerance: float, element_widths: Mapping[GroupName, int] | None = None
 ) -> Iterator[tuple[GroupName, GroupName, tuple[Cell, ...]]]:
     """Yield pairs of a decreasing and an increasing group, with the cells of both. The calls are equal, and the volumes
     are equal up to ``tolerance``. A group whose calls and volume change in opposite directions is in no pair. The

@@ -70,11 +70,7 @@ itself.
 
 
 def compare_ledgers(
-    base: Ledger,
-    head: Ledger,
-    thresholds: Thresholds,
-    wire: WireConfig,
-    dispatcher: DispatcherChange | None = None,
+    base: Ledger, head: Ledger, thresholds: Thresholds, wire: WireConfig, dispatcher: DispatcherChange | None = None
 ) -> list[Finding]:
     """Return the findings between two comparable ledgers, the most severe first.
 

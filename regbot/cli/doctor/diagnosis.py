@@ -41,17 +41,7 @@ NOT_YET_RUN = "not yet run on a GPU: checked only against its published interfac
 """Remark on a dispatcher of which this repository has no record of a run on a GPU."""
 
 
-EMPTY_GPU_TABLES = (
-    "capabilities",
-    "smoke",
-    "paper",
-    "gloo",
-    "faults",
-    "profiles",
-    "noise",
-    "overhead",
-    "multi",
-)
+EMPTY_GPU_TABLES = ("capabilities", "smoke", "paper", "gloo", "faults", "profiles", "noise", "overhead", "multi")
 """Stages of ``benchmarks/first_hour.py`` of which this repository has no table from a GPU (docs/operator.md)."""
 
 

@@ -21,12 +21,7 @@ from regbot.records.config import FILE_NAME, PLACEHOLDER_ENTRY, ConfigError, Wor
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 from regbot.workloads import plan
-from regbot.workloads.framework_needs import (
-    TORCH_INDEX,
-    FrameworkNeeds,
-    module_name,
-    needs_of,
-)
+from regbot.workloads.framework_needs import TORCH_INDEX, FrameworkNeeds, module_name, needs_of
 from regbot.workloads.guest import interpreter
 from regbot.workloads.paper.build import COMPILERS, find_compiler
 

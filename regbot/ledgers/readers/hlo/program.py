@@ -11,11 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from regbot.ledgers.readers.hlo.collectives import (
-    HloCollective,
-    may_communicate,
-    parse_communication,
-)
+from regbot.ledgers.readers.hlo.collectives import HloCollective, may_communicate, parse_communication
 from regbot.ledgers.readers.hlo.groups import ReplicaGroups
 from regbot.ledgers.readers.hlo.loops import Evaluator
 from regbot.ledgers.readers.hlo.text import (
