@@ -19,7 +19,7 @@ from regbot.bisect.measure import (
 from regbot.engines import Engine, EngineError, Launch, LaunchResult, NoSeatError, SeatLostError, clean_environment
 from regbot.engines.guest import describe_exit
 from regbot.records.bisection import Observation
-from regbot.records.files import RecordError, read_capped
+from regbot.records.files import RecordError, read_capped, write_text
 from regbot.records.text.clip import clip
 
 SKIP_EXIT_CODE = 125
@@ -70,6 +70,7 @@ class CommandMeasurer:
         except NoSeatError:
             raise
         except EngineError as error:
+            _write_reason(self._out / name / "reason.txt", str(error))
             return unusable_observation(request, str(error), stratum)
         return self._to_observation(request, stratum, prepared, result, name)
 
@@ -145,6 +146,17 @@ def parse_cost(output: str, exact: bool) -> tuple[float | None, str]:
     if not exact and number <= 0:
         return None, f"the cost that the command printed is {quoted}; a noisy cost must be positive (or give --exact)"
     return number, ""
+
+
+def _write_reason(path: Path, reason: str) -> None:
+    """Write the reason to a file. Raises EngineError if this fails: then the disk is at fault, and not the commit."""
+    try:
+        write_text(path, f"{reason}\n")
+    except OSError as error:
+        raise EngineError(
+            f"{path.parent}: cannot be written to: {error.strerror or error}",
+            "free space or mend the permissions, then continue with --resume",
+        ) from error
 
 
 def _read_tail(path: Path) -> str:
