@@ -9,11 +9,7 @@ import pytest
 
 from regbot.ledgers.readers import ReadError, Source, hlo
 from regbot.ledgers.readers.hlo.collectives import find_module, find_phase
-from regbot.ledgers.readers.hlo.groups import (
-    Devices,
-    ReplicaGroup,
-    find_group,
-)
+from regbot.ledgers.readers.hlo.groups import Devices, ReplicaGroup, find_group
 from regbot.ledgers.readers.hlo.text import parse_attributes, parse_tensors
 from regbot.records.ledger import Entry, Ledger
 
@@ -124,11 +120,7 @@ def test_an_all_reduce_scatter_computation_is_a_reduce_scatter() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "count"),
-    [
-        ("constant(6)", "constant(7)", 4),
-        ("constant(0)", "constant(4)", 1),
-        ("direction=LT", "direction=LE", 4),
-    ],
+    [("constant(6)", "constant(7)", 4), ("constant(0)", "constant(4)", 1), ("direction=LT", "direction=LE", 4)],
 )
 def test_start_step_and_limit_of_a_loop_all_count(tmp_path: Path, old: str, new: str, count: int) -> None:
     ledger = read_text(tmp_path, text_of("tpu_unrolled").replace(old, new))
