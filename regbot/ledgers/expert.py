@@ -202,13 +202,9 @@ def detect_recompute(view: View) -> Iterator[Claim]:
             else:
                 repeated_cells = _find_repeats_in_backward(view, exchange_cells)
             if repeated_cells:
-                yield Claim(
-                    pattern=names.RECOMPUTES,
-                    merge_key=(axis,),
-                    axes=frozenset({axis}),
-                    cells=tuple(repeated_cells),
-                    changed_modules=frozenset().union(*(cell.issuers_after for cell in repeated_cells)),
-                    population=exchanging_modules,
+                modules = frozenset().union(*(cell.issuers_after for cell in repeated_cells))
+                yield Claim.create(
+                    names.RECOMPUTES, repeated_cells, (axis,), changed_modules=modules, population=exchanging_modules
                 )
 
 
@@ -273,14 +269,8 @@ def detect_count_exchanges(view: View) -> Iterator[Claim]:
             before, after = sum_volumes(axis_cells)
             if before.count == after.count:
                 continue
-            yield Claim(
-                pattern=names.COUNTS_ADDED if after.count > before.count else names.COUNTS_REMOVED,
-                merge_key=(axis,),
-                axes=frozenset({axis}),
-                cells=tuple(axis_cells),
-                changed_modules=list_issuers(axis_cells),
-                population=exchanging_modules,
-            )
+            pattern = names.COUNTS_ADDED if after.count > before.count else names.COUNTS_REMOVED
+            yield Claim.create(pattern, axis_cells, (axis,), population=exchanging_modules)
 
 
 def _is_token_exchange(view: View, cell: Cell) -> bool:

@@ -71,7 +71,7 @@ def test_a_noisy_cost_names_the_commit_among_two_hundred_with_ten_broken_ones(
     culprit = history.commits[58]
     command = case.costing(stairs(history, (58, STEP)), noise=NOISE)
     code, document = case.answer(history.good, history.bad, "--command", command)
-    jsonschema.validate(document, Bisection.json_schema())
+    jsonschema.validate(document, Bisection.model_json_schema())
     assert (code, document["found"]) == (0, "culprit")
     (commits,) = blamed(document)
     assert culprit in commits
@@ -92,7 +92,7 @@ def test_an_exact_cost_names_the_commit_in_at_most_ten_measurements(case: Bisect
     assert result.returncode == 0, result.stderr
     assert result.stderr == "", "progress would be noise beside a document"
     document = json.loads(result.stdout)
-    jsonschema.validate(document, Bisection.json_schema())
+    jsonschema.validate(document, Bisection.model_json_schema())
     assert document["culprit"] == history.commits[58]
     assert blamed(document) == [[history.commits[58]]]
     (change,) = document["changes"]
@@ -111,7 +111,7 @@ def test_where_nothing_changed_nobody_is_accused(
     command = case.costing(stairs(history), noise=noise)
     found = case.typed(history.good, history.bad, "--command", command, "--json", *options)
     document = json.loads(found.stdout)
-    jsonschema.validate(document, Bisection.json_schema())
+    jsonschema.validate(document, Bisection.model_json_schema())
     assert (found.exit_code, document["found"]) == (3, "none")
     assert (document["culprit"], document["changes"], document["confirm_runs"]) == (None, [], 0)
     assert document["search_runs"] <= 40 if noise else document["search_runs"] == 2
