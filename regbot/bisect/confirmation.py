@@ -45,12 +45,7 @@ class Confirmation:
 
 
 def confirm(
-    parent: Point,
-    culprit: Point,
-    observations: Sequence[Observation],
-    stratum: str,
-    seed: int,
-    thresholds: Thresholds,
+    parent: Point, culprit: Point, observations: Sequence[Observation], stratum: str, seed: int, thresholds: Thresholds
 ) -> Confirmation:
     """Evaluate the blocks of two points at the planned looks of the paired gate.
 

@@ -35,15 +35,7 @@ LOG, RESULT, PAGE = "bisection.jsonl", "bisection.json", "bisection.md"
 MAX_WORKTREES = 16
 """Number of worktrees that stay in the cache after the bisection."""
 
-MAY_DIFFER_ON_RESUME = (
-    "created",
-    "seed",
-    "most_runs",
-    "warnings",
-    "noise_pct",
-    "noise_pairs",
-    "smallest_pct",
-)
+MAY_DIFFER_ON_RESUME = ("created", "seed", "most_runs", "warnings", "noise_pct", "noise_pairs", "smallest_pct")
 """Fields of the header that may differ between a log and the bisection that resumes the log."""
 
 
@@ -72,12 +64,7 @@ def bisect(
     with log.lock(), ExitStack() as stack:
         observations = _open_log(log, setup)
         active_engine = engine or stack.enter_context(
-            open_engine(
-                options.engine,
-                setup.config,
-                options.cache,
-                untrusted=options.untrusted,
-            )
+            open_engine(options.engine, setup.config, options.cache, untrusted=options.untrusted)
         )
 
         def show_text(text: str) -> None:
@@ -109,11 +96,7 @@ def bisect(
 
 
 def _create_measurer(
-    setup: BisectionSetup,
-    observations: Sequence[Observation],
-    trees: Worktrees,
-    engine: Engine,
-    stack: ExitStack,
+    setup: BisectionSetup, observations: Sequence[Observation], trees: Worktrees, engine: Engine, stack: ExitStack
 ) -> Measurer:
     """Create the measurer for a command, for ledgers or for step times.
 

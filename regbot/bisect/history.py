@@ -144,8 +144,7 @@ def _check_order(repo: Path, good: tuple[str, str], bad: tuple[str, str]) -> Non
         )
     if is_shallow(repo):
         raise CheckoutError(
-            f"{repo}: the history between GOOD and BAD is missing, because the repository is shallow",
-            DEEPEN_ADVICE,
+            f"{repo}: the history between GOOD and BAD is missing, because the repository is shallow", DEEPEN_ADVICE
         )
     origin = f"they share their history up to {short_commit(fork)}: name that commit" if fork else "name an ancestor"
     raise CheckoutError(

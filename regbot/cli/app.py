@@ -153,8 +153,7 @@ def check(
         typer.Option("--gate", metavar="G", help="What decides: pairs (default) or stored."),
     ] = None,
     more: Annotated[
-        int,
-        typer.Option("--more", metavar="N", min=0, help="Time N more pairs, and add earlier pairs of the code."),
+        int, typer.Option("--more", metavar="N", min=0, help="Time N more pairs, and add earlier pairs of the code.")
     ] = 0,
     baselines: Baselines = None,
     untrusted: Annotated[
@@ -364,8 +363,7 @@ def compare(
 
 @app.command()
 def shapes(
-    name: Annotated[str | None, typer.Argument(help="Show this shape in full.")] = None,
-    json: Json = False,
+    name: Annotated[str | None, typer.Argument(help="Show this shape in full.")] = None, json: Json = False
 ) -> None:
     """List the fixed smoke shapes, or show one of them in full."""
     with usage_errors():

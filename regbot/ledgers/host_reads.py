@@ -9,12 +9,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from regbot.ledgers import catalogue as names
-from regbot.ledgers.rows import template
+from regbot.ledgers.rows import MAX_MODULES, template
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding, Status
-
-MAX_MODULES = 5
-"""Largest number of modules that the finding names. ``layers.*`` stands for the modules of all layers."""
 
 
 def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequence[str] = ()) -> list[Finding]:

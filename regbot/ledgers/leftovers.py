@@ -35,14 +35,9 @@ def detect_other_dtype(view: View) -> Iterator[Claim]:
             for base_dtype, head_dtype, cells in _match_changes(cells_by_dtype, tolerance=0, element_widths=widths):
                 if widths[base_dtype] == widths[head_dtype]:
                     continue
-                yield Claim(
-                    pattern=names.WIDENED if widths[head_dtype] > widths[base_dtype] else names.NARROWED,
-                    merge_key=(kind, axis, base_dtype, head_dtype),
-                    axes=frozenset({axis}),
-                    cells=cells,
-                    changed_modules=list_issuers(cells),
-                    detail=f"{base_dtype} to {head_dtype}",
-                )
+                pattern = names.WIDENED if widths[head_dtype] > widths[base_dtype] else names.NARROWED
+                merge_key = (kind, axis, base_dtype, head_dtype)
+                yield Claim.create(pattern, cells, merge_key, detail=f"{base_dtype} to {head_dtype}")
 
 
 def detect_moved(view: View) -> Iterator[Claim]:
@@ -67,14 +62,9 @@ def detect_moved(view: View) -> Iterator[Claim]:
                 elif (base_group, head_group) not in payload_moves:
                     continue
                 (base_axis, base_size), (head_axis, head_size) = base_group, head_group
-                yield Claim(
-                    pattern=names.MOVED,
-                    merge_key=(base_axis, str(base_size), head_axis, str(head_size)),
-                    axes=frozenset({base_axis, head_axis}),
-                    cells=cells,
-                    changed_modules=list_issuers(cells),
-                    detail=f"{base_axis} (groups of {base_size}) to {head_axis} (groups of {head_size})",
-                )
+                merge_key = (base_axis, str(base_size), head_axis, str(head_size))
+                detail = f"{base_axis} (groups of {base_size}) to {head_axis} (groups of {head_size})"
+                yield Claim.create(names.MOVED, cells, merge_key, detail=detail)
 
 
 def detect_other_layer(view: View) -> Iterator[Claim]:
@@ -83,13 +73,7 @@ def detect_other_layer(view: View) -> Iterator[Claim]:
     reductions, because a reduction in another layer does not replace a lost one."""
     for signature, cells in _group_open_cells(view).items():
         if has_equal_totals(cells):
-            yield Claim(
-                pattern=names.OTHER_LAYER,
-                merge_key=(signature.axis,),
-                axes=frozenset({signature.axis}),
-                cells=tuple(cells),
-                changed_modules=list_issuers(cells),
-            )
+            yield Claim.create(names.OTHER_LAYER, cells, (signature.axis,))
 
 
 def claim_unexplained(view: View) -> Iterator[Claim]:
@@ -138,20 +122,12 @@ def _choose_pattern(cells: Iterable[Cell]) -> str | None:
 
 
 def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
-    return Claim(
-        pattern=pattern,
-        merge_key=merge_key,
-        axes=frozenset(cell.signature.axis for cell in cells),
-        cells=tuple(cells),
-        changed_modules=list_issuers(cell for cell in cells if cell.changed),
-        detail=detail,
-    )
+    changed_modules = list_issuers(cell for cell in cells if cell.changed)
+    return Claim.create(pattern, cells, merge_key, changed_modules=changed_modules, detail=detail)
 
 
 def _match_changes(
-    groups: Mapping[GroupName, list[Cell]],
-    tolerance: float,
-    element_widths: Mapping[GroupName, int] | None = None,
+    groups: Mapping[GroupName, list[Cell]], tolerance: float, element_widths: Mapping[GroupName, int] | None = None
 ) -> Iterator[tuple[GroupName, GroupName, tuple[Cell, ...]]]:
     """Yield pairs of a decreasing and an increasing group, with the cells of both. The calls are equal, and the volumes
     are equal up to ``tolerance``. A group whose calls and volume change in opposite directions is in no pair. The

@@ -113,14 +113,8 @@ def detect_reshards(view: View) -> Iterator[Claim]:
             forward_gather is not None and not forward_gather.changed and cell.after == forward_gather.after
         )
         if is_new and repeats_forward and (cell.place, cell.signature.group) in reduced_groups:
-            yield Claim(
-                pattern=names.RESHARDS,
-                merge_key=(),  # the claims of all units become one finding
-                axes=frozenset({cell.signature.axis}),
-                cells=(cell,),
-                changed_modules=cell.issuers_after,
-                population=gathering_modules,
-            )
+            # Without a merge key, the claims of all units become one finding.
+            yield Claim.create(names.RESHARDS, [cell], changed_modules=cell.issuers_after, population=gathering_modules)
 
 
 def _gathers_parameters(view: View, cell: Cell) -> bool:

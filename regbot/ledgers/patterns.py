@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from regbot.ledgers import catalogue as names
-from regbot.ledgers import compiled, expert, leftovers, parameters, wording
+from regbot.ledgers import expert, leftovers, parameters, wording
 from regbot.ledgers.cells import Cell, Claim, View, build_view, is_payload, sum_volumes
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.exposure import find_overlap_changes
 from regbot.ledgers.host_reads import find_host_read_changes
-from regbot.ledgers.rows import sum_by_kind, template
+from regbot.ledgers.rows import MAX_MODULES, sum_by_kind, template
 from regbot.ledgers.rules import REDUCTIONS_LOST, Circumstances, decide_status
 from regbot.ledgers.wire import WireModel, wire_s
 from regbot.records.config import ShardingThresholds as Thresholds
@@ -27,8 +27,6 @@ from regbot.records.verdict import Finding, Volume, WireTime
 
 __all__ = ["DispatcherChange", "compare_ledgers"]
 
-MAX_MODULES = 5
-"""Largest number of module templates in a finding. A template is a path such as ``layers.*.moe``."""
 
 _EXCHANGE_CHANGES = (names.ALL_TO_ALL_REPLACED, names.AXIS_LOST, names.RECOMPUTES, names.DISPATCHER_OFF)
 EXCHANGE_PATTERNS = {*_EXCHANGE_CHANGES, *(names.INVERSE[pattern] for pattern in _EXCHANGE_CHANGES)}
@@ -55,7 +53,7 @@ def _run_both_ways(detect: Detector) -> Detector:
 
 DETECTORS: tuple[Detector, ...] = (
     _run_both_ways(expert.detect_exchange_replaced),
-    _run_both_ways(compiled.detect_exchange_replaced),
+    _run_both_ways(expert.detect_exchange_replaced_by_compiler),
     _run_both_ways(parameters.detect_gradient_lost),
     leftovers.detect_other_layer,
     _run_both_ways(expert.detect_axis_lost),
@@ -72,11 +70,7 @@ itself.
 
 
 def compare_ledgers(
-    base: Ledger,
-    head: Ledger,
-    thresholds: Thresholds,
-    wire: WireConfig,
-    dispatcher: DispatcherChange | None = None,
+    base: Ledger, head: Ledger, thresholds: Thresholds, wire: WireConfig, dispatcher: DispatcherChange | None = None
 ) -> list[Finding]:
     """Return the findings between two comparable ledgers, the most severe first.
 

@@ -103,10 +103,7 @@ def parse_json(data: bytes, origin: str) -> Any:
         text = data.decode("utf-8")
         check_depth(text)
         document = json.loads(
-            text,
-            object_pairs_hook=_refuse_duplicate_keys,
-            parse_constant=_refuse_constant,
-            parse_float=_parse_finite,
+            text, object_pairs_hook=_refuse_duplicate_keys, parse_constant=_refuse_constant, parse_float=_parse_finite
         )
     except UnicodeDecodeError as error:
         raise RecordError(f"{origin}: is not UTF-8 text (byte {error.start})") from error

@@ -81,28 +81,10 @@ class Environment(Record):
     model: Digest | None = Field(None, description="hash of regbot's own model code in the timed steps; else None")
 
 
-RefusalKind = Literal[
-    "no_torch",
-    "device",
-    "no_framework",
-    "no_paper_gpu",
-    "paper_gpu",
-    "revision",
-    "entry",
-    "shape",
-    "config",
-    "untraceable",
-    "compiled",
-    "routing",
-    "liveness",
-    "code",
-]
-
-
 class Refusal(Record):
     """Why the guest cannot measure. ``where`` is the failing line of the code under test."""
 
-    kind: RefusalKind
+    kind: Text = Field(description="such as 'no_torch'; 'code' if the code under test failed")
     message: Message
     where: Text = ""
     crash: Crash | None = Field(None, description="traceback of an error in the code under test (kind 'code')")
@@ -277,7 +259,7 @@ class Run(Record):
     attempt: PositiveInt = 1
     outcome: Outcome
     reason: Message = Field("", description="why the outcome is not ok, and what to do")
-    refusal: RefusalKind | None = Field(None, description="kind of refusal, for refused traces")
+    refusal: Text | None = Field(None, description="kind of refusal, for refused traces")
     exit_code: int | None = None
     wall_s: Annotated[float, Field(ge=0)]
     started_unix_s: Annotated[float, Field(ge=0, le=1e11)] | None = Field(None, description="by the trusted side")

@@ -30,7 +30,7 @@ RECORDS = {schema_id.removeprefix("regbot/"): model for model, schema_id in _IDS
 def schema_text(name: str) -> str:
     """Return the schema of the record called ``name``, such as "run@1", as JSON."""
     document = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"regbot/{name}"}
-    return json.dumps({**document, **RECORDS[name].json_schema()}, indent=1, sort_keys=True) + "\n"
+    return json.dumps({**document, **RECORDS[name].model_json_schema()}, indent=1, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

@@ -132,22 +132,3 @@ def test_commits_for_which_an_installed_copy_ran_are_not_accused(case: Case) -> 
     assert set(accused) == {commits[2], commits[3], commits[4]}
     assert {commit for commit, candidate in accused.items() if candidate["measurable"]} == {commits[4]}
     assert all("imported userpkg from" in accused[commit]["reason"] for commit in commits[2:4])
-
-
-@pytest.mark.long
-def test_a_culprit_beside_commits_that_cannot_be_traced_is_a_set(case: Case) -> None:
-    commits = summing(case, [0, 1, 1], broken=frozenset({1}))
-    code, result = case.bisect(commits[0], commits[-1])
-    assert (code, result["culprit"]) == (0, None)
-    told = {each["point"]["commit"]: each["measurable"] for each in result["candidates"]}
-    assert told == {commits[2]: True, commits[1]: False}
-    assert all("nothing" in each["reason"] for each in result["candidates"] if not each["measurable"])
-
-
-@pytest.mark.long
-def test_a_merge_that_is_to_blame_is_descended_into(case: Case) -> None:
-    history = build(case.path, commits=24, sharding_at=11, slow_at=None, broken=(5, 18), merges=True)
-    (case.home / "small.toml").write_text(SMALL)
-    code, result = case.bisect(history.good, history.bad, "--config", str(case.home / "small.toml"))
-    assert (code, result["culprit"]) == (0, history.sharding)
-    assert result["changes"][0]["merge"] == history.merge

@@ -117,13 +117,6 @@ def test_a_usage_error_is_a_message_with_exit_code_2(tmp_path: Path, arguments: 
     assert result.stdout == ""
 
 
-def test_a_file_that_is_no_ledger_is_named(tmp_path: Path) -> None:
-    (tmp_path / "x.json").write_text('{"schema": "something/else"}')
-    result = regbot("ledger", "diff", "x.json", "x.json", at=tmp_path)
-    assert result.returncode == 2
-    assert "x.json: has no format that regbot reads" in result.stderr
-
-
 @pytest.mark.slow
 def test_shapes_prints_every_number_of_a_shape(tmp_path: Path) -> None:
     result = regbot("shapes", "qwen3-30b-a3b", at=tmp_path)

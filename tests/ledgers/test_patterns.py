@@ -11,16 +11,7 @@ from regbot.ledgers.wire import wire_s
 from regbot.records.config import ShardingThresholds, WireBandwidths
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding
-from support.ledger_builder import (
-    edited,
-    entry,
-    ledger_of,
-    renamed,
-    smoke_ledger,
-    where,
-    without,
-    wrong_index,
-)
+from support.ledger_builder import edited, entry, ledger_of, renamed, smoke_ledger, where, without, wrong_index
 from support.pattern_cases import (
     A2A,
     BIG_GATHER,

@@ -66,8 +66,6 @@ def read(source: Source) -> Ledger:
     groups = _DumpGroups(dump.get("pg_config"))
     contents = _DumpContents(source, groups)
     for entry in dump["entries"]:
-        if not isinstance(entry, dict):
-            raise source.error("has an entry that is not an object; this is not a Flight Recorder dump")
         contents.add(entry)
     largest_group = max(contents.sizes.values(), default=0)
     tally = CallTally(source, default_size=largest_group)
@@ -101,9 +99,7 @@ def _read_dump(source: Source) -> dict[str, Any]:
         dump = parse_json(source.read(MAX_BYTES), "the dump")
     except RecordError as error:
         raise source.error(f"{error}; dump or copy it again; a smaller ring ({ring}) gives a smaller dump") from error
-    if not isinstance(dump, dict):
-        raise source.error("is not a JSON object, so it is not a Flight Recorder dump")
-    if not isinstance(dump.get("entries"), list) or not dump["entries"]:
+    if not isinstance(dump, dict) or not isinstance(dump.get("entries"), list) or not dump["entries"]:
         raise source.error(f"has no entries, so nothing was recorded; set {ring} above 0 and dump again")
     return dump
 
@@ -172,7 +168,7 @@ class _DumpContents:
         self._unfinished = self._completed = 0
 
     def add(self, entry: Entry) -> None:
-        name = entry.get("profiling_name")
+        name = entry.get("profiling_name") if isinstance(entry, dict) else None
         if not isinstance(name, str):
             raise self._source.error("has an entry without profiling_name; this is not a Flight Recorder dump")
         group, description = (clip(text, 200) for text in self._groups.find_group(entry))

@@ -44,10 +44,6 @@ class Source:
         self.path, self.max_bytes = path, max_bytes
         self._size = self._elements = 0  # largest known number of bytes, decompressed if read, and ``expand``
 
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
     @cached_property
     def head(self) -> bytes:
         """The first decompressed bytes, at most 64 KiB. Readers recognise their format by these bytes. Raises
@@ -107,7 +103,7 @@ class Source:
         return bytes(data)
 
     def error(self, problem: str) -> ReadError:
-        return ReadError(f"{self.name}: {problem}")
+        return ReadError(f"{self.path}: {problem}")
 
     def _open(self) -> FileIO:
         """Open the file for reading. Raises ReadError if it is not a regular file. A pipe, for example, could block."""

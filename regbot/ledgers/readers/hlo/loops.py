@@ -2,8 +2,7 @@
 
 The state of a loop is a tuple. The condition compares one integer of this tuple, the counter, with a limit. The body
 adds a constant step to the counter, and the initial tuple contains its start. Only integer scalars are traced, through
-additions, copies and small fusions. If the start is unknown, 0 is assumed, and if the step is unknown, 1. Such a trip
-count is marked as assumed."""
+additions, copies and small fusions."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -47,14 +46,6 @@ class Scalars:
     that the computation receives."""
 
 
-class TripCount(NamedTuple):
-    """Number of trips of a loop. ``number`` is None if the trips cannot be counted. ``is_assumed`` means that the start
-    or the step of the loop is a guess."""
-
-    number: int | None
-    is_assumed: bool
-
-
 def _is_integer(instruction: Instruction) -> bool:
     return instruction.shape.startswith(INTEGERS)
 
@@ -94,16 +85,16 @@ class Evaluator:
         values = ((position, self._value(scope, name)) for position, name in enumerate(tuple_instruction.operands))
         return {position: value for position, value in values if value is not None}
 
-    def count_trips(self, condition: str, body: str, starts: Mapping[int, int]) -> TripCount:
-        """Return the number of trips of a loop with these computations. ``starts`` has the integers of the loop's
-        initial tuple by position. The condition compares the counter, on the left, with a constant."""
-        comparison, body_scalars = self._find_comparison(condition), self._scalars.get(body, Scalars())
+    def count_trips(self, condition: str, body: str, starts: Mapping[int, int]) -> int | None:
+        """Return the number of trips of a loop with these computations, or None if it is unknown. ``starts`` has the
+        integers of the loop's initial tuple by position. The condition compares the counter, on the left, with a
+        constant."""
+        comparison = self._find_comparison(condition)
         if comparison is None:
-            return TripCount(None, is_assumed=False)
+            return None
         direction, position, limit = comparison
-        step, start = _find_step(body_scalars, position), starts.get(position)
-        number = _count_iterations(direction, 0 if start is None else start, 1 if step is None else step, limit)
-        return TripCount(number, is_assumed=step is None or start is None)
+        step, start = _find_step(self._scalars.get(body, Scalars()), position), starts.get(position)
+        return None if step is None or start is None else _count_iterations(direction, start, step, limit)
 
     def _find_comparison(self, name: str) -> tuple[str, int, int] | None:
         """Return direction, position of the counter in the tuple, and limit of the comparison that ``name`` returns.

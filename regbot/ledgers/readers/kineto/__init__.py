@@ -295,11 +295,7 @@ def _make_key(logged: _LoggedCall, groups: ProcessGroups, phases: Phases) -> Ent
 
 
 def _make_entry(
-    source: Source,
-    key: EntryKey,
-    logged_calls: list[_LoggedCall],
-    step_count: int,
-    compute: Mapping[str, Intervals],
+    source: Source, key: EntryKey, logged_calls: list[_LoggedCall], step_count: int, compute: Mapping[str, Intervals]
 ) -> Entry:
     """Return the entry of these calls: calls, bytes and seconds per step. ``compute`` has the times of compute kernels
     by device, in microseconds."""

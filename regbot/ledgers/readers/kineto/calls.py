@@ -76,9 +76,7 @@ class KinetoCall(NamedTuple):
 def from_metadata(row: CallRow, groups: ProcessGroups) -> KinetoCall | str | None:
     """Return the call that a row with a ``Collective name`` records, None for waits and setup, or the name of
     communication that is in none of the tables of this module."""
-    if "Collective name" not in row.args:  # the row's name only begins like the name of a metadata row
-        return row.name
-    name = str(row.args["Collective name"])
+    name = str(row.args.get("Collective name", row.name))
     operation = normalize_name(name)
     if operation in _SETUP_OPERATIONS:
         return None
@@ -124,10 +122,9 @@ def from_dispatcher(
     group = groups.find_group_of_size(_infer_group_size(name, row.args))
     dtype, size_bytes, elements = _measure_tensors(row.args, (position,))
     if size_bytes is None and elements is not None:
-        shape_dtype = dtype_by_shape.get(_format_shape(row.args, position))
-        if shape_dtype:
-            element_bytes = width(shape_dtype)
-            dtype = shape_dtype
+        dims = row.args["Input Dims"]  # there are elements, so it is a list that has this position
+        if shape_dtype := dtype_by_shape.get(format_shapes(dims[position])):
+            dtype, element_bytes = shape_dtype, width(shape_dtype)
             size_bytes = elements * element_bytes if element_bytes else None
     if name in _TIMES_GROUP_SIZE:
         size_bytes = size_bytes * group.size if size_bytes is not None and group.size else None
@@ -145,16 +142,9 @@ def from_symmetric(row: CallRow, groups: ProcessGroups) -> KinetoCall | None:
     return _make_call(row, kind, group, measure.dtype, measure.bytes, via="symm-mem")
 
 
-def _format_shape(args: dict[str, Any], position: int) -> str:
-    dims = args.get("Input Dims")
-    if not isinstance(dims, list) or position >= len(dims):
-        return ""
-    return str(_parse_shapes(dims[position]) or "")
-
-
-def format_all_shapes(args: dict[str, Any]) -> str:
-    """Return the shapes of all tensors of an annotation as text, or '' if no shapes were recorded."""
-    return str(_parse_shapes(args.get("Input Dims")) or "")
+def format_shapes(dims: object) -> str:
+    """Return the shapes of one argument, or of all tensors of an annotation, as text; '' if none were recorded."""
+    return str(_parse_shapes(dims) or "")
 
 
 def first_dtype(args: dict[str, Any]) -> str:

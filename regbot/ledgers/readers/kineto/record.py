@@ -89,7 +89,7 @@ def _add_host_row(record: TraceRecord, values: "_SharedValues", event: TraceEven
         return 0  # torch before 2.2 writes such rows, beside annotations
     if name.startswith("gloo:"):
         record.gloo_rows += 1
-        shapes, dtype = calls.format_all_shapes(event.args), calls.first_dtype(event.args)
+        shapes, dtype = calls.format_shapes(event.args.get("Input Dims")), calls.first_dtype(event.args)
         if len(shapes) < MAX_SHAPES_TEXT and dtype:
             record.gloo_types[shapes].add(dtype)
     elif name.startswith("ProfilerStep#"):

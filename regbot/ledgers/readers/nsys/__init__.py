@@ -65,7 +65,7 @@ class _ProcessKernels:
         elif key := communication.make_key(UNKNOWN, 0):
             self.calls.append(NvtxCall(key, None))
         elif communication.category == "unknown":
-            self.unclassified.add(kernel.name, seconds=(kernel.end - kernel.start) / 1e9)
+            self.unclassified.add(kernel.name)
 
 
 def _build_ledger(source: Source, export: Export) -> Ledger:
