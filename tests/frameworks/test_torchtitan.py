@@ -228,7 +228,7 @@ def test_torchtitan_of_the_checkout_runs(traced: Traced) -> None:
     assert run.code is not None
     assert run.code.watched == {"torchtitan": "torchtitan/__init__.py"}
     assert run.code.foreign == {}
-    assert ledger_of(run).software["torchtitan"] == "unknown"
+    assert "torch" in ledger_of(run).software
     assert ledger_of(run).warnings == []
 
 
