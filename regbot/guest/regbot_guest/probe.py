@@ -8,8 +8,7 @@ import gc
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,10 @@ def time_training(request: Request, device: torch.device, step: Callable[[int], 
         if is_first_rank:
             (folder / name).touch()
 
-    with _spare_existing_objects():
+    # A scan of a model's objects by the garbage collector takes a fraction of a second, and would slow some step.
+    gc.collect()
+    gc.freeze()
+    try:
         if dist.get_world_size() > 1:
             dist.barrier()  # a rank that has finished building must not wait for others inside its first step
         with Stopwatch(device, request.slowdown_pct) as stopwatch:
@@ -122,20 +124,9 @@ def time_training(request: Request, device: torch.device, step: Callable[[int], 
                     create_file(STEADY_FILE)
             steps = stopwatch.record()
             create_file(ENDED_FILE)
-    return {"steps": steps, "clock": stopwatch.clock.name}
-
-
-@contextmanager
-def _spare_existing_objects() -> Iterator[None]:
-    """A scan of a model's objects by the garbage collector takes a fraction of a second, and would slow an arbitrary
-    step.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
     finally:
         gc.unfreeze()
+    return {"steps": steps, "clock": stopwatch.clock.name}
 
 
 def _count_step(request: Request, loop: TrainingLoop) -> dict[str, Any]:

@@ -36,9 +36,6 @@ def main(argv: list[str]) -> int:
     Two runs end without Python's exit: on a paper GPU, because torch's device threads sometimes crash there, and failed
     runs on real ranks, because a process group would wait for the other ranks. The records are already on disk.
     """
-    if not argv:
-        print("usage: python <guest folder> REQUEST.json...", file=sys.stderr)
-        return 2
     requests = [Request.load(Path(path)) for path in argv]
     codes = run_requests(requests)
     code = codes[0] if len(codes) == 1 else 0

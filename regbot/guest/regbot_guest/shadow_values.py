@@ -157,7 +157,9 @@ class ShadowValues:
             return result
         if func.overloadpacket is aten.masked_select and (mask_values := self.find_values(args[1])) is not None:
             tensor, mask = args
-            return self._select_by_mask(tensor, mask, mask_values)
+            with _disable_current_modes():
+                count = int(mask_values.expand(torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
+            return tensor.new_empty(count)
         if func.overloadpacket is aten.index:  # a known mask that selects rows whose values are unknown
             tensor, masks_and_indices = args
             indices: list[Tensor | None] = []
@@ -168,12 +170,6 @@ class ShadowValues:
             f"{func._schema.name} makes a tensor whose size depends on real data; a size is known only if all inputs "
             "come from a top-k over the experts or from constants"
         )
-
-    @staticmethod
-    def _select_by_mask(tensor: Tensor, mask: Tensor, mask_values: Tensor) -> Tensor:
-        with _disable_current_modes():
-            count = int(mask_values.expand(torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
-        return tensor.new_empty(count)
 
     def _replace_mask(self, mask_or_index: Tensor | None) -> "list[Tensor | None]":
         """Return the indices that a mask selects, one tensor for each dimension of the mask. None stands for a whole

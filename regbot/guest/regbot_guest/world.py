@@ -64,14 +64,8 @@ def open_world(
 
 
 def open_requested_world(request: Request) -> AbstractContextManager[World]:
-    return open_world(
-        request.world,
-        request.ep,
-        fake=False,
-        device=request.device,
-        limit_s=request.limit_s,
-        share_gpu=request.share_gpu,
-    )
+    settings: dict[str, Any] = {"device": request.device, "limit_s": request.limit_s, "share_gpu": request.share_gpu}
+    return open_world(request.world, request.ep, fake=False, **settings)
 
 
 def choose_device(size: int, kind: str, share_gpu: bool = False) -> torch.device:

@@ -29,6 +29,7 @@ from regbot_guest.frameworks.maxtext_config import (
 from regbot_guest.origin import path_in_checkout
 from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
+from regbot_guest.software import module_versions
 
 STEP = "jit_train_step"
 """Name that XLA gives to the compiled train step."""
@@ -86,7 +87,8 @@ def run_request(request: Request) -> dict[str, Any]:
             "target": "cpu",
             "mesh": [{"name": AXIS_NAMES.get(name, name), "size": size} for name, size in _list_axes(mesh)],
             "config": record_config(config.get_keys()),
-            "software": _read_versions(),
+            # The imported MaxText is the checkout's, and another one may be installed.
+            "software": module_versions(("maxtext", "jax", "jaxlib", "flax", "optax")),
             "patches": [
                 f"the target {TOPOLOGY} has as many devices as were asked for: CPU devices that XLA makes up",
                 *(f"{key}={value}" for key, value in FORCED_KEYS.items()),
@@ -120,26 +122,28 @@ def find_checkout_package(request: Request) -> Path:
 
 
 def _check_request(request: Request) -> None:
-    if request.mode != "static":
-        raise ContractError("config", "MaxText is compiled, not run; remove this workload's shapes from 'timed'")
-    if request.mlp != "moe":
-        raise ContractError(
-            "config",
+    refusals = (
+        (request.mode != "static", "MaxText is compiled, not run; remove this workload's shapes from 'timed'"),
+        (
+            request.mlp != "moe",
             f"MaxText has no control with a {request.mlp} MLP instead of the MoE; choose another variant",
-        )
-    if request.routing == "skewed":
-        raise ContractError(
-            "routing", "a compiled program does not depend on the routing; choose a variant that is not skewed"
-        )
-    if request.dispatcher:
-        raise ContractError(
-            "config",
+        ),
+        (
+            request.routing == "skewed",
+            "a compiled program does not depend on the routing; choose a variant that is not skewed",
+        ),
+        (
+            bool(request.dispatcher),
             f"dispatcher {request.dispatcher!r} cannot be set for MaxText; set MaxText's keys in 'config' instead",
-        )
-    if request.world % request.ep:
-        raise ContractError(
-            "config", f"EP {request.ep} does not divide {request.world} ranks; choose another --ep or --world"
-        )
+        ),
+        (
+            request.world % request.ep > 0,
+            f"EP {request.ep} does not divide {request.world} ranks; choose another --ep or --world",
+        ),
+    )
+    for is_refused, message in refusals:
+        if is_refused:
+            raise ContractError("config", message)
 
 
 def _import_maxtext() -> tuple[Any, Any]:
@@ -203,20 +207,8 @@ def _list_axes(mesh: Any) -> list[tuple[str, int]]:
 
 def move_program(dump: Path, name: str, target: Path) -> None:
     """Move the text of the program ``name`` to the file ``target``. Raises ContractError if there is not one."""
-    paths_by_module: dict[str, list[Path]] = {}
-    for path in sorted(dump.glob("*.txt")):
-        if match := _PROGRAM_FILE.fullmatch(path.name):
-            paths_by_module.setdefault(match["module"], []).append(path)
-    paths = paths_by_module.get(name, [])
+    matches = ((path, _PROGRAM_FILE.fullmatch(path.name)) for path in sorted(dump.glob("*.txt")))
+    paths = [path for path, match in matches if match is not None and match["module"] == name]
     if len(paths) != 1:
-        modules = ", ".join(sorted(paths_by_module)[:20]) or "none"
-        raise ContractError(
-            "untraceable", f"{len(paths)} programs called {name} were compiled instead of one; compiled: {modules}"
-        )
+        raise ContractError("untraceable", f"{len(paths)} programs called {name} were compiled instead of one")
     paths[0].replace(target)
-
-
-def _read_versions() -> dict[str, str]:
-    """Read the modules themselves: the imported MaxText is the checkout's, and another one may be installed."""
-    modules = {name: importlib.import_module(name) for name in ("maxtext", "jax", "jaxlib", "flax", "optax")}
-    return {name: str(module.__version__) for name, module in modules.items() if hasattr(module, "__version__")}

@@ -38,6 +38,7 @@ from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
 from regbot_guest.request import Request, Scalar
 from regbot_guest.routing import make_expert_choice
+from regbot_guest.software import module_versions
 
 STEP = ("megatron.bridge.training.train", "train_step")
 GLOBAL_STATE_POSITION = 5
@@ -182,7 +183,7 @@ class _RecipeJob:
         }
         return ProgramDescription(
             config={**config, "routing": request.routing, "mlp": request.mlp},
-            software=_read_versions(),
+            software=module_versions(("megatron.bridge", "megatron.core", "torch")),
             backends={
                 "attention": describe_attention(counter),
                 **describe_dispatcher(request, counter, model_settings),
@@ -260,9 +261,3 @@ def format_value(value: Scalar) -> str:
     escaped = re.sub(r"(\\*)'", lambda match: 2 * match[1] + "\\'", value)
     escaped = re.sub(r"\\+$", lambda match: 2 * match[0], escaped)
     return f"'{escaped}'"
-
-
-def _read_versions() -> dict[str, str]:
-    packages = {"megatron-bridge": "megatron.bridge", "megatron-core": "megatron.core", "torch": "torch"}
-    versions = {name: getattr(importlib.import_module(module), "__version__", "") for name, module in packages.items()}
-    return {name: str(version) for name, version in versions.items()}

@@ -83,7 +83,7 @@ class CommandLine:
         for name, value in self.flags.items():
             if value is None or value is False:
                 continue
-            words.append(_as_option(name))
+            words.append(as_option(name))
             if isinstance(value, tuple):
                 words += value
             elif value is not True:
@@ -94,10 +94,6 @@ class CommandLine:
     def regbot_flags(self) -> list[str]:
         """Flags whose values come from regbot, and not from the user or the test case."""
         return [name for name, value in self.flags.items() if name not in self.given or self.given[name] != value]
-
-    @property
-    def regbot_options(self) -> list[str]:
-        return [_as_option(name) for name in self.regbot_flags]
 
     def replaced_flags(self) -> dict[str, Scalar]:
         """Return the test case's values that regbot has left out or replaced, without those for data, checkpoints and
@@ -265,5 +261,5 @@ def dispatcher_flags(request: Request) -> dict[str, Scalar | FlagValue]:
     return {"moe_token_dispatcher_type": request.dispatcher} if request.dispatcher else {}
 
 
-def _as_option(name: str) -> str:
+def as_option(name: str) -> str:
     return f"--{name.replace('_', '-')}"

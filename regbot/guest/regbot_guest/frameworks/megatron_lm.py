@@ -23,6 +23,7 @@ from regbot_guest.frameworks.megatron_command import (
     FLEX,
     SHAPE_FLAGS,
     CommandLine,
+    as_option,
     find_script,
     make_command_line,
     read_size,
@@ -34,6 +35,7 @@ from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
 from regbot_guest.replaced import replaced
 from regbot_guest.request import Request, Scalar
+from regbot_guest.software import module_versions
 from regbot_guest.tally import Key
 
 STEP = ("megatron.training.training", "train_step")
@@ -85,7 +87,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     program = TrainingProgram(
         start=script,
         arguments=command_line.words,
-        regbot_flags=command_line.regbot_options,
+        regbot_flags=[as_option(name) for name in command_line.regbot_flags],
         step=STEP,
         models=get_model_chunks,
         axes=lambda *_: name_axes(AXES),
@@ -138,10 +140,9 @@ def _describe_program(
         recorded_config |= {f"recipe.{name}": value for name, value in command_line.replaced_flags().items()}
         recorded_config |= {f"recipe.{VARIABLES}.{name}": value for name, value in test_case.variables.items()}
         recorded_config["recipe"] = request.recipe
-    core = importlib.import_module("megatron.core")
     return ProgramDescription(
         config=recorded_config,
-        software={"megatron-core": str(core.__version__), "torch": str(importlib.import_module("torch").__version__)},
+        software=module_versions(("megatron.core", "torch")),
         backends={"attention": describe_attention(counter), **describe_dispatcher(request, counter, config)},
         warnings=command_line.warnings,
     )

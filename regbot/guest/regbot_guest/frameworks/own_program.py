@@ -8,8 +8,8 @@ import importlib
 import re
 import runpy
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -101,7 +101,10 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
     step_watch = _StepWatch(request, device, program, compile_watch, steps)
     with compile_watch, uncounted_watch, rank_zero_of(request.world), ExitStack() as stack:
-        stack.enter_context(_command_line(program))
+        # Modules of the program may read ``sys.argv`` when they are imported, which is before the program runs.
+        script_folder = [str(program.start.parent)] if isinstance(program.start, Path) else []
+        stack.enter_context(replaced(sys, "path", [*script_folder, *sys.path]))
+        stack.enter_context(replaced(sys, "argv", [str(program.start), *program.arguments]))
         stack.enter_context(program.replacements())
         stack.enter_context(_wrap_step_function(program, step_watch))
         try:
@@ -228,8 +231,7 @@ def name_axes(names: Mapping[str, str]) -> Axes:
     return axes
 
 
-@contextmanager
-def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Iterator[None]:
+def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> AbstractContextManager[None]:
     module_name, dotted_name = program.step
     *parents, name = dotted_name.split(".")
     try:
@@ -256,8 +258,7 @@ def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Ite
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return step_watch.step(original, args, kwargs)
 
-    with replaced(owner, name, wrapper):
-        yield
+    return replaced(owner, name, wrapper)
 
 
 def _unknown_revision(module: str, name: str, error: Exception) -> ContractError:
@@ -265,19 +266,6 @@ def _unknown_revision(module: str, name: str, error: Exception) -> ContractError
         f"there is no {module}.{name}, which makes a training step in the "
         f"revisions that it knows ({error}). Update regbot, or compare revisions that have it",
     )
-
-
-@contextmanager
-def _command_line(program: TrainingProgram) -> Iterator[None]:
-    """Modules of the program may read ``sys.argv`` when they are imported, which is before the program runs."""
-    argv, path = sys.argv, list(sys.path)
-    sys.argv = [str(program.start), *program.arguments]
-    if isinstance(program.start, Path):
-        sys.path.insert(0, str(program.start.parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = argv, path
 
 
 def _run_program(program: TrainingProgram) -> None:

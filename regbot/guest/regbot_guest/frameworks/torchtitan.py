@@ -7,7 +7,6 @@ that this program would build makes the steps on real ranks.
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,6 +33,7 @@ from regbot_guest.paper.device import Device
 from regbot_guest.probe import time_loop
 from regbot_guest.request import Request, Scalar
 from regbot_guest.routing import make_expert_choice
+from regbot_guest.software import module_versions
 from regbot_guest.tally import StepCounter
 from regbot_guest.training_loop import TrainingLoop
 from regbot_guest.world import choose_device
@@ -160,7 +160,7 @@ class _TorchtitanJob:
         config |= {"world": request.world, "ep": request.ep, "routing": request.routing}
         return ProgramDescription(
             config=config,
-            software={"torchtitan": _read_version(Path(self.request.root)), "torch": str(torch.__version__)},
+            software=module_versions(("torchtitan", "torch")),
             backends=self.backends.describe(counter),
             warnings=[*self.warnings, *self.changes.skipped, *check_shape(self.trainer, self.request)],
         )
@@ -220,14 +220,3 @@ def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
             axes.add(AXES.get(name, name), group)
         spanned_ranks.add(ranks)
     return axes, list(groups.values())
-
-
-def _read_version(root: Path) -> str:
-    """A torchtitan of the checkout has its version in a file. ``root`` is the checkout's folder."""
-    package = importlib.import_module("torchtitan")
-    if root.resolve() not in Path(str(package.__file__)).resolve().parents:
-        return str(getattr(package, "__version__", "unknown"))
-    try:
-        return (root / "assets" / "version.txt").read_text(encoding="utf-8").strip()[:40]
-    except OSError:
-        return "unknown"
