@@ -63,7 +63,8 @@ class Cluster:
     ) -> None:
         """``folder`` is for this cluster alone, and its path short: a socket's may have 107 bytes. ``cpus`` and
         ``gpus`` are per node, and more may be named than there are. ``settings`` are lines of slurm.conf,
-        which add to those of slurm_configuration or replace them. ``prefix`` has the words in front of a node's slurmd."""
+        which add to those of slurm_configuration or replace them. ``prefix`` has the words in front of a node's
+        slurmd."""
         self.folder = folder.resolve()
         self.nodes = tuple(f"n{number}" for number in range(1, nodes + 1))
         self.configuration = self.folder / "etc/slurm.conf"
