@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import tomllib
-from packaging.specifiers import SpecifierSet
-from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "Containerfile").read_text(encoding="utf-8")
@@ -46,26 +44,6 @@ def test_every_copied_file_exists_and_reaches_the_build() -> None:
     for source, target in copied().items():
         assert (ROOT / source).exists(), source
         assert target == f"{TARGET}{source}"
-
-
-def test_versions_are_those_of_the_project() -> None:
-    (image,) = arguments("FROM")
-    python = re.fullmatch(r"python:(3\.\d+)-slim", image)
-    assert python
-    assert SpecifierSet(PROJECT["requires-python"]).contains(python[1])
-    assert f"Programming Language :: Python :: {python[1]}" in PROJECT["classifiers"]
-    assert re.findall(r'image\.version="(.*?)"', TEXT) == [PROJECT["version"]]
-    assert re.findall(r'image\.licenses="(.*?)"', TEXT) == [PROJECT["license"]]
-
-
-def test_everything_is_installed_through_the_constraints_and_torch_from_the_action_s_index() -> None:
-    installs = [script for script in arguments("RUN") if "pip install" in script]
-    assert len(installs) == 2
-    assert all(f"--constraint {TARGET}constraints.txt" in script for script in installs)
-    assert f'"{TARGET.rstrip("/")}[smoke]"' in installs[-1]
-    assert "smoke" in PROJECT["optional-dependencies"]
-    index = YAML(typ="safe").load(ROOT / "action.yml")["inputs"]["torch-index"]["default"]
-    assert arguments("ARG") == [f"TORCH_INDEX={index}"]
 
 
 def test_regbot_is_not_root_in_the_container() -> None:

@@ -18,9 +18,6 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 SPAN = re.compile(r"`([^`]+)`")
 OPTION = re.compile(r"(?<![\w=-])--[a-z][a-z-]*")
 
-OF_OTHERS = {"--cpu-bind", "--exclusive", "--gpus-per-node", "--mem", "--no-requeue", "--real", "--security-opt"}
-"""Options that pages name of Slurm, Docker, and a benchmark."""
-
 
 def prose(page: Path) -> str:
     return FENCE.sub("", page.read_text(encoding="utf-8"))
@@ -76,14 +73,6 @@ def commands() -> dict[str, set[str]]:
     assert isinstance(app, Typer)
     walk("regbot", get_command(app))
     return found
-
-
-def test_every_option_that_is_named_is_one_of_some_command(commands: dict[str, set[str]]) -> None:
-    known = set[str]().union(OF_OTHERS, *commands.values())
-    for page in (ROOT / "docs").glob("*.md"):
-        for span in SPAN.findall(prose(page)):
-            if span.startswith("--"):
-                assert set(OPTION.findall(span)) <= known, f"{page.name}: {span}"
 
 
 def test_every_command_that_is_named_exists_and_has_its_options(commands: dict[str, set[str]]) -> None:

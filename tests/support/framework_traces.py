@@ -12,8 +12,9 @@ from regbot.records.config import Workload
 from regbot.records.files import read_record, write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
-from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from regbot.workloads.guest import Checkout, Limits, Scratch, trace
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, single_task
 from support.guest_runs import Shared
 
 ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)

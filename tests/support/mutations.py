@@ -5,7 +5,6 @@ half of a surrogate pair in a string.
 The same seed gives the same damage.
 """
 
-import json
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 from regbot.ledgers.readers import Reader, ReadError, Source
 from regbot.records.ledger import Ledger
 from support.nsys_exports import export
+from traces.writer import GEMM, Writer, event, step, text
 
 HERE = Path(__file__).parents[1]
 _NUMBER = re.compile(rb"\d+")
@@ -39,24 +39,11 @@ def samples(folder: Path) -> dict[str, list[bytes]]:
 
 def _trace() -> bytes:
     """Two steps of a Kineto trace with one all-to-all each."""
-    events: list[dict[str, object]] = []
-
-    def add(category: str, name: str, start: float, length: float, thread: int, **args: object) -> None:
-        head = {"ph": "X", "cat": category, "name": name, "pid": 0 if category == "kernel" else 100, "tid": thread}
-        events.append({**head, "ts": start, "dur": length, "args": args})
-
-    comms = {"Collective name": "all_to_allv", "In msg nelems": 1024, "Out msg nelems": 1024, "Group size": 8}
-    more = {"dtype": "BFloat16", "Process Group Name": "5", "Process Group Description": "mesh_ep", "Seq": 7}
-    ranks = {"Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]", "Rank": 0}
-    for step in range(4):
-        at = 1000.0 * step
-        add("user_annotation", f"ProfilerStep#{step}", at, 900, 100, **{"External id": step})
-        add("cpu_op", "record_param_comms", at + 10, 20, 100, **comms, **more, **ranks, **{"External id": 10 + step})
-        add("cuda_runtime", "cudaLaunchKernelExC", at + 15, 3, 100, correlation=50 + step, **{"External id": 10 + step})
-        add("kernel", "ncclDevKernel_SendRecv(x)", at + 40, 100, 20, correlation=50 + step, **comms, **more, **ranks)
-        add("kernel", "sm90_gemm", at + 60, 300, 7, correlation=60 + step)
-    info = {"backend": "nccl", "rank": 0, "world_size": 8}
-    return json.dumps({"schemaVersion": 1, "distributedInfo": info, "traceEvents": events}).encode()
+    writer = Writer()
+    for number in range(4):
+        writer.add(step(number, 1000 * number, 900), event("kernel", GEMM, 1000 * number + 60, 300, 7, 0))
+        writer.call("all_to_allv", 1000 * number + 10, 1000 * number + 40, 100)
+    return text(writer.events).encode()
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:

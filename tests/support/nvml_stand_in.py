@@ -1,32 +1,11 @@
-"""A stand-in for nvidia-ml-py: GPUs that tests can make sick. Its functions have the published names and parameters."""
+"""A stand-in for nvidia-ml-py: GPUs that tests can make sick. Its functions have the names and
+parameters that nvidia-ml-py 13.615.71 defines."""
 
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
-
-PUBLISHED = {
-    "nvmlInit": [],
-    "nvmlShutdown": [],
-    "nvmlDeviceGetCount": [],
-    "nvmlDeviceGetHandleByIndex": ["index"],
-    "nvmlDeviceGetIndex": ["handle"],
-    "nvmlDeviceGetName": ["handle"],
-    "nvmlDeviceGetUUID": ["handle"],
-    "nvmlDeviceGetClockInfo": ["handle", "type"],
-    "nvmlDeviceGetMaxClockInfo": ["handle", "type"],
-    "nvmlDeviceGetCurrentClocksEventReasons": ["handle"],
-    "nvmlDeviceGetTemperature": ["handle", "sensor"],
-    "nvmlDeviceGetMemoryInfo": ["handle", "version"],
-    "nvmlDeviceGetTotalEccErrors": ["handle", "errorType", "counterType"],
-    "nvmlDeviceGetComputeRunningProcesses": ["handle"],
-    "nvmlEventSetCreate": [],
-    "nvmlDeviceRegisterEvents": ["handle", "eventTypes", "eventSet"],
-    "nvmlEventSetWait": ["eventSet", "timeoutms"],
-    "nvmlEventSetFree": ["eventSet"],
-}
-"""Functions and their parameters as nvidia-ml-py 13.615.71 defines them; some of them behind a decorator."""
 
 TIMEOUT, NOT_SUPPORTED, LOST = 10, 3, 15
 
@@ -142,3 +121,6 @@ class StandIn:
 
     def nvmlEventSetFree(self, eventSet: list[int]) -> None:
         eventSet.clear()
+
+
+FUNCTIONS = [name for name in vars(StandIn) if name.startswith("nvml")]

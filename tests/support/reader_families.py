@@ -11,7 +11,7 @@ from typing import Any
 from regbot.ledgers.readers import READERS, ReadError, Source
 from regbot.workloads.logs import FORMATS, LogError, StepLogFile
 from support.nsys_exports import SCHEMA
-from traces.writer import GEMM, Event, Writer, event, metadata, operator, text
+from traces.writer import Event, event, metadata, operator, text
 
 Make = Callable[[int], bytes]
 
@@ -51,38 +51,11 @@ def groups_and_rows(n: int) -> bytes:
     return trace([operator("c10d::allreduce_", 20 * number) for number in range(n)], groups)
 
 
-def names_of_one_group(n: int) -> bytes:
-    groups = [{"pg_name": str(number), "pg_desc": f"name{number}", "ranks": [0, 1]} for number in range(n)]
-    return trace([_row(number, group="0", description="", ranks="[0, 1]") for number in range(n)], groups)
-
-
-def rows_of_a_large_group(n: int) -> bytes:
-    group = {"pg_name": "1", "pg_desc": "", "ranks": [3 * number * number for number in range(n)]}
-    rows = [_row(number, group="1", description="", ranks="[]") for number in range(n)]
-    return trace(rows, [group])
-
-
-def _row(number: int, **words: Any) -> Event:
-    return operator("record_param_comms", 20 * number, **metadata("allreduce", **words))
-
-
 def rows_with_strides(n: int) -> bytes:
     """Each row stands for a thousand ranks."""
     words = metadata("allreduce") | {"Group size": 1000, "Global rank stride": 1}
     starts = [{"Global rank start": number} for number in range(n)]
     return trace(operator("record_param_comms", 0, **words | start) for start in starts)
-
-
-def entries_and_compute(n: int) -> bytes:
-    writer = Writer([event("kernel", GEMM, 100 * number, 50, 7, 0) for number in range(n)])
-    for number in range(n):
-        writer.call("allreduce", 100 * number, 100 * number + 25, 50, dtype=f"type{number}")
-    return trace(writer.events)
-
-
-def gzip_members(n: int) -> bytes:
-    beginning = b'{"schemaVersion": 1, ' + b" " * n
-    return b"".join(gzip.compress(beginning[number : number + 1], 1) for number in range(n))
 
 
 def empty_gzip_members(n: int) -> bytes:
@@ -126,42 +99,6 @@ def loops_over_one_tuple(n: int) -> bytes:
     loops = [f"%w{number} = (s32[]) while(%t), condition=%condition, body=%body" for number in range(n)]
     lines = [*constants, f"%t = (s32[]) tuple({operands})", *loops]
     return module(BODY, CONDITION, computation("main", lines, entry=True))
-
-
-def _doubling(levels: int) -> list[str]:
-    """Fusions that each run the one before twice, with different parameters."""
-    first = computation("f0", ["%p = s32[] parameter(0)", "%k = s32[] constant(1)", "ROOT %s = s32[] add(%p, %k)"])
-    return [first] + [
-        computation(
-            f"f{level + 1}",
-            [
-                "%p = s32[] parameter(0)",
-                f"%a = s32[] fusion(%p), calls=%f{level}",
-                f"ROOT %b = s32[] fusion(%a), calls=%f{level}",
-            ],
-        )
-        for level in range(levels)
-    ]
-
-
-def loops_with_much_arithmetic(n: int) -> bytes:
-    """Each loop has a start that takes 2^13 additions to find out."""
-    lines = []
-    for number in range(n):
-        lines += [
-            f"%c{number} = s32[] constant({number})",
-            f"%s{number} = s32[] fusion(%c{number}), calls=%f13",
-            f"%t{number} = (s32[]) tuple(%s{number})",
-            f"%w{number} = (s32[]) while(%t{number}), condition=%condition, body=%body",
-        ]
-    return module(*_doubling(13), BODY, CONDITION, computation("main", lines, entry=True))
-
-
-def exchanges_of_one_operand(n: int) -> bytes:
-    shape = "(" + "token[], " * n + "f32[8])"
-    call = "f32[8]{0} ragged-all-to-all(%x), channel_id=1, replica_groups=[1,8]<=[8]"
-    calls = [f"%r{number} = {call}" for number in range(n)]
-    return module(computation("main", [f"%x = {shape} parameter(0)", *calls], entry=True))
 
 
 def line_of_program(beginning: str, part: str) -> Make:
@@ -251,27 +188,9 @@ def one_long_payload(n: int) -> bytes:
     return database((_STRING, [(1, payload)]), (_RANGE, ranges))
 
 
-def one_long_range_name(n: int) -> bytes:
-    ranges = [(number, number + 1, None, 1, None) for number in range(n)]
-    return database((_STRING, [(1, "ncclAll" + "R" * n)]), (_RANGE, [*ranges, (0, 1, "ncclAllReduce", None, None)]))
-
-
 def one_long_kernel_name(n: int) -> bytes:
     kernels = [(number, number + 1, 0, 1, 1) for number in range(n)]
     return database((_STRING, [(1, "ncclOther" * n)]), (_KERNEL, kernels))
-
-
-def names_without_index(n: int) -> bytes:
-    kernels = [(number, number + 1, 0, number, number) for number in range(n)]
-    schema = SCHEMA.replace("id INTEGER NOT NULL PRIMARY KEY", "id INTEGER NOT NULL")
-    names = (_STRING, [(number, f"ncclDevKernel_AllReduce{number}") for number in range(n)])
-    return database(names, (_KERNEL, kernels), schema=schema)
-
-
-def long_default_text(n: int) -> bytes:
-    rows = ("INSERT INTO NVTX_EVENTS (start, end, eventType) VALUES (?, 1, 59)", [(0,) for _ in range(n)])
-    schema = SCHEMA.replace("text TEXT, ", "")
-    return database(rows, f"ALTER TABLE NVTX_EVENTS ADD COLUMN text TEXT DEFAULT 'nccl{'A' * n}'", schema=schema)
 
 
 # Logs
@@ -294,32 +213,19 @@ def scalars(n: int) -> bytes:
     return json.dumps([[1.5 * number, number, 1.5] for number in range(n)]).encode()
 
 
-def nested_document(n: int) -> bytes:
-    return b'{"iteration-time": ' + b"[" * n
-
-
 FAMILIES: dict[tuple[str, str], tuple[Make, int]] = {
     ("kineto", "ends of a list"): (list_ends, 500),
     ("kineto", "nested arguments"): (nested, 300),
-    ("kineto", "gzip members"): (gzip_members, 1500),
     ("kineto", "empty gzip members"): (empty_gzip_members, 1500),
     ("kineto", "groups and rows"): (groups_and_rows, 120),
-    ("kineto", "names of one group"): (names_of_one_group, 60),
-    ("kineto", "rows of a large group"): (rows_of_a_large_group, 60),
-    ("kineto", "entries and compute"): (entries_and_compute, 200),
     ("hlo", "loops over one tuple"): (loops_over_one_tuple, 60),
-    ("hlo", "loops with much arithmetic"): (loops_with_much_arithmetic, 10),
-    ("hlo", "exchanges of one operand"): (exchanges_of_one_operand, 60),
     ("hlo", "groups in each line"): (groups_in_each_line, 30),
     ("flight-recorder", "calls in a large group"): (recorded_in_a_large_group, 60),
     ("nccl-inspector", "communicators"): (communicators, 60),
     ("nccl-inspector", "gaps"): (gaps, 100),
     ("nccl-inspector", "nested lines"): (nested_lines, 200),
     ("nsys", "one long payload"): (one_long_payload, 100),
-    ("nsys", "one long name of a range"): (one_long_range_name, 500),
     ("nsys", "one long name of a kernel"): (one_long_kernel_name, 100),
-    ("nsys", "names without an index"): (names_without_index, 100),
-    ("nsys", "long default text"): (long_default_text, 400),
     ("megatron", "steps"): (lines_of(MEGATRON), 200),
     ("megatron", "incomplete steps"): (lines_of(" iteration {number}/ 9 |\n"), 200),
     ("maxtext", "steps"): (lines_of(MAXTEXT), 200),
@@ -327,7 +233,6 @@ FAMILIES: dict[tuple[str, str], tuple[Make, int]] = {
     ("torchtitan", "steps"): (lines_of(TITAN), 200),
     ("torchtitan", "incomplete steps"): (lines_of("step: {number}  loss: 6.9  grad_norm: 2.0\n"), 200),
     ("golden", "values"): (golden, 200),
-    ("golden", "nested document"): (nested_document, 500),
     ("tensorboard", "values"): (scalars, 200),
 }
 """Function that writes a file, and the number to begin with, by reader and name of the family."""

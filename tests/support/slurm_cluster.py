@@ -59,18 +59,17 @@ class Cluster:
         cpus: int = 8,
         gpus: int = 0,
         settings: Mapping[str, str] | None = None,
-        partitions: Mapping[str, str] | None = None,
         prefix: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """``folder`` is for this cluster alone, and its path short: a socket's may have 107 bytes. ``cpus`` and
         ``gpus`` are per node, and more may be named than there are. ``settings`` are lines of slurm.conf,
-        ``partitions`` lines of their own in it by name; both add to those of slurm_configuration or replace them.
-        ``prefix`` has the words in front of a node's slurmd."""
+        which add to those of slurm_configuration or replace them. ``prefix`` has the words in front of a node's
+        slurmd."""
         self.folder = folder.resolve()
         self.nodes = tuple(f"n{number}" for number in range(1, nodes + 1))
         self.configuration = self.folder / "etc/slurm.conf"
         self._cpus, self._gpus = cpus, gpus
-        self._settings, self._partitions = dict(settings or {}), dict(partitions or {})
+        self._settings = dict(settings or {})
         self._prefix = dict(prefix or {})
         self._ports: list[int] = []
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -87,18 +86,13 @@ class Cluster:
     def start(self) -> None:
         """Start all of it and wait until every node is idle. Raises ClusterError, and then nothing of it runs."""
         try:
-            for _ in range(3):  # another may take a port between the choice and the start
-                self._configure()
-                with contextlib.suppress(_PortTakenError):
-                    self._watch()
-                    self._start("munged", self._munged(), lambda: self._socket.is_socket())
-                    self.start_controller()
-                    for name in self.nodes:
-                        self._start_slurmd(name)
-                    self.wait_idle()
-                    return
-                self.stop()
-            raise ClusterError("three times in a row another process took a port of the cluster")
+            self._configure()
+            self._watch()
+            self._start("munged", self._munged(), lambda: self._socket.is_socket())
+            self.start_controller()
+            for name in self.nodes:
+                self._start_slurmd(name)
+            self.wait_idle()
         except BaseException:
             self.stop()
             raise
@@ -208,11 +202,10 @@ class Cluster:
 
     # ---- the controller
 
-    def kill_controller(self, *, saved: bool = True) -> None:
-        """SIGKILL for slurmctld and its helper. It writes its state up to 5 s late, which is waited for first. With
-        ``saved`` False it is not: a job just started is then lost, or started a second time and its node drained."""
-        if saved:
-            time.sleep(SAVED_S)
+    def kill_controller(self) -> None:
+        """SIGKILL for slurmctld and its helper. It writes its state up to 5 s late, which is waited for first: a job
+        just started would be lost, or started a second time and its node drained."""
+        time.sleep(SAVED_S)
         daemon = self._daemons.pop("slurmctld")
         kill(lambda: descendants([daemon.pid]))
         daemon.wait(STOP_S)
@@ -243,7 +236,7 @@ class Cluster:
         (self.folder / "etc/gres.conf").write_text(gres_conf(self.folder, self._gpus))
         nodes = dict(zip(self.nodes, self._ports[1:], strict=True))
         self.configuration.write_text(
-            slurm_conf(self.folder, self._ports[0], nodes, self._cpus, self._gpus, self._settings, self._partitions)
+            slurm_conf(self.folder, self._ports[0], nodes, self._cpus, self._gpus, self._settings)
         )
 
     def _munged(self) -> list[str]:
@@ -281,9 +274,7 @@ class Cluster:
         while not done():
             for name, daemon in self._daemons.items():
                 if daemon.poll() is not None:
-                    logged = self.logs(20)
-                    kind = _PortTakenError if "Address already in use" in logged else ClusterError
-                    raise kind(f"{name} ended by itself with {daemon.returncode}\n{logged}")
+                    raise ClusterError(f"{name} ended by itself with {daemon.returncode}\n{self.logs(20)}")
             if time.monotonic() > until:
                 raise ClusterError(f"{complaint()}\n{self.logs(20)}")
             time.sleep(every_s)
@@ -303,10 +294,6 @@ class Cluster:
         if jobs:
             return descendants(own)
         return {pid for pid in own if b"slurmstepd" not in read(pid, "cmdline")}
-
-
-class _PortTakenError(ClusterError):
-    pass
 
 
 _NODE = "REGBOT_PRIVATE_SLURM"

@@ -48,10 +48,9 @@ def slurm_conf(
     cpus: int,
     gpus: int,
     settings: Mapping[str, str],
-    partitions: Mapping[str, str],
 ) -> str:
-    """The text of slurm.conf for a controller at ``port`` and ``nodes``, each at its port. ``settings`` and
-    ``partitions`` replace those of SETTINGS and PARTITIONS, or are added."""
+    """The text of slurm.conf for a controller at ``port`` and ``nodes``, each at its port. ``settings`` replace
+    those of SETTINGS, or are added."""
     user, host = pwd.getpwuid(os.getuid()).pw_name, socket.gethostname().split(".")[0]
     lines = {
         "ClusterName": "private",
@@ -74,7 +73,7 @@ def slurm_conf(
     has = f"CPUs={cpus} RealMemory={MEMORY_MIB}" + (f" Gres=gpu:{TYPE}:{gpus}" if gpus else "")
     for name, at in nodes.items():
         text.append(f"NodeName={name} NodeHostname={host} NodeAddr={ADDRESS} Port={at} {has}")
-    text += [f"PartitionName={name} State=UP {rest}" for name, rest in {**PARTITIONS, **partitions}.items()]
+    text += [f"PartitionName={name} State=UP {rest}" for name, rest in PARTITIONS.items()]
     return "\n".join([*text, ""])
 
 
