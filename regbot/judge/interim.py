@@ -22,7 +22,7 @@ from regbot.records.verdict import Decision
 from regbot.stats.anytime import decide_anytime
 from regbot.stats.arm_luck import SharedLuck
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.paired import PASSING, ClassNoise, Interval, SequentialTest, Thresholds, sequential_test
+from regbot.stats.paired import LOOKS, PASSING, ClassNoise, Interval, SequentialTest, Thresholds, sequential_test
 from regbot.stats.slow_launches import PairOutlier
 
 
@@ -202,9 +202,9 @@ def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashabl
 def _decide_joined(
     pair_set: PairSet, first_session_pairs: int, header: SessionHeader, plan: TimedPlan
 ) -> InterimDecision:
-    """Decide on the pairs of several sessions. If the first session decided by its looks, its decision stays until the
-    always-valid interval decides; otherwise a few more pairs could undo it. A pass is withheld all the same if head now
-    has more slow launches."""
+    """Decide on the pairs of several sessions. If the first session decided, its decision stays until the always-valid
+    interval decides; otherwise a few more pairs could undo it. A pass is withheld all the same if head now has more
+    slow launches, and a decision of the first block, which rests mostly on stored noise, does not stay."""
     luck = _find_luck(pair_set, plan)
 
     def test_all(luck: SharedLuck | None) -> SequentialTest:
@@ -214,7 +214,8 @@ def _decide_joined(
     if barred := _reason_to_go_on(pair_set.valid, test.decision):
         test = replace(test, decision="undecided", barred=barred)
     first_decision = _decide_at_looks(pair_set, first_session_pairs, header, plan)
-    if test.decision == "undecided" and first_decision.decision != "undecided" and not test.withheld:
+    stays = first_decision.decision != "undecided" and first_decision.pairs >= LOOKS[0]
+    if test.decision == "undecided" and stays and not test.withheld:
         return replace(first_decision, unused=len(pair_set.valid) - first_decision.pairs, final=False)
     if not all(math.isfinite(bounds.low) and math.isfinite(bounds.high) for _, bounds in test.tests.values()):
         return InterimDecision(pair_set, continued=True)  # too few pairs for an always-valid interval

@@ -51,7 +51,7 @@ def reference(sessions: int = 20, sd: float = 0.005, level: float = 0.1, **chang
     return made.model_copy(update=changes)
 
 
-def header(*references: Reference, gate: str = "look0", **changes: object) -> SessionHeader:
+def header(*references: Reference, gate: str = "pairs", **changes: object) -> SessionHeader:
     plan = PLAN.model_copy(
         update={"references": list(references), "no_reference": "" if references else "nothing is stored"}
     )

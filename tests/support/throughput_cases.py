@@ -113,7 +113,7 @@ def timed(
     shapes: Sequence[Shape] = TIMED,
     head: Callable[[Shape], Ledger] = changed,
     main: Callable[[Shape], Reference] | None = None,
-    gate: str = "look0",
+    gate: str = "pairs",
     ranks: int = 2,
     **planned: Any,
 ) -> Case:

@@ -41,7 +41,7 @@ def test_another_environment_or_class_is_not_compared_and_costs_one_warm_launch(
     assert word in throughput_of(runs, session_header).reasons[0]
 
 
-@pytest.mark.parametrize(("nodes", "decided"), [(2, False), (3, True)])
+@pytest.mark.parametrize(("nodes", "decided"), [(5, False), (6, True)])
 def test_a_node_without_stored_sessions_is_judged_by_several_other_nodes_only(nodes: int, decided: bool) -> None:
     made = reference()
     others = [run.model_copy(update={"node": f"other-{n % nodes}"}) for n, run in enumerate(made.sessions)]
