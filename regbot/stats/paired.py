@@ -271,7 +271,7 @@ def sequential_test(
     for pairs in looks:
         if pairs > available_pairs:
             break
-        alpha = look_alpha(pairs, primary_tests)
+        alpha = look_alpha(pairs if noise is not None else max(pairs, LOOKS[0]), primary_tests)
         used_ratios = {name: values[:pairs] for name, values in log_ratios.items()}
         if known_sd is None:
             result = judge_pairs(used_ratios, alpha, thresholds, noise, luck)

@@ -216,7 +216,7 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
             f"{count(len(base), 'base run')} and {count(len(head), 'head run')} decide nothing: {why}",
             *_estimate_sentences(estimates),
             *filter(None, [evidence]),
-            _pairs_advice(estimates, " and compare with --paired: it takes"),
+            _pairs_advice(estimates, " and compare with --paired --order abba: it takes"),
         ]
         return _section("undecided", estimates["median"], reasons, base, head, by="runs"), warnings
     intervals = {name: welch(base_values, head_values, ALPHA) for name, (base_values, head_values) in values.items()}
@@ -283,7 +283,7 @@ def _pairs_advice(estimates: Mapping[str, float], command: str) -> str:
     quiet, typical, noisy = (f"{n}" if n is not None and n <= LOOKS[-1] else f"more than {LOOKS[-1]}" for n in needed)
     quiet_pct, typical_pct, noisy_pct = PAIR_NOISE_PCT
     return (
-        f"to prove {target}, run base and head in turn on one node{command} {quiet} pairs on a quiet node "
+        f"to prove {target}, run base, head, head, base and so on on one node{command} {quiet} pairs on a quiet node "
         f"({quiet_pct:g}% from pair to pair), {typical} on a typical one ({typical_pct:g}%), {noisy} on a noisy one "
         f"({noisy_pct:g}%)"
     )
