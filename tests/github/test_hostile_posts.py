@@ -186,16 +186,6 @@ def test_text_of_attackers_is_inert_in_every_post(bench: Bench, case: str, wild:
         assert posted.text.strip() in body
 
 
-def test_the_hostile_texts_are_active_without_escaping() -> None:
-    for name in ("lines", "image", "mention", "marker", "fence", "fold"):
-        with pytest.raises(AssertionError):
-            check_inert(f"{STAMP}\n### PASS\n\n{WILD[name]}\n")
-    for name in ("ansi", "bidi"):
-        with pytest.raises(AssertionError):
-            plain(WILD[name])
-    check_inert(f"{STAMP}\n### PASS\n\nfine\n")
-
-
 def test_no_line_in_a_jobs_log_is_a_command_to_the_runner(capsys: pytest.CaptureFixture[str]) -> None:
     """A runner obeys lines that begin with "::", and "##[" anywhere."""
     commands = "  ::add-mask::x\n\x1b[0m::stop-commands::x\nfine ##[add-path]/evil ##[set-env name=PATH;]/evil"
