@@ -45,11 +45,6 @@ def _check(call: Call) -> CheckRun:
     return found
 
 
-@route("GET", f"{_REPO}/check-runs/{{check_run_id}}", "checks:read")
-def get_check(call: Call) -> Any:
-    return shapes.check_run(call.repo, _check(call))
-
-
 @route("PATCH", f"{_REPO}/check-runs/{{check_run_id}}", "checks:write")
 def edit_check(call: Call) -> Any:
     one = _check(call)
