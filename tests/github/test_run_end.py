@@ -71,8 +71,7 @@ def test_a_run_for_a_title_change_has_no_result(bench: Bench) -> None:
 
 def test_a_merge_group_without_a_trace_is_invalid(bench: Bench) -> None:
     number = bench.pull()
-    event = bench.repo.event_of("merge_group", number=number)["merge_group"]
-    branch = event["head_ref"].removeprefix("refs/heads/")
-    given = {"event": "merge_group", "head_branch": branch, "head_sha": event["head_sha"], "conclusion": "skipped"}
-    bench.post(bench.static(number, None, head_repository=bench.repo, **given))
-    assert bench.check(number, event["head_sha"]).conclusion == "failure"
+    run = bench.group(number, theirs=None)
+    run.conclusion = "skipped"
+    bench.post(run)
+    assert bench.check(number, run.head_sha).conclusion == "failure"
