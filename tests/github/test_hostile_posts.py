@@ -5,11 +5,9 @@ and the job's page. Each must hold it as text, and say the verdict first.
 import json
 import unicodedata
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
 from regbot.cli.github import print_safely
@@ -19,6 +17,7 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Run
 from regbot.records.session import Session
 from support.forge_cases import A2A, FALLBACK, OTHER_PROGRAM, Bench, lines_of, only, zipped
+from support.forge_cases import bench as bench
 from support.hostile import COMMIT, LINES, Page, inert
 from support.timed_builder import noisy
 
@@ -42,11 +41,6 @@ CONTROLS = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 OWN = "\n\u2060\u2068\u2069\ufe0f"
 """Line ends, and the characters that regbot itself isolates text with."""
 SAME = noisy(1.0, 0.002)
-
-
-@pytest.fixture
-def bench(hub: FakeGitHub, tmp_path: Path) -> Bench:
-    return Bench.make(hub, tmp_path)
 
 
 def poisoned(ledger: Ledger, text: str) -> Ledger:

@@ -18,6 +18,7 @@ from regbot.records.config import GitHub
 from regbot.records.run import Run
 from regbot.records.session import Session
 from support.forge_cases import A2A, FALLBACK, MORE, SAME, TOML, Bench, build_text, only, result
+from support.forge_cases import bench as bench
 from support.gate_scene import client, token, workflow
 
 QUEUE = '[github]\nqueue = "timed"\n'
@@ -210,11 +211,6 @@ def test_a_group_that_is_only_traced_is_not_blocked_for_ever(bench: Bench) -> No
 
 
 # Declarations
-
-
-@pytest.fixture
-def bench(hub: FakeGitHub, tmp_path: Path) -> Bench:
-    return Bench.make(hub, tmp_path)
 
 
 @pytest.mark.parametrize(

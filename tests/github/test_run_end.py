@@ -1,22 +1,13 @@
 """When a run is posted: once after its end, and not where it had nothing to trace."""
 
-from pathlib import Path
-
-import pytest
-
-from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
 from regbot.github.client import END_POLL_INTERVAL_S, MAX_END_POLLS, Forge
 from regbot.github.metadata import IgnoredRun
 from regbot.github.post import PostedResult, post_run
 from support.forge_cases import BOT, Bench
+from support.forge_cases import bench as bench
 from support.timed_builder import noisy
-
-
-@pytest.fixture
-def bench(hub: FakeGitHub, tmp_path: Path) -> Bench:
-    return Bench.make(hub, tmp_path)
 
 
 def unended(bench: Bench) -> tuple[int, FakeRun]:
