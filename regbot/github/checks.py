@@ -63,7 +63,6 @@ class HeadChecks:
     """Whether the commit has a foreign check run: with regbot's name and app, but not created by regbot."""
     is_complete: bool = True
     """Whether all check runs called ``NAME`` were read. If False, the commit has older ones, which may be foreign."""
-    bot: str = ""
 
     @property
     def is_waiting(self) -> bool:
@@ -95,7 +94,7 @@ class HeadChecks:
         that of another pull request that is completed with another conclusion than ``conclusion``."""
         if self.run is None or self.newest is None or self.newest.id == self.run.id:
             return False
-        if find_owner(self.newest, self.bot) is None:
+        if _find_owner(self.newest) is None:
             return True
         return self.newest.status == "completed" and self.newest.conclusion != conclusion
 
@@ -117,8 +116,8 @@ def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
     """
     listed, is_complete = forge.checks(sha, NAME)
     app_runs = [run for run in listed if run.app == bot.removesuffix("[bot]")]  # oldest first
-    newest_by_pull = {find_owner(run, bot): run for run in app_runs}
-    own_runs = [run for run in app_runs if find_owner(run, bot) == number]
+    newest_by_pull = {_find_owner(run): run for run in app_runs}
+    own_runs = [run for run in app_runs if _find_owner(run) == number]
     requested = next((run for run in reversed(own_runs) if not run.external_id.endswith(f":{STATIC_NONCE}")), None)
     is_waiting = requested is not None and requested.status != "completed"
     others = [_read_text(run) for pull, run in newest_by_pull.items() if pull not in (None, 0, number)]
@@ -129,20 +128,14 @@ def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
         requested_nonce=requested.external_id.rpartition(":")[2] if requested is not None else "",
         has_foreign=None in newest_by_pull,
         is_complete=is_complete,
-        bot=bot,
     )
 
 
-def find_owner(run: CheckRun, bot: str) -> int | None:
-    """Return the number of the pull request that a check run belongs to; 0 for a merge group.
-
-    The result is None if regbot did not create the check run. ``bot`` is the login of regbot's app.
-    """
+def _find_owner(run: CheckRun) -> int | None:
+    """Return the number of the pull request that a check run of regbot's app belongs to; 0 for a merge group, None if
+    regbot did not create the check run."""
     match = _EXTERNAL_ID.fullmatch(run.external_id)
-    if match is None or run.app != bot.removesuffix("[bot]") or run.name != NAME:
-        return None
-    number, sha, _ = match.groups()
-    return int(number) if sha == run.sha else None
+    return int(match[1]) if match is not None and match[2] == run.sha else None
 
 
 def write(

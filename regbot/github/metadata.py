@@ -17,7 +17,7 @@ from pydantic import AliasPath, Field
 from regbot.errors import UserError
 from regbot.github import checks
 from regbot.github.client import Forge, MissingError
-from regbot.github.events import parse_event
+from regbot.github.events import Number, parse_event
 from regbot.github.stamped_text import Tier
 from regbot.github.types import GitHubObject, Pull, Text, WorkflowJob, WorkflowRun
 from regbot.github.workflow_start import MEASURE_TITLE
@@ -29,10 +29,10 @@ FOLDER = ".github/workflows/"
 STATIC = FOLDER + "regbot-static.yml"
 MEASURE = FOLDER + "regbot-measure.yml"
 BISECT = FOLDER + "regbot-bisect.yml"
-STATIC_TITLE = re.compile(r"regbot-static (?P<change>[1-9][0-9]{0,8}|[0-9a-f]{40})")
+_CHANGE = "[1-9][0-9]{0,8}|[0-9a-f]{40}"
+STATIC_TITLE = re.compile(rf"regbot-static (?P<change>{_CHANGE})")
 """Title of a run of ``STATIC``: the pull request, or the commit of the merge group. The pull request may have changed
 the title, so it counts only if the pull request comes from the branch of the run."""
-_CHANGE = re.compile(r"[1-9][0-9]{0,8}|[0-9a-f]{40}")
 MAX_MEASUREMENT_AGE = timedelta(days=2)
 """Unposted measurements that are older are not looked for."""
 _QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<target>.+)/pr-(?P<last>[1-9][0-9]{0,8})-(?P<base>[0-9a-f]{40})")
@@ -108,32 +108,26 @@ class PostRequest:
 
 
 class _PostEvent(GitHubObject):
-    run: Any = Field(None, validation_alias=AliasPath("workflow_run", "id"))
+    run_id: Number | None = Field(None, validation_alias=AliasPath("workflow_run", "id"))
     title: Text = Field("", validation_alias=AliasPath("workflow_run", "display_title"))
     workflow: Any = None
     """Path of the workflow that somebody started, with the inputs of regbot-post."""
-    change: Text = Field("", validation_alias=AliasPath("inputs", "change"))
-    input_run: Text = Field("", validation_alias=AliasPath("inputs", "run"))
+    change: str = Field("", pattern=rf"^({_CHANGE})?$", validation_alias=AliasPath("inputs", "change"))
+    input_run: str = Field("", pattern=r"^([1-9][0-9]{0,17})?$", validation_alias=AliasPath("inputs", "run"))
 
 
 def read_request(file: Path, own_id: int = 0) -> PostRequest:
     """Read the event that started regbot-post, or the last job of the run ``own_id`` of regbot-bisect, which posts the
     result of its own run. Raises UserError."""
     event = parse_event(file, _PostEvent)
-    if event.run is not None:
+    if event.run_id is not None:
         title = STATIC_TITLE.fullmatch(event.title)
-        return PostRequest(title["change"] if title is not None else "", _read_id(event.run, file))
+        return PostRequest(title["change"] if title is not None else "", event.run_id)
     if event.workflow == BISECT and own_id:
         return PostRequest("", own_id)
-    if _CHANGE.fullmatch(event.change) is None:
+    if not event.change:
         raise UserError(f"{file}: names no change", "start regbot-post with the number of a pull request")
-    return PostRequest(event.change, _read_id(event.input_run, file) if event.input_run else None)
-
-
-def _read_id(run_id: object, file: Path) -> int:
-    if isinstance(run_id, bool) or not re.fullmatch(r"[1-9]\d{0,17}", str(run_id), re.ASCII):
-        raise UserError(f"{file}: names no workflow run", "start regbot-post with the id in a run's URL")
-    return int(str(run_id))
+    return PostRequest(event.change, int(event.input_run) if event.input_run else None)
 
 
 def find_runs(forge: Forge, change: str, bot: str) -> list[WorkflowRun]:

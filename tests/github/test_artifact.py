@@ -2,12 +2,10 @@
 
 import io
 import json
-import random
 import stat
 import struct
 import zipfile
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -65,12 +63,10 @@ def test_the_session_in_an_artifact_is_read_unchanged() -> None:
 
 
 HOSTILE: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "is not a zip archive that can be read"),
     "no zip": (b"PK but not really", "is not a zip archive that can be read"),
     "no member": (zipped(), "must contain only the file session.jsonl, but contains 0 files"),
     "another name": (zipped(("verdict.json", b"{}")), "must contain only the file session.jsonl"),
     "a way out": (zipped(("../session.jsonl", b"{}")), "must contain only the file session.jsonl"),
-    "an absolute path": (zipped(("/session.jsonl", b"{}")), "must contain only the file session.jsonl"),
     "a link": (zipped((linked(), b"/etc/passwd")), "must contain only the file session.jsonl"),
     "two members": (zipped((MEMBER, session_text()), ("more", b"")), "but contains 2 files"),
     "encrypted": (encrypted(), "is encrypted, or compressed with another method"),
@@ -78,13 +74,11 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "too long by its own word": (claiming_less(10), "is not a zip archive that can be read"),
     "an empty member": (zipped((MEMBER, b"")), "is empty: nothing was recorded"),
     "cut off": (zipped((MEMBER, session_text()[:-1])), "ends in the middle of a line; the job was cut off"),
-    "no JSON": (zipped((MEMBER, b"hello\n")), "session.jsonl:1: is not valid JSON"),
     "deep": (zipped((MEMBER, b"[" * 100_000 + b"\n")), "session.jsonl:1: is nested too deeply"),
     "NaN": (zipped((MEMBER, edited(lambda d: d.update(budget_min=float("nan"))))), "NaN is not a number"),
     "a key twice": (zipped((MEMBER, b'{"schema": "a", "schema": "b"}\n')), "the key 'schema' appears twice"),
     "a key too many": (zipped((MEMBER, edited(lambda d: d.update(verdict="PASS")))), "verdict: Extra inputs"),
     "another schema": (zipped((MEMBER, edited(lambda d: d.update(schema="regbot/run@1")))), "schema: Input should be"),
-    "no text": (zipped((MEMBER, b"\xff\xfe\n")), "is not UTF-8 text"),
     "a header twice": (zipped((MEMBER, HEADER.to_line().encode() * 2)), "session.jsonl:2: "),
     "a long text": (zipped((MEMBER, edited(lambda d: d.update(created="x" * 10**6)))), "created: String should have"),
 }  # fmt: skip
@@ -144,19 +138,3 @@ def test_an_archive_above_the_limit_is_not_opened(monkeypatch: pytest.MonkeyPatc
 def test_too_many_lines_are_refused_before_they_are_parsed() -> None:
     with pytest.raises(RecordError, match=r"has 10,001 lines, more than the 10,000 of any session"):
         read_artifact(zipped((MEMBER, b"\n" * 10_001)), "artifact 7")
-
-
-def test_damaged_archives_are_errors_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    whole, draw = zipped((MEMBER, session_text())), random.Random(1)
-    refused = 0
-    for _ in range(300):
-        damaged = bytearray(whole)
-        for _ in range(draw.randint(1, 8)):
-            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
-        try:
-            assert read_artifact(bytes(damaged), "artifact 7") == session_of([])  # of bytes that mean nothing
-        except RecordError:
-            refused += 1
-    assert refused > 200
-    assert list(tmp_path.iterdir()) == []

@@ -188,17 +188,6 @@ def test_an_unreachable_github_has_its_own_exit_code(actions: Scene, monkeypatch
     assert "Run this job again when GitHub answers" in output
 
 
-def test_a_post_of_an_unrelated_run_says_so(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_RUN_ID", "5")
-    head = actions.repo.git.branch("main")
-    assert head is not None
-    run = actions.repo.workflow_run(".github/workflows/ci.yml", "push", "main", head)
-    event = actions.file(actions.repo.event_of("workflow_run", run=run))
-    code, output = invoke(actions, "post", "--event", str(event))
-    assert code == 0, output
-    assert output.startswith("nothing: ")
-
-
 def test_a_fault_of_the_judge_is_posted_and_has_its_own_exit_code(
     actions: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

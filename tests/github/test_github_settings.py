@@ -8,7 +8,6 @@ from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.github.base_branch import load_github_settings
 from regbot.records.config import GitHub
-from regbot.records.config.globs import matches_glob
 from support.forge_cases import Bench
 
 DOCS = Path(__file__).parents[1].parent / "docs" / "configuration.md"
@@ -30,10 +29,3 @@ def test_what_the_workflows_install_regbot_from_is_protected(
     bench.repo.commit({"regbot.toml": None})
     bench.update()
     assert load_github_settings(bench.checkout).protected == [*GitHub().protected, *patterns]
-
-
-def test_a_changed_wheel_of_regbot_is_a_protected_file() -> None:
-    wheel = "vendor/regbot-1-py3-none-any.whl"
-    assert matches_glob(f"{wheel}/**", wheel)
-    assert matches_glob("vendor/regbot/**", "vendor/regbot/regbot/cli/app.py")
-    assert not matches_glob("vendor/regbot/**", "vendor/regbot-other/cli.py")

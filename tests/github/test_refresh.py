@@ -1,21 +1,15 @@
 """The refresh pull request: exactly one, updated every night with its evidence, under all faults of GitHub."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from github_fake import FakeGitHub, githttp
+from github_fake import githttp
 from github_fake.fixtures import hub as hub
 from regbot.github.client import AwayError
 from regbot.github.refresh import BRANCH
 from support.forge_refresh_cases import Proposal, Site, changing
-
-
-@pytest.fixture
-def site(hub: FakeGitHub, tmp_path: Path) -> Site:
-    return Site(hub, tmp_path)
-
+from support.forge_refresh_cases import site as site
 
 # One pull request
 

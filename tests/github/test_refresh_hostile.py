@@ -20,15 +20,10 @@ from regbot.github.refresh import BRANCH, fetch_proposals
 from regbot.workloads.checkout.export import export
 from regbot.workloads.checkout.git import CheckoutError
 from support.forge_refresh_cases import CANARY, Proposal, Site, changing, texts, zipped
+from support.forge_refresh_cases import site as site
 from support.hostile import LINES, inert
 from support.ledger_builder import smoke_ledger
 from support.report_cases import HOSTILE
-
-
-@pytest.fixture
-def site(hub: FakeGitHub, tmp_path: Path) -> Site:
-    return Site(hub, tmp_path)
-
 
 # What nobody may send
 

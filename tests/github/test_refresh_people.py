@@ -5,18 +5,13 @@ from typing import Any
 
 import pytest
 
-from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
 from regbot.github.client import AwayError
 from regbot.github.git_remote import Remote
 from regbot.github.refresh import BRANCH
 from support.forge_refresh_cases import Site
-
-
-@pytest.fixture
-def site(hub: FakeGitHub, tmp_path: Path) -> Site:
-    return Site(hub, tmp_path)
+from support.forge_refresh_cases import site as site
 
 
 def test_a_persons_commit_on_the_branch_stays(site: Site) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from github_fake import FakeGitHub
 from regbot.baselines import Store, verify
 from regbot.check.flow import CheckOptions
@@ -187,3 +189,8 @@ def texts(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield path.read_bytes().decode("utf-8", "replace")
+
+
+@pytest.fixture
+def site(hub: FakeGitHub, tmp_path: Path) -> Site:
+    return Site(hub, tmp_path)

@@ -57,23 +57,6 @@ def test_linters_find_nothing(lint) -> None:
     assert found.returncode == 0, found.stdout + found.stderr
 
 
-PLANTED_FOR_LINTERS = [
-    (zizmor, 'regbot github gate --event "$GITHUB_EVENT_PATH"', 'echo "${{ github.event.label.name }}"'),
-    (zizmor, "# zizmor: ignore[dangerous-triggers]", "#"),
-    (actionlint, "runs-on: ubuntu-latest", "runs-on: [self-hosted, unheard-of]"),
-    (schema, "    steps:", "    stepz:"),
-]
-
-
-@pytest.mark.parametrize(("lint", "old", "new"), PLANTED_FOR_LINTERS, ids=["injection", "trigger", "label", "key"])
-def test_linters_find_what_is_planted(lint, old: str, new: str, tmp_path: Path) -> None:
-    text = shipped("regbot-gate").text
-    assert old in text
-    planted = tmp_path / "regbot-gate.yml"
-    planted.write_text(text.replace(old, new))
-    assert lint(planted).returncode != 0
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_shipped_workflow_keeps_the_rule(name: str, rule) -> None:
@@ -94,70 +77,21 @@ PLANTED = [
         "GITHUB_TOKEN: ${{ github.token }}",
         "TITLE: ${{ github.event.pull_request.title }}",
     ),
-    (
-        "regbot-post",
-        "others_text_stays_in_the_event_file",
-        "GITHUB_TOKEN: ${{ github.token }}",
-        "BRANCH: ${{ github.event.workflow_run.head_branch }}",
-    ),
-    (
-        "regbot-gate",
-        "others_text_stays_in_the_event_file",
-        "GITHUB_TOKEN: ${{ github.token }}",
-        "BODY: ${{ github.event.comment.body }}",
-    ),
-    (
-        "regbot-static",
-        "others_text_stays_in_the_event_file",
-        "!github.event.changes.base &&",
-        "github.event.changes.base.ref.from &&",
-    ),
     ("regbot-post", "least_permissions", "permissions: {}", "permissions: read-all"),
-    ("regbot-measure", "least_permissions", "contents: read #", "id-token: write #"),
     ("regbot-measure", "time_limits", "timeout-minutes:", "# timeout-minutes:"),
     ("regbot-static", "pinned_actions", "@d23441a48e516b6c34aea4fa41551a30e30af803 # v6.1.0", "@v6"),
-    ("regbot-static", "pinned_actions", " # v6.1.0", ""),
     ("regbot-gate", "python_imports_nothing_of_a_checkout", "python -I -m pip", "python -m pip"),
-    ("regbot-post", "python_imports_nothing_of_a_checkout", "python -I -m pip", "pip"),
-    ("regbot-static", "python_imports_nothing_of_a_checkout", "|| python -I -m", "|| python3.11 -m"),
-    ("regbot-measure", "python_imports_nothing_of_a_checkout", "          code=0\n", "          python setup.py\n"),
     ("regbot-static", "no_cache", 'python-version: "3.11"', "cache: pip"),
     ("regbot-measure", "checkouts_keep_no_token", CHECKOUT, ""),
     ("regbot-measure", "secrets_where_named", "SHA: ${{ inputs.sha }}", "KEY: ${{ secrets.REGBOT_PRIVATE_KEY }}"),
-    ("regbot-measure", "secrets_where_named", "SHA: ${{ inputs.sha }}", "TOKEN: ${{ github.token }}"),
-    ("regbot-post", "secrets_where_named", "${{ github.token }}", "${{ toJSON(secrets['A']) }}"),
     ("regbot-post", "privileged_jobs_touch_no_pull_request", CHECKOUT, "          ref: refs/pull/1/head\n"),
-    ("regbot-gate", "privileged_jobs_touch_no_pull_request", "run: regbot", "run: gh pr checkout 1 && regbot"),
-    ("regbot-refresh", "privileged_jobs_touch_no_pull_request", "run: regbot", "run: git fetch && regbot"),
-    (
-        "regbot-measure",
-        "privileged_jobs_touch_no_pull_request",
-        "          curl --silent",
-        "          curl x | curl --silent",
-    ),
     ("regbot-measure", "handing_over_knows_nothing", "actions: write #", "contents: write #"),
-    ("regbot-measure", "handing_over_knows_nothing", "runs-on: ubuntu-latest", "runs-on: [self-hosted, regbot]"),
-    ("regbot-measure", "handing_over_knows_nothing", "GITHUB_TOKEN: ${{ github.token }}", "SHA: ${{ inputs.sha }}"),
-    ("regbot-measure", "handing_over_knows_nothing", "    continue-on-error: true", "    #"),
     ("regbot-measure", "code_under_test_meets_no_rights", "contents: read #", "contents: write #"),
-    ("regbot-static", "code_under_test_meets_no_rights", "  pull_request:\n", "  pull_request_target:\n"),
     ("regbot-measure", "nodes_are_not_for_strangers", "  workflow_dispatch:\n", "  pull_request:\n"),
-    ("regbot-refresh", "nodes_are_not_for_strangers", "runs-on: ubuntu-latest", "runs-on: [self-hosted, regbot]"),
     ("regbot-measure", "untrusted_code_is_confined", "--untrusted ", ""),
-    ("regbot-bisect", "untrusted_code_is_confined", "--untrusted", "--untrusted --no-sandbox"),
-    (
-        "regbot-measure",
-        "inputs_are_checked_first",
-        "          MORE: ${{ inputs.more }}\n        run",
-        "        run",
-    ),
+    ("regbot-measure", "inputs_are_checked_first", "          MORE: ${{ inputs.more }}\n        run", "        run"),
     ("regbot-post", "nothing_waits_in_vain", "cancel-in-progress: false", "cancel-in-progress: true"),
-    (
-        "regbot-post",
-        "reasons_beside_suppressions",
-        "needs rights that the judged run must not have; see above",
-        "",
-    ),
+    ("regbot-post", "reasons_beside_suppressions", "needs rights that the judged run must not have; see above", ""),
     ("regbot-static", "bash_that_stops", "shell: bash", "shell: sh"),
 ]
 
