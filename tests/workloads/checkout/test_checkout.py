@@ -119,7 +119,10 @@ def test_the_users_repository_is_byte_for_byte_the_same_afterwards(repo: Reposit
 
 def test_a_complete_worktree_is_used_again_without_building(repo: Repository, tmp_path: Path) -> None:
     build = f"echo built >> {tmp_path}/builds; echo '*.so' > .gitignore; echo product > untracked.so; mkdir -m 0 shut"
+    build += f"; ln {tmp_path}/package package.so"
+    (tmp_path / "package").touch()
     first = make(repo, tmp_path / "cache", "pr", build)
+    (tmp_path / "link").hardlink_to(tmp_path / "package")  # as a package cache does for another environment
     again = make(repo, tmp_path / "cache", "pr", build)
     assert (first.built, again.built, again.path) == (True, False, first.path)
     assert (again.path / "untracked.so").exists()
