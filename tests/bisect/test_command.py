@@ -104,20 +104,6 @@ def test_an_exact_cost_names_the_commit_in_at_most_ten_measurements(case: Bisect
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("noise", "options"), [(0.0, ("--exact",)), (0.01, ("--effect", "5"))])
-def test_where_nothing_changed_nobody_is_accused(
-    case: Bisecting, history: BisectRepository, noise: float, options: tuple[str, ...]
-) -> None:
-    command = case.costing(stairs(history), noise=noise)
-    found = case.typed(history.good, history.bad, "--command", command, "--json", *options)
-    document = json.loads(found.stdout)
-    jsonschema.validate(document, Bisection.model_json_schema())
-    assert (found.exit_code, document["found"]) == (3, "none")
-    assert (document["culprit"], document["changes"], document["confirm_runs"]) == (None, [], 0)
-    assert document["search_runs"] <= 40 if noise else document["search_runs"] == 2
-
-
-@pytest.mark.slow
 def test_a_cost_that_fell_is_no_culprit_and_asks_whether_good_and_bad_are_swapped(
     case: Bisecting, history: BisectRepository
 ) -> None:

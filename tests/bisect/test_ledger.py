@@ -1,9 +1,5 @@
 """``regbot bisect --on ledger`` on real repositories and real traces."""
 
-import json
-import os
-import subprocess
-import sys
 import venv
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +9,9 @@ import pytest
 
 from regbot.records.files import read_record
 from regbot.records.run import Run
-from support.bisect_repository import build
+from support.bisect_repository import build, run_bisect
 from support.git_repos import Repository
 from support.layers import CONFIG, GOOD_LAYER
-
-REGBOT = str(Path(sys.executable).with_name("regbot"))
 
 SMALL = """\
 [workloads.moe]
@@ -44,15 +38,7 @@ class Case:
         self.home, self.path = home, home / "repository"
 
     def bisect(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        before = Repository(self.path).fingerprint()
-        env = {**os.environ, "REGBOT_CACHE": str(self.home / "cache")}
-        command = [REGBOT, "bisect", *arguments, "--json", "--out", str(self.home / "out")]
-        result = subprocess.run(
-            command, cwd=self.path, env=env, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert Repository(self.path).fingerprint() == before
-        assert result.stdout, result.stderr
-        return result.returncode, json.loads(result.stdout)
+        return run_bisect(self.home, self.path, *arguments)
 
 
 @pytest.fixture

@@ -5,14 +5,19 @@ Three kinds of faults: the sharding change of the demo (all-to-all becomes all-g
 harmless. Commit ids depend on the arguments alone.
 """
 
+import json
 import os
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
+
+from support.git_repos import Repository
 
 BROKEN = (20, 82, 83, 84, 110, 111, 140, 160, 175, 190)
 """Places of the commits that cannot be imported. The commit after each run of them mends it."""
@@ -153,3 +158,15 @@ def _git(at: Path, *arguments: str, given: bytes = b"", env: Mapping[str, str] |
     command = ("git", "-c", "core.attributesFile=/dev/null", "-c", "core.autocrlf=false", *arguments)
     done = subprocess.run(command, cwd=at, env={**_ENVIRONMENT, **(env or {})}, input=given, capture_output=True)
     assert done.returncode == 0, f"git {' '.join(arguments)}: {done.stderr.decode()}"
+
+
+def run_bisect(home: Path, repository: Path, *arguments: str, **variables: str) -> tuple[int, dict[str, Any]]:
+    """Run ``regbot bisect`` on a repository, which stays the same, byte for byte. Return exit code and answer."""
+    before = Repository(repository).fingerprint()
+    env = {**os.environ, **variables, "REGBOT_CACHE": str(home / "cache")}
+    regbot = str(Path(sys.executable).with_name("regbot"))
+    command = [regbot, "bisect", *arguments, "--json", "--out", str(home / "out")]
+    result = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, timeout=3600, check=False)
+    assert Repository(repository).fingerprint() == before
+    assert result.stdout, result.stderr
+    return result.returncode, json.loads(result.stdout)
