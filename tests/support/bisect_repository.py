@@ -7,27 +7,21 @@ harmless. Commit ids depend on the arguments alone.
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from regbot.cli.demo.repository import PullRequest, build_repository
 from support.git_repos import Repository
 
 BROKEN = (20, 82, 83, 84, 110, 111, 140, 160, 175, 190)
 """Places of the commits that cannot be imported. The commit after each run of them mends it."""
 _LAYER = "src/moetrain/moe.py"
 _FIRST_DATE = 1_773_045_000  # 9 March 2026
-_ENVIRONMENT = {
-    **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
-}
 
 
 @dataclass(frozen=True)
@@ -62,9 +56,11 @@ def build(
     the ``slow_at``-th of them.
     """
     destination.mkdir(parents=True)
-    _git(destination, "init", "--quiet", "--template=", "--object-format=sha1", "--initial-branch=main")
+    repository = Repository(destination)
+    repository.git("init", "--quiet", "--template=", "--object-format=sha1", "--initial-branch=main")
     history = _History(destination)
-    sources = _demo_sources()
+    sources, slow = _demo("slow")
+    fallback = _demo("fallback")[1]
     layer = sources[_LAYER]
     line = [history.commit("MoE layer with expert parallelism", sources)]
     sharding = merge = None
@@ -75,21 +71,20 @@ def build(
             head = "from moetrain import missing\n" if place in broken else ""
             changed[_LAYER] = layer.replace('"""\n\n', f'"""\n\n{head}', 1)
         if place == slow_at:
-            changed |= _patched(sources, "slow")
+            changed |= slow
             layer = changed.get(_LAYER, layer)
         if place == sharding_at:
-            planted = _patched(sources, "fallback")
-            layer = planted.get(_LAYER, layer)
+            layer = fallback.get(_LAYER, layer)
             if merges:
                 side = history.commit("Prepare", {"src/moetrain/notes.py": "NOTE = 1\n"}, [line[-2]])
-                sharding = history.commit("Unify the token exchange", planted, [side])
+                sharding = history.commit("Unify the token exchange", fallback, [side])
                 tip = history.commit("Tell of it", {"src/moetrain/notes.py": "NOTE = 2\n"}, [sharding])
                 parents.append(tip)
                 changed["src/moetrain/notes.py"] = "NOTE = 2\n"
-            changed |= planted
+            changed |= fallback
         line.append(history.commit(subject, changed, parents))
     ids = history.write()
-    _git(destination, "reset", "--quiet", "--hard")
+    repository.git("reset", "--quiet", "--hard")
     if merges:
         merge = ids[line[sharding_at]]
     return BisectRepository(
@@ -125,39 +120,25 @@ class _History:
         """Write the commits, and return the id of each."""
         with tempfile.TemporaryDirectory() as folder:
             marks = Path(folder) / "marks"
-            _git(self._repository, "fast-import", "--quiet", f"--export-marks={marks}", given=bytes(self._stream))
+            command = ["git", "fast-import", "--quiet", f"--export-marks={marks}"]
+            subprocess.run(command, cwd=self._repository, input=bytes(self._stream), check=True)
             found = dict(line.split() for line in marks.read_text().splitlines())
         return {int(mark[1:]): commit for mark, commit in found.items()}
 
 
-def _demo_sources() -> dict[str, str]:
-    root = Path(str(files("regbot.cli.demo"))) / "sources"
-    paths = sorted(path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in paths}
-
-
-def _patched(sources: Mapping[str, str], name: str) -> dict[str, str]:
-    """The source files that a patch of the demo changes or makes, as they are after it."""
-    patch = Path(str(files("regbot.cli.demo"))) / "patches" / f"{name}.patch"
-    names = re.findall(r"^\+\+\+ b/(.*)$", patch.read_text(encoding="utf-8"), re.MULTILINE)
+def _demo(pull_request: PullRequest) -> tuple[dict[str, str], dict[str, str]]:
+    """The demo's files, and those that a pull request changes or makes, as they are after it."""
     with tempfile.TemporaryDirectory() as folder:
-        for path in set(names) & set(sources):
-            (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
-            (Path(folder) / path).write_text(sources[path], encoding="utf-8")
-        # In the folder of another repository git would leave its files alone.
-        _git(Path(folder), "apply", str(patch), env={"GIT_CEILING_DIRECTORIES": str(Path(folder).parent)})
-        return {path: (Path(folder) / path).read_text(encoding="utf-8") for path in names}
+        demo = Repository(build_repository(Path(folder) / "demo", pull_request).path)
+        head = {name: (demo.path / name).read_text(encoding="utf-8") for name in demo.git("ls-files").splitlines()}
+        demo.git("checkout", "--quiet", "main")
+        base = {name: (demo.path / name).read_text(encoding="utf-8") for name in demo.git("ls-files").splitlines()}
+    return base, {name: text for name, text in head.items() if base.get(name) != text}
 
 
 def _data(text: str) -> bytes:
     content = text.encode()
     return b"data %d\n%s\n" % (len(content), content)
-
-
-def _git(at: Path, *arguments: str, given: bytes = b"", env: Mapping[str, str] | None = None) -> None:
-    command = ("git", "-c", "core.attributesFile=/dev/null", "-c", "core.autocrlf=false", *arguments)
-    done = subprocess.run(command, cwd=at, env={**_ENVIRONMENT, **(env or {})}, input=given, capture_output=True)
-    assert done.returncode == 0, f"git {' '.join(arguments)}: {done.stderr.decode()}"
 
 
 def run_bisect(home: Path, repository: Path, *arguments: str, **variables: str) -> tuple[int, dict[str, Any]]:

@@ -28,7 +28,6 @@ HANDING_OVER = {("regbot-measure", "hand-over")}
 """Jobs that start regbot-post on the run that they are of, and do nothing else."""
 CANCELLED = {"regbot-static"}
 """Workflows whose runs a newer one may end."""
-PINNED = re.compile(r"uses: [\w.-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)*$")
 SUPPRESSED = re.compile(r"# zizmor: ignore\[[a-z-]+\] \S+ \S+ \S+ \S+")
 SECRET = re.compile(r"secrets\s*(?:\.\s*(\w+)|\[)")
 TOKEN = re.compile(r"github\s*(?:\.\s*token|\[\s*'token)|secrets\s*\.\s*GITHUB_TOKEN", re.IGNORECASE)
@@ -79,15 +78,6 @@ def read(path: Path) -> Workflow:
     return Workflow(path.stem, path.read_text(encoding="utf-8"))
 
 
-def no_expression_in_a_shell(workflow: Workflow) -> Iterator[str]:
-    """What an expression gives is pasted into a script before a shell reads it."""
-    for job, _, step in workflow.steps():
-        if "${{" in str(step.get("run", "")):
-            yield f"{job}: an expression in run: pass it by env"
-        if "${{" in str(step.get("shell", "")):
-            yield f"{job}: an expression in shell"
-
-
 def others_text_stays_in_the_event_file(workflow: Workflow) -> Iterator[str]:
     """Nothing that a stranger writes is in an environment, an input of an action or a name."""
     for number, line in enumerate(workflow.text.splitlines(), start=1):
@@ -118,13 +108,6 @@ def time_limits(workflow: Workflow) -> Iterator[str]:
             yield f"{name}: has no timeout-minutes"
 
 
-def pinned_actions(workflow: Workflow) -> Iterator[str]:
-    """By commit, with the version beside it for people and for those that update it."""
-    for line in workflow.text.splitlines():
-        if re.match(r"\s*(- )?uses:", line) and not PINNED.search(line):
-            yield f"{line.strip()}: is not pinned by commit with its version beside it"
-
-
 def python_imports_nothing_of_a_checkout(workflow: Workflow) -> Iterator[str]:
     """Without -I, Python imports modules from the folder that it starts in: a file ``pip.py`` of the checkout runs."""
     for name, script in workflow.scripts():
@@ -137,12 +120,6 @@ def no_cache(workflow: Workflow) -> Iterator[str]:
     for name, _, step in workflow.steps():
         if "cache" in step.get("uses", "") or "cache" in step.get("with", {}):
             yield f"{name}: uses a cache"
-
-
-def checkouts_keep_no_token(workflow: Workflow) -> Iterator[str]:
-    for name, _, step in workflow.steps():
-        if "actions/checkout@" in step.get("uses", "") and step.get("with", {}).get("persist-credentials") is not False:
-            yield f"{name}: a checkout leaves its token in the folder"
 
 
 def secrets_where_named(workflow: Workflow) -> Iterator[str]:
@@ -285,14 +262,11 @@ def bash_that_stops(workflow: Workflow) -> Iterator[str]:
 
 
 RULES: list[Callable[[Workflow], Iterator[str]]] = [
-    no_expression_in_a_shell,
     others_text_stays_in_the_event_file,
     least_permissions,
     time_limits,
-    pinned_actions,
     python_imports_nothing_of_a_checkout,
     no_cache,
-    checkouts_keep_no_token,
     secrets_where_named,
     privileged_jobs_touch_no_pull_request,
     handing_over_knows_nothing,
