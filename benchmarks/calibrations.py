@@ -1,8 +1,8 @@
 """What calibrations let the gate decide if pairs depend on each other, or arms have luck.
 
-A part of ``error_rates.py``. A calibration of 20 to 200 placebo pairs gives later sessions the noise of the class and the luck of an arm, and it
-may take the gate's vote. Neighbouring pairs, or the pairs of a block, are correlated; or each arm draws part of its
-speed with its compiler caches, anew for each draw.
+A part of ``error_rates.py``. A calibration of 20 to 200 placebo pairs gives later sessions the noise of the class and
+the luck of an arm, and it may take the gate's vote. Neighbouring pairs, or the pairs of a block, are correlated; or
+each arm draws part of its speed with its compiler caches, anew for each draw.
 """
 
 from collections.abc import Iterator
