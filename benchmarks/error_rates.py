@@ -49,7 +49,7 @@ METRICS, CHANGED, CHANGE_SD, CORRELATION = 20, 5, 1.5, 0.5
 """Number of metrics, number of changed metrics, their change in standard deviations of a pair, and the correlation of
 any two metrics."""
 
-POOLS, POOL_PAIRS = 100, (20, 60, 200)
+POOLS, POOL_SESSIONS, POOL_PAIRS = 20, 200, (20, 60, 200)
 VOTE_PLACEBOS = (20, 60, 200)
 FLAG_RATES, COVERAGES = (0.002, 0.05, 0.10, 0.20), (0.98, 0.95, 0.90, 0.80)
 
@@ -234,8 +234,8 @@ def early_calibration(sessions: int) -> None:
             for number in range(POOLS):
                 pool = placebos(node, -(-pairs // PAIRS), 1, SEED + 10 * number + index)
                 values = {name: ratios.ravel()[:pairs].tolist() for name, ratios in pool.items()}
-                at_0 = resample_sessions(values, 0.0, PRIMARY, THRESHOLDS, sessions=400)
-                at_2 = resample_sessions(values, log1p(0.02), PRIMARY, THRESHOLDS, sessions=400)
+                at_0 = resample_sessions(values, 0.0, PRIMARY, THRESHOLDS, sessions=POOL_SESSIONS)
+                at_2 = resample_sessions(values, log1p(0.02), PRIMARY, THRESHOLDS, sessions=POOL_SESSIONS)
                 flags = at_0.decisions["regressed"] + at_0.decisions["improved"]
                 rows.append((flags, at_0.coverage, at_2.decisions["regressed"]))
             rates = np.array(rows)
