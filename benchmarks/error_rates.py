@@ -1,6 +1,6 @@
 """Error rates of the tests besides the gate: extra runs, several metrics, and early calibration.
 
-    python benchmarks/error_rates.py [--sessions 4000] [--jobs 2]
+    python benchmarks/error_rates.py [--sessions 4000] [--jobs 2] [--part NAME]
 
 *Extra runs*: five sessions of twelve pairs on a node of ``nodes.py``, with a look after every block. The peer is the t
 interval of one look. *Several metrics*: twenty correlated normal metrics, each tested on twelve pairs. The peers are no
@@ -44,6 +44,7 @@ LOOK_PAIRS = range(LOOKS[0], REPEATS * PAIRS + 1, BLOCK_PAIRS)
 """Numbers of pairs at the looks. There is a look after every block."""
 
 EFFECTS_PCT = (0.0, 1.0, 2.0, 3.0)
+PARTS = ("extra-runs", "metrics", "nights", "calibrations", "pushes")
 
 METRICS, CHANGED, CHANGE_SD, CORRELATION = 20, 5, 1.5, 0.5
 """Number of metrics, number of changed metrics, their change in standard deviations of a pair, and the correlation of
@@ -290,18 +291,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sessions", type=int, default=SESSIONS, help="series of sessions simulated per node")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; repeatable")
     options = parser.parse_args(arguments)
     print(f"{options.sessions} simulated for each figure, {STEADY} steady steps a run, seed {SEED}\n")
-    made = [
-        *extra_runs(options.sessions, options.jobs),
-        *several_metrics(options.sessions),
-        *correlated_nights(options.sessions, options.jobs),
-        *calibrations(options.sessions, options.jobs),
-        *pushes(options.sessions, options.jobs),
-    ]
-    widths()
-    early_calibration(options.sessions)
-    vote_probabilities()
+    parts: dict[str, Callable[[], Iterator[Promise]]] = {
+        "extra-runs": lambda: extra_runs(options.sessions, options.jobs),
+        "metrics": lambda: several_metrics(options.sessions),
+        "nights": lambda: correlated_nights(options.sessions, options.jobs),
+        "calibrations": lambda: calibrations(options.sessions, options.jobs),
+        "pushes": lambda: pushes(options.sessions, options.jobs),
+    }
+    made = [promise for part in options.part or parts for promise in parts[part]()]
+    if not options.part:
+        widths()
+        early_calibration(options.sessions)
+        vote_probabilities()
     print()
     return report_promises(made)
 

@@ -224,10 +224,8 @@ def main() -> int:
         typical = " / ".join(f"{share:.3f}" for share in by_node["typical"])
         none, large = (" / ".join(f"{by_node[name][column]:.3f}" for name in others) for column in (0, -1))
         print(f"| {rule.name} | {rule.runs} | {typical} | {none} | {large} |")
-    passed = f"{reverts / count:.3f}"
-    print(
-        f'\nheads that take back a gain of 5% of main, which stored sessions do not show, pass gate = "stored": {passed}'
-    )
+    share = f"{reverts / count:.3f}"
+    print(f'\nheads that take back a gain of 5%, which stored sessions do not show, and pass gate = "stored": {share}')
     return 0
 
 
