@@ -137,3 +137,9 @@ def test_the_budget_is_the_t_interval_of_the_last_seven_nights() -> None:
     assert (result.estimate, result.low, result.high) == pytest.approx((stats.tmean(means), low, high))
     assert result.sd == pytest.approx(2 * stats.tstd(means))
     assert (result.pairs, result.alpha) == (4 * BUDGET_NIGHTS, 0.05)
+
+
+@pytest.mark.parametrize(("luck", "alarm"), [(0.0, True), (0.003, True), (0.0035, False)])
+def test_the_luck_of_the_anchor_is_no_creep(luck: float, alarm: bool) -> None:
+    """A slowdown of 1% from the first night on: three times the luck of an arm does not count."""
+    assert cusum([(0.01, 4)] * 100, 0.002, luck=luck).alarm is alarm

@@ -52,6 +52,34 @@ class TestPrediction:
         assert misses / 4000 == pytest.approx(SESSION_ALPHA, abs=0.012)
 
 
+class TestNewNode:
+    def test_worked_by_hand(self) -> None:
+        """Nodes at 1% and 3%, two sessions each, 0.2% apart: the variance of the means is 2e-4, and half of 2e-6 is
+        added; one degree of freedom."""
+        stored, nodes = [0.009, 0.011, 0.029, 0.031], ["a", "a", "b", "b"]
+        result = prediction_interval(stored, 0.05, nodes=nodes)
+        sd = math.sqrt(2e-4 + 2e-6 / 2)
+        half = 12.7062 * sd * math.sqrt(3 / 2)
+        assert (result.estimate, result.sd, result.sessions) == (pytest.approx(0.03), pytest.approx(sd), 2)
+        assert result.high - result.estimate == pytest.approx(half, rel=1e-4)
+        assert prediction_interval(stored, 0.05).sessions == 4
+
+    def test_interval_has_its_nominal_coverage_where_nodes_differ_more_than_sessions(self) -> None:
+        random.seed(5)
+        misses = 0
+        for _ in range(3000):
+            levels = {node: random.gauss(0, 0.02) for node in "abcdefg"}
+            nodes = [node for node in "abcdef" for _ in range(4)]
+            values = [levels[node] + random.gauss(0, 0.004) for node in nodes]
+            result = prediction_interval(values, levels["g"] + random.gauss(0, 0.004), nodes=nodes)
+            misses += not result.low <= 0 <= result.high
+        assert misses / 3000 == pytest.approx(SESSION_ALPHA, abs=0.013)
+
+    def test_one_node_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="needs 2 stored nodes; there are 1"):
+            prediction_interval([0.0, 0.01], 0.0, nodes=["a", "a"])
+
+
 class TestStoredGate:
     def judge(self, sd: float, median: float, mean: float, tests: int = 2, bound: float = BOUND) -> str:
         head = {"median": slower(median), "mean": slower(mean)}
