@@ -120,11 +120,35 @@ def test_megatron_and_bridge_lines_are_read_among_anything_else(log: Path) -> No
         assert run.warnings == ()
 
 
-def test_a_log_interval_gets_a_warning_and_counts_for_the_warm_up(log: Path) -> None:
+def test_a_log_interval_gets_a_warning(log: Path) -> None:
     run = read(log, [megatron_line(step) for step in (10, 20, 30, 40)])
     assert run.steps_per_value == 10
     assert says(run, "mean of 10 steps", "log every step")
-    assert [run.count_leading_values(steps) for steps in (0, 10, 11, 20)] == [0, 1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("line", "work"),
+    [
+        ("eval metrics after step: 5, loss=9.1", "an evaluation"),
+        (" validation loss at iteration 5 | lm loss value: 1.8E+00 |", "an evaluation"),
+        ("successfully saved checkpoint from iteration 5 to /ckpt", "a checkpoint"),
+        ("Profiler: trace written", "the profiler"),
+        ("evaluator pool", "an evaluation"),
+        ("the medieval era", None),
+    ],
+)
+@pytest.mark.parametrize("slow", [5, 6])
+def test_a_slow_step_beside_a_line_of_other_work_is_explained(
+    log: Path, line: str, work: str | None, slow: int
+) -> None:
+    steps = [megatron_line(step, 3000 if step == slow else 1000) for step in range(1, 11)]
+    run = read(log, [*steps[:5], line, *steps[5:]])
+    assert run.explained == ({slow: work} if work else {})
+
+
+def test_neither_a_usual_step_nor_a_distant_one_is_explained(log: Path) -> None:
+    steps = [megatron_line(step, 1150 if step == 5 else 3000 if step in (4, 7) else 1000) for step in range(1, 11)]
+    assert read(log, [*steps[:5], "eval metrics after step", *steps[5:]]).explained == {}
 
 
 def test_skipped_and_nan_iterations_are_counted(log: Path) -> None:
