@@ -45,16 +45,6 @@ def test_a_static_result_of_a_fork_is_marked_as_self_reported(bench: Bench) -> N
     assert check.external_id == f"{number}:{bench.head(number)}:static"
 
 
-def test_a_sharding_regression_fails_the_check_and_lists_the_next_commands(bench: Bench) -> None:
-    number = bench.pull()
-    posted = only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
-    assert posted.status == "FAIL"
-    text = bench.comment(number)
-    assert headline(text).startswith("### ❌ FAIL: all-to-all replaced by gather and sum")
-    assert "/regbot expect all-to-all replaced by gather and sum@ep@*: why this is intended" in text
-    assert bench.check(number).conclusion == "failure"
-
-
 def test_a_measured_result_replaces_the_static_one_in_the_same_comment(bench: Bench) -> None:
     number = bench.pull()
     session = bench.session(bench.head(number))

@@ -190,22 +190,6 @@ def test_static_results_of_pull_requests_are_self_reported(bench: Bench) -> None
     assert bench.check(number).conclusion == "success"
 
 
-@pytest.mark.parametrize(
-    ("status", "conclusion"),
-    [
-        ("PASS", "success"),
-        ("FAIL", "failure"),
-        ("INVALID", "failure"),
-        ("REVIEW", "action_required"),
-        ("INCONCLUSIVE", "neutral"),
-    ],
-)
-def test_every_verdict_has_its_conclusion_and_shadow_mode_has_one_for_all(status: Status, conclusion: str) -> None:
-    assert checks.conclude(status, GitHub()) == conclusion
-    assert checks.conclude(status, GitHub(shadow=True)) == "neutral"
-    assert checks.conclude(status, GitHub(conclusions={status: "success"})) == "success"
-
-
 # Edited comments and heads that move
 
 
