@@ -50,8 +50,6 @@ def _try_sandbox(sandbox: Sandbox) -> str:
             log=folder / "output.log",
             record_dir=folder / "record",
             timeout_s=TRY_S,
-            max_output_bytes=2**16,
-            max_dir_bytes=2**16,
         )
         try:
             result = LocalEngine(sandbox=sandbox).run(launch)

@@ -37,9 +37,9 @@ class Launch:
     record_dir: Path
     """Folder that the guest writes its record to. The engine creates it."""
     timeout_s: float
-    max_output_bytes: int
+    max_output_bytes: int = 2**20
     """Size limit of the log. A longer log keeps its beginning and its end."""
-    max_dir_bytes: int
+    max_dir_bytes: int = 2**20
     """Size limit of the record folder. The engine kills the launch when the folder exceeds it."""
     ranks: int = 0
     """Number of ranks, which torch's own launcher starts; 0 for a program of one process."""

@@ -21,7 +21,6 @@ RECORD_MB = 4
 """Size limit of the program's record folder in MiB. The program tries to write more."""
 PIDS = 64
 """Limit on the program's processes. The program tries to start more."""
-MAX_OUTPUT_BYTES = 2**16
 _PROGRAM = Path(__file__).with_name("escape.py")
 
 
@@ -61,7 +60,6 @@ def prove(sandbox: Sandbox | None) -> SandboxProof:
             log=folder / "output.log",
             record_dir=folder / "record",
             timeout_s=TIMEOUT_S,
-            max_output_bytes=MAX_OUTPUT_BYTES,
             max_dir_bytes=RECORD_MB * 2**20,
         )
         command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]

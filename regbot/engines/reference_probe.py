@@ -67,7 +67,6 @@ def probe_nodes(seat: Seat, ranks: int, scratch: Path, now: datetime, *, python:
             log=scratch / "output.log",
             record_dir=record.parent,
             timeout_s=TIMEOUT_S,
-            max_output_bytes=MEGABYTE,
             max_dir_bytes=MEGABYTE + 4 * ranks * MAX_RECORD_BYTES,
             ranks=ranks,
             readable=(guest_folder(), request),

@@ -102,8 +102,6 @@ def query_interpreter(
                     log=folder / "output.log",
                     record_dir=folder / "record",
                     timeout_s=TIMEOUT_S,
-                    max_output_bytes=2**20,
-                    max_dir_bytes=2**20,
                 )
             )
         except EngineError as error:
