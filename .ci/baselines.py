@@ -12,7 +12,7 @@ from regbot.check.static_trace import TraceOptions, trace_working_tree
 from regbot.cli.options import cache_folder
 from regbot.judge import judge_ledgers
 from regbot.records.config import Config, load_config
-from regbot.workloads import plan
+from regbot.workloads.task import plan
 
 ROOT = Path(__file__).resolve().parents[1]
 

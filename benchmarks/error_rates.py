@@ -1,14 +1,13 @@
 """Error rates of the tests besides the gate: extra runs, several metrics, and early calibration.
 
-    python benchmarks/error_rates.py [--sessions 4000] [--jobs 2]
+    python benchmarks/error_rates.py [--sessions 4000] [--jobs 2] [--part NAME]
 
 *Extra runs*: five sessions of twelve pairs on a node of ``nodes.py``, with a look after every block. The peer is the t
 interval of one look. *Several metrics*: twenty correlated normal metrics, each tested on twelve pairs. The peers are no
 adjustment, and the adjustment of Benjamini and Hochberg. *Early calibration*: sessions drawn from a pool of placebo
 pairs, compared with the true rates of the node. *The vote*: the exact probability that placebo sessions contradict the
 gate, so that it may no longer decide on the node. *Correlated nights*: the creep monitor, now and before
-(``correlated_nights.py``). *Luck of an arm*: see ``arm_luck.py``. *Slow launches* and *dependent pairs*: see
-``disturbed_sessions.py``. *Pushes* and *more pairs*: see ``repeated_timing.py``.
+(``correlated_nights.py``). *Calibrations* and *pushes*: see ``calibrations.py`` and ``repeated_timing.py``.
 
 The exit code is 1 if a promise is not kept.
 """
@@ -22,19 +21,18 @@ from itertools import pairwise
 from math import log1p
 
 import numpy as np
-from arm_luck import arm_luck
+from calibrations import calibrations
 from correlated_nights import correlated_nights
-from disturbed_sessions import dependent_pairs, slow_launches
-from gate import PAIRS, PRIMARY, STEADY, THRESHOLDS, log_ratios, summaries
-from nodes import NODES, Array, Flags, Node, abba, levels, steps_of_runs
+from nodes import NODES, Array, Flags, Node
+from paired_sessions import PAIRS, PRIMARY, STEADY, SUMMARIES, THRESHOLDS, simulate_sessions
 from promises import Promise, report_promises
-from repeated_timing import more_pairs, pushes
+from repeated_timing import pushes
 from scipy import stats
 
 from regbot.stats.anytime import ANYTIME_ALPHA, anytime_interval, decide_anytime
 from regbot.stats.calibration import BLOCK_PAIRS, RateEstimate, contradiction, rate_bounds, resample_sessions
 from regbot.stats.multiplicity import SECONDARY_Q, analyse_secondary_metrics
-from regbot.stats.paired import LOOK_ALPHA, LOOKS, combine, decide, interval, sequential_test
+from regbot.stats.paired import LOOKS, PASSING, combine, decide, interval, look_alpha, sequential_test
 
 SEED = 20260806
 SESSIONS = 4000
@@ -46,26 +44,22 @@ LOOK_PAIRS = range(LOOKS[0], REPEATS * PAIRS + 1, BLOCK_PAIRS)
 """Numbers of pairs at the looks. There is a look after every block."""
 
 EFFECTS_PCT = (0.0, 1.0, 2.0, 3.0)
+PARTS = ("extra-runs", "metrics", "nights", "calibrations", "pushes")
 
 METRICS, CHANGED, CHANGE_SD, CORRELATION = 20, 5, 1.5, 0.5
 """Number of metrics, number of changed metrics, their change in standard deviations of a pair, and the correlation of
 any two metrics."""
 
-POOLS, POOL_PAIRS = 100, (20, 60, 200)
+POOLS, POOL_SESSIONS, POOL_PAIRS = 20, 200, (20, 60, 200)
 VOTE_PLACEBOS = (20, 60, 200)
 FLAG_RATES, COVERAGES = (0.002, 0.05, 0.10, 0.20), (0.98, 0.95, 0.90, 0.80)
 
 
-def placebos(node: Node, sessions: int, repeats: int, rng: np.random.Generator) -> dict[str, Array]:
-    """Return log-ratios of one commit against itself by summary, with the shape (sessions, repeats x 12).
-
-    Each repeat is on a node of its own.
-    """
-    count = sessions * repeats
-    shape = (count, 2 * PAIRS)
-    logs = levels(node, *shape, rng)[..., None] + steps_of_runs(node, shape, STEADY, rng)
-    is_head = abba(count, PAIRS, rng)
-    return {name: log_ratios(values, is_head).reshape(sessions, -1) for name, values in summaries(logs).items()}
+def placebos(node: Node, sessions: int, repeats: int, seed: int) -> dict[str, Array]:
+    """Return log-ratios of one commit against itself by summary, (sessions, repeats x 12). Each repeat is on a node of
+    its own."""
+    ratios = simulate_sessions(node, sessions * repeats, seed).ratios.reshape(sessions, -1, PRIMARY)
+    return {name: ratios[..., index] for index, name in enumerate(SUMMARIES)}
 
 
 @dataclass
@@ -85,7 +79,7 @@ class ExtraRunCounts:
     failed_t: int = 0
     """The same for the t interval of one look of the paired test."""
     passed: int = 0
-    """The decision was "no change" or "improved" at some look with 12 or more pairs."""
+    """The decision was a pass at some look with 12 or more pairs."""
     passed_t: int = 0
     """The same for the t interval of one look."""
     decided: int = 0
@@ -100,7 +94,7 @@ class ExtraRunCounts:
 
 def simulate_series(node: Node, sessions: int, seed: np.random.SeedSequence) -> dict[float, ExtraRunCounts]:
     """Simulate ``sessions`` series of sessions of one node, and judge them at every effect."""
-    ratios = placebos(node, sessions, REPEATS, np.random.default_rng(seed))
+    ratios = placebos(node, sessions, REPEATS, int(seed.generate_state(1)[0]))
     counts = {percent: ExtraRunCounts() for percent in EFFECTS_PCT}
     for session in range(sessions):
         for percent in EFFECTS_PCT:
@@ -116,13 +110,13 @@ def _judge_series(ratios: Mapping[str, Sequence[float]], effect: float, count_mi
     for pairs in LOOK_PAIRS:
         so_far = {name: values[:pairs] for name, values in ratios.items()}
         test = decide_anytime(so_far, PRIMARY, THRESHOLDS)
-        one_look_intervals = [interval(values, LOOK_ALPHA / PRIMARY) for values in so_far.values()]
+        one_look_intervals = [interval(values, look_alpha(PAIRS, PRIMARY)) for values in so_far.values()]
         decision_t = combine([(decide(bounds, THRESHOLDS), bounds) for bounds in one_look_intervals], THRESHOLDS)
         counts.failed |= test.decision == "regressed"
         counts.failed_t |= decision_t == "regressed"
         if pairs >= PAIRS:
-            counts.passed |= test.decision in ("no_change", "improved")
-            counts.passed_t |= decision_t in ("no_change", "improved")
+            counts.passed |= test.decision in PASSING
+            counts.passed_t |= decision_t in PASSING
         if pairs == 2 * PAIRS:
             counts.decided = test.decision != "undecided"
         if pairs == REPEATS * PAIRS:
@@ -220,8 +214,7 @@ def early_calibration(sessions: int) -> None:
     )
     print(f"{'node':>8} {'pairs in pool':>14} {'flagged at 0%':>20} {'coverage at 0%':>22} {'regressed at 2%':>22}")
     for index, node in enumerate(NODES):
-        rng = np.random.default_rng((SEED, index))
-        truth = placebos(node, sessions, 1, rng)
+        truth = placebos(node, sessions, 1, SEED + index)
         flagged, covered, power = 0, 0, 0
         for session in range(sessions):
             ratios = {name: values[session].tolist() for name, values in truth.items()}
@@ -239,11 +232,11 @@ def early_calibration(sessions: int) -> None:
         )
         for pairs in POOL_PAIRS:
             rows = []
-            for _ in range(POOLS):
-                pool = placebos(node, -(-pairs // PAIRS), 1, rng)
+            for number in range(POOLS):
+                pool = placebos(node, -(-pairs // PAIRS), 1, SEED + 10 * number + index)
                 values = {name: ratios.ravel()[:pairs].tolist() for name, ratios in pool.items()}
-                at_0 = resample_sessions(values, 0.0, PRIMARY, THRESHOLDS, sessions=400)
-                at_2 = resample_sessions(values, log1p(0.02), PRIMARY, THRESHOLDS, sessions=400)
+                at_0 = resample_sessions(values, 0.0, PRIMARY, THRESHOLDS, sessions=POOL_SESSIONS)
+                at_2 = resample_sessions(values, log1p(0.02), PRIMARY, THRESHOLDS, sessions=POOL_SESSIONS)
                 flags = at_0.decisions["regressed"] + at_0.decisions["improved"]
                 rows.append((flags, at_0.coverage, at_2.decisions["regressed"]))
             rates = np.array(rows)
@@ -298,21 +291,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sessions", type=int, default=SESSIONS, help="series of sessions simulated per node")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
+    parser.add_argument("--part", action="append", choices=PARTS, help="only this part; repeatable")
     options = parser.parse_args(arguments)
     print(f"{options.sessions} simulated for each figure, {STEADY} steady steps a run, seed {SEED}\n")
-    made = [
-        *extra_runs(options.sessions, options.jobs),
-        *several_metrics(options.sessions),
-        *correlated_nights(options.sessions, options.jobs),
-        *slow_launches(options.sessions, options.jobs),
-        *dependent_pairs(options.sessions, options.jobs),
-        *arm_luck(options.sessions, options.jobs),
-        *pushes(options.sessions, options.jobs),
-        *more_pairs(options.sessions, options.jobs),
-    ]
-    widths()
-    early_calibration(options.sessions)
-    vote_probabilities()
+    parts: dict[str, Callable[[], Iterator[Promise]]] = {
+        "extra-runs": lambda: extra_runs(options.sessions, options.jobs),
+        "metrics": lambda: several_metrics(options.sessions),
+        "nights": lambda: correlated_nights(options.sessions, options.jobs),
+        "calibrations": lambda: calibrations(options.sessions, options.jobs),
+        "pushes": lambda: pushes(options.sessions, options.jobs),
+    }
+    made = [promise for part in options.part or parts for promise in parts[part]()]
+    if not options.part:
+        widths()
+        early_calibration(options.sessions)
+        vote_probabilities()
     print()
     return report_promises(made)
 

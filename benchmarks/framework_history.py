@@ -22,9 +22,10 @@ from pathlib import Path
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
-from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from regbot.workloads.guest import Checkout, Limits, Scratch, trace
 from regbot.workloads.paper import library_for
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, single_task
 
 SHAPE = "mixtral-8x7b"
 KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")

@@ -27,10 +27,10 @@ from promises import Promise, report_promises
 
 from regbot.cli.demo import build_repository
 from regbot.engines.guest import guest_folder, write_json
-from regbot.workloads import smoke_task
 from regbot.workloads.guest import RawRecord, request_document
 from regbot.workloads.paper import library_for
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import smoke_task
 
 SHAPE = "qwen3-30b-a3b"
 OPERATOR_LIMIT_US = 10.0
@@ -119,13 +119,15 @@ def operator_us(paper: str) -> float:
 
 
 def step(folder: Path, paper: str) -> tuple[float, float]:
-    """Return the seconds of the counted step, and the peak memory of the process in GiB."""
+    """Return the seconds of a step, from traces of two and of six steps, and the peak memory of the process in GiB."""
     record, task = folder / "raw.json", smoke_task(load_shape(SHAPE), "full")
     document = request_document(task, folder, RawRecord(record, "benchmark")) | {"paper": paper}
-    request = write_json(folder / "request.json", document)
-    subprocess.run([sys.executable, str(guest_folder()), str(request)], check=True, capture_output=True)
+    two_steps_s, six_steps_s = (
+        seconds((sys.executable, str(guest_folder()), str(write_json(folder / f"{n}.json", document | {"steps": n}))))
+        for n in (2, 6)
+    )
     raw = json.loads(record.read_text(encoding="utf-8"))
-    return raw["phases_s"]["step 2"], raw["peak_rss_bytes"] / 2**30
+    return (six_steps_s - two_steps_s) / 4, raw["peak_rss_bytes"] / 2**30
 
 
 def seconds(command: Sequence[str], folder: Path | None = None) -> float:

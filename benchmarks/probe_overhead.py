@@ -61,9 +61,9 @@ def report(shape: str, blocks: int, steps: int) -> None:
 
 def write_request(shape: str, folder: Path, steps: int) -> Path:
     """Write the request for the shape's ``cpu`` variant, as the smoke workload runs it."""
-    from regbot.workloads import smoke_task
     from regbot.workloads.guest import RawRecord, request_document
     from regbot.workloads.shapes import load_shape
+    from regbot.workloads.task import smoke_task
 
     task = smoke_task(load_shape(shape), "cpu")
     document = request_document(task, folder, RawRecord(folder / "raw.{rank}.json", "benchmark")) | {"steps": steps}

@@ -4,6 +4,7 @@ import gc
 import math
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -24,9 +25,10 @@ from regbot.records.files import RecordError, append_line
 from regbot.records.run import Arm
 from regbot.records.session import SessionHeader, TimedPlan, read_session
 from regbot.records.settings import ThroughputThresholds
-from regbot.workloads import Scratch, Task, plan_of, single_task
-from regbot.workloads.checkout import Worktree
+from regbot.workloads.checkout.worktrees import Worktree
+from regbot.workloads.guest import Scratch
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, plan_of, single_task
 from support.slurm_cluster import Cluster
 
 PROGRAM = """
@@ -41,7 +43,7 @@ COMMAND = ("-I", "-S", "train.py")
 ARMS = {"base": "1" * 40, "head": "2" * 40}
 PLACES = [(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (1, 3)]
 """Block and slot of the runs of a session: a warm launch of each arm, and two pairs."""
-PROGRAMS = ("squeue", "sbatch", "scancel", "scontrol", "srun")
+PROGRAMS = ("squeue", "scancel", "sinfo", "srun")
 FIRST = 20
 """After this number of sessions, the memory of the driver should not grow any more."""
 SAMPLE_S, WINDOW_S = 1.0, 10.0
@@ -56,7 +58,7 @@ class SessionTimes:
     queue: float = 0.0
     """From the submission until the job runs and its nodes are known."""
     facts: float = 0.0
-    """The first step, which reads the facts of the nodes."""
+    """From the moment when the job runs until its nodes have reported their facts."""
     steps: float = 0.0
     guest: float = 0.0
     """The part of ``steps`` in which the commands themselves ran."""
@@ -144,7 +146,7 @@ class Arms:
 
     def worktree(self, arm: Arm, task: Task) -> Worktree:
         del task
-        return Worktree(self._folder / arm.name, arm.commit, arm.tree, {}, False, "", (), {})
+        return Worktree(self._folder / arm.name, False, "", (), {})
 
 
 def arms_in(folder: Path) -> Arms:
@@ -162,9 +164,9 @@ class RecordingSlurm(Slurm):
         super().__init__(environment)
         self.submitted = threading.local()
 
-    def submit(self, *arguments: Any, **options: Any) -> str:
+    def start(self, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
         self.submitted.at = time.monotonic()
-        return super().submit(*arguments, **options)
+        return super().start(arguments)
 
 
 class TimedEngine:

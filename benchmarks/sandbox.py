@@ -36,9 +36,9 @@ if "TURNS" not in os.environ:  # a rank can import only the guest
     from regbot.engines.availability import unavailable_reason
     from regbot.engines.sandbox import Sandbox
     from regbot.stats.paired import Interval, interval
-    from regbot.workloads import smoke_task
     from regbot.workloads.guest import RawRecord, request_document
     from regbot.workloads.shapes import load_shape
+    from regbot.workloads.task import smoke_task
 
 ROOT = Path(__file__).resolve().parent.parent
 GUEST = ROOT / "regbot" / "guest"

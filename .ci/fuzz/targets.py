@@ -23,11 +23,8 @@ from regbot import records
 from regbot.engines.launch import LaunchResult
 from regbot.errors import UserError
 from regbot.github import artifact, bisection, proposal, trusted_runs, verdict_text
-from regbot.github.annotations import collect_annotations
-from regbot.github.archive import read_single_file
-from regbot.github.artifact import read_artifact
+from regbot.github.artifact import UnusableArtifact, read_artifact, read_single_file
 from regbot.github.metadata import Subject
-from regbot.github.run_artifact import UnusableArtifact
 from regbot.github.trusted_runs import build_trusted_session
 from regbot.github.types import WorkflowRun
 from regbot.judge import judge
@@ -40,12 +37,12 @@ from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record, re
 from regbot.records.run import Position, RawRun, Run
 from regbot.records.session import SessionHeader
 from regbot.report.bisection import bisection_page
-from regbot.workloads import RunSpec, plan, plan_of, timed_tasks
 from regbot.workloads.checkout.changes import ChangedFiles
 from regbot.workloads.guest import RawRecord, build_run
 from regbot.workloads.hang import read_stacks
 from regbot.workloads.logs import FORMATS, LogError, StepLogFile
-from regbot.workloads.timed import read_ranks
+from regbot.workloads.task import plan, plan_of, timed_tasks
+from regbot.workloads.timed import RunSpec, read_ranks
 from support.nsys_exports import export
 from support.timed_builder import HEADER, NODE, noisy, play, statics
 
@@ -180,7 +177,6 @@ def conclude(path: Path) -> None:
         verdict = judge(trusted, CONFIG)
         verdict_text.write_title(verdict, trusted, verdict.verdict, subject, GitHub())
         verdict_text.write_verdict_text(verdict, trusted, subject, None, GitHub())
-        collect_annotations(verdict, trusted)
 
 
 def write_packed_document(draw: random.Random, path: Path, model: type[Record], member: str) -> None:
@@ -193,7 +189,7 @@ def reply_with_bisection(path: Path) -> None:
 
 
 def read_packed_proposal(path: Path) -> None:
-    proposal.read_proposal(proposal.unpack_proposal(path.read_bytes(), "the artifact"), "the artifact")
+    proposal.read_proposal(path.read_bytes(), "the artifact")
 
 
 # Files of the guest
@@ -224,7 +220,7 @@ def build_runs(path: Path) -> None:
 
 
 def read_hang_reports(path: Path) -> None:
-    read_stacks(path.read_bytes().decode("utf-8", "replace"), path.parent)
+    read_stacks(path.read_bytes().decode("utf-8", "replace"))
 
 
 # Traces, logs and other files: samples with changed bytes

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from gpu_hour.launcher import MARKS
 from regbot.engines import LaunchResult
 from regbot.records.run import Arm, Node, Position, Run
-from regbot.workloads import RunSpec, Task, smoke_task
 from regbot.workloads.guest import RawRecord
 from regbot.workloads.hang import add_hang_report
 from regbot.workloads.shapes import load_shape
-from regbot.workloads.timed import read_ranks
+from regbot.workloads.task import Task, smoke_task
+from regbot.workloads.timed import RunSpec, read_ranks
 
 
 @dataclass(frozen=True)

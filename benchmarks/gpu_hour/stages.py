@@ -60,7 +60,6 @@ def capabilities(launcher: Launcher) -> None:
         "gpus": int(on_gpu),
         "sizes": {**sizes, "all_to_all_bytes": 2**22, "copy_bytes": 2**30 if on_gpu else 2**22},
         "seconds": {"gemm": 2.0, "all_to_all": 1.0, "copy": 0.5},
-        "slowed": {},
     }
     request = write_json(probe / "request.json", document)
     launcher.run(request, GUEST, "--reference", request)

@@ -24,7 +24,7 @@ from regbot.records.session import Session, SessionHeader
 from regbot.records.settings import ThroughputThresholds
 from regbot.stats.calibration import estimate_pair_sd
 from regbot.stats.paired import interval
-from regbot.workloads import plan_of
+from regbot.workloads.task import plan_of
 
 MAX_FIXTURE_BYTES = 200_000
 OVERHEAD_PCT = 1.0

@@ -14,7 +14,6 @@ from pathlib import PurePosixPath
 from regbot.baselines.intake import Intake, distil
 from regbot.baselines.names import class_folder
 from regbot.baselines.store import BaselineError, Store
-from regbot.baselines.verify import verify
 from regbot.records.baseline import (
     Acceptance,
     Anchor,
@@ -69,7 +68,7 @@ def default_who() -> str:
 def add(
     store: Store, session: Session, verdict: Verdict, intake: Intake, now: datetime | None = None
 ) -> BaselineAddition:
-    """Store one arm of a session and sync the files to disk.
+    """Store one arm of a session.
 
     ``intake`` says which arm is stored, by whom and why. Raises BaselineError, OSError.
     """
@@ -142,17 +141,12 @@ def find_session(store: Store, name: str) -> tuple[PurePosixPath, Baseline]:
     return paths[0], store.session(paths[0])
 
 
-def verify_store(store: Store, now: datetime | None = None) -> BaselineCheck:
-    """Read the whole store and report every problem. Raises BaselineError if there is no store."""
-    return verify(store, now or datetime.now(UTC))
-
-
 def find_anchors(
     store: Store, workload: str, variant: str | None = None, node_class: str | None = None
 ) -> list[Anchor]:
     """Return the anchors of a workload. None for ``variant`` or ``node_class`` selects all. Raises BaselineError."""
     # Each key has the workload, the variant and the node class.
-    anchors = [store.anchor(*class_key) for class_key in _matching_classes(store, workload, variant, node_class)]
+    anchors = [store.anchor(*class_key) for class_key in matching_classes(store, workload, variant, node_class)]
     return [anchor for anchor in anchors if anchor is not None]
 
 
@@ -162,7 +156,7 @@ def move_anchor(store: Store, move: AnchorMove, now: datetime | None = None) -> 
     The store must contain a session of the commit for this variant and node class. Raises BaselineError if there is
     none, or if the arguments match several variants, node classes or commits. Raises OSError.
     """
-    classes = _matching_classes(store, move.workload, move.variant, move.node_class)
+    classes = matching_classes(store, move.workload, move.variant, move.node_class)
     if not classes:
         problem = f"no timed session of {move.workload} is stored for this variant and class"
         raise BaselineError(store.root, problem, "add a session of the commit first")
@@ -246,16 +240,12 @@ def show_page(path: PurePosixPath, baseline: Baseline) -> str:
 
 
 def verify_page(check: BaselineCheck) -> str:
-    """Return the text of a check of the store. The notes come first.
-
-    After the notes, each problem has one line. The last line counts the files, and says so if there are no problems.
-    """
+    """Return the text of a check of the store: one line for each problem, and then a line that counts the files."""
     counts = f"{check.sessions} sessions, {check.ledgers} ledgers, {check.anchors} anchors"
     counts += f", {count(check.calibrations, 'calibration')}" if check.calibrations else ""
-    notes = [f"note: {printable(note)}" for note in check.notes]
     if not check.problems:
-        return "\n".join([*notes, f"the store is sound: {counts}"])
-    return "\n".join([*notes, *map(printable, check.problems), f"{count(len(check.problems), 'problem')} in {counts}"])
+        return f"the store is sound: {counts}"
+    return "\n".join([*map(printable, check.problems), f"{count(len(check.problems), 'problem')} in {counts}"])
 
 
 def anchor_page(anchors: Sequence[Anchor]) -> str:
@@ -300,7 +290,7 @@ def format_environment(key: EnvironmentKey) -> str:
     return "; ".join(words)
 
 
-def _matching_classes(
+def matching_classes(
     store: Store, workload: str, variant: str | None, node_class: str | None
 ) -> list[tuple[str, str, str]]:
     """Return workload, variant and node class of all timed sessions that match the filters, without

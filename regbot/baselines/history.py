@@ -8,12 +8,10 @@ import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import PurePosixPath
-from typing import Any
 
-from regbot.baselines.commands import format_environment
-from regbot.baselines.names import workload_folder
-from regbot.baselines.query import TERMS, check_not_in_future
+from regbot.baselines.commands import format_environment, matching_classes
+from regbot.baselines.names import class_folder
+from regbot.baselines.query import TERMS, check_not_in_future, terms_of
 from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline
 from regbot.records.history import History, HistoryChange, HistoryPoint, HistorySeries, HistoryTrend
@@ -32,8 +30,6 @@ MIN_SCALE = math.log(1.02)
 ANCHOR_SERIES = "anchor"
 """Value of ``Baseline.series`` for sessions that repeat the anchor's commit. They are not part of the trend of main."""
 
-Terms = tuple[Any, ...]
-
 
 def history(
     store: Store,
@@ -51,63 +47,36 @@ def history(
     ``points`` points. ``now`` is the current time, by default that of the clock. Raises BaselineError if no session
     matches, or if a session is unusable or was measured after ``now``.
     """
-    trends = []
-    for variant_folder in _variant_folders(store, workload, variant):
-        for folder in store.folders(variant_folder):
-            trend = _class_trend(store, folder, node_class, last, points, now or datetime.now(UTC))
-            if trend is not None:
-                trends.append(trend)
-    if not trends:
+    classes = matching_classes(store, workload, variant, node_class)
+    trends = [_class_trend(store, *keys, last=last, points=points, now=now or datetime.now(UTC)) for keys in classes]
+    found_trends = [trend for trend in trends if trend is not None]
+    if not found_trends:
         filters = [name for name in (variant, node_class) if name]
         selection = f" ({', '.join(filters)})" if filters else ""
         raise BaselineError(
             store.root, f"no timed session of {workload}{selection} is stored", "see 'regbot baseline list'"
         )
-    return History(workload=workload, trends=trends)
-
-
-def _variant_folders(store: Store, workload: str, variant: str | None) -> list[PurePosixPath]:
-    """Return the folders of a workload, one per variant: only the folder of ``variant``, or of all variants if it is
-    None.
-
-    A folder has the name ``[label+]shape+mesh+variant@version``. The name of a variant contains no ``+``, so folders of
-    other workloads do not match.
-    """
-    try:
-        pattern = workload_folder(workload, variant or "*")
-    except ValueError as error:
-        raise BaselineError(store.root, str(error), "see 'regbot baseline list'") from error
-    if variant is not None:
-        return [PurePosixPath(pattern)]
-    start, end = pattern.split("*")
-    root_folder = PurePosixPath()
-    return [
-        folder
-        for folder in store.folders(root_folder)
-        if folder.name.startswith(start) and folder.name.endswith(end) and "+" not in folder.name.removeprefix(start)
-    ]
+    return History(workload=workload, trends=found_trends)
 
 
 def _class_trend(
-    store: Store, folder: PurePosixPath, node_class: str | None, last: int | None, points: int, now: datetime
+    store: Store, workload: str, variant: str, node_class: str, *, last: int | None, points: int, now: datetime
 ) -> HistoryTrend | None:
-    """Return the trend of the node class whose folder is ``folder``. Return None if its sessions are traces, or if
-    ``node_class`` names another class.
+    """Return the trend of a variant on a node class. Return None if only sessions of the anchor are stored.
 
     ``last`` is the number of newest sessions of each series; None for all sessions.
     """
-    stored = [session for session in store.read_sessions(folder).values() if session.tier == "timed"]
-    sessions = [session for session in stored if node_class in (None, session.node_class)]
+    stored = store.read_sessions(class_folder(workload, variant, node_class)).values()
+    sessions = [session for session in stored if (session.tier, session.node_class) == ("timed", node_class)]
     if not any(session.series != ANCHOR_SERIES for session in sessions):
         return None
     check_not_in_future(sessions, now)
-    sample = sessions[0]
-    anchor = store.anchor(sample.workload, sample.variant, sample.node_class)
+    anchor = store.anchor(workload, variant, node_class)
     anchor_commit = anchor.commit if anchor else None
-    sessions_by_series: dict[tuple[str, Terms], list[Baseline]] = {}
+    sessions_by_series: dict[tuple[object, ...], list[Baseline]] = {}
     for session in sessions:
-        terms = tuple(getattr(session, name) for name in TERMS)
-        sessions_by_series.setdefault((session.environment.model_dump_json(), terms), []).append(session)
+        key = session.environment.model_dump_json(), *terms_of(session).values()
+        sessions_by_series.setdefault(key, []).append(session)
     all_series = [
         _make_series(members, last, points, anchor_commit)
         for members in sessions_by_series.values()
@@ -116,8 +85,8 @@ def _class_trend(
     all_series.sort(key=lambda series: series.first)
     all_previous = [all_series[0], *all_series[:-1]]  # the first series is compared with itself: nothing has changed
     return HistoryTrend(
-        variant=sample.variant,
-        node_class=sample.node_class,
+        variant=variant,
+        node_class=node_class,
         anchor=anchor_commit,
         series=[
             series.model_copy(update={"changed": _changed_fields(previous, series)})
@@ -148,7 +117,7 @@ def _make_series(
     return HistorySeries(
         environment=sessions[0].environment,
         changed=[],  # filled in later, because it depends on the series before
-        **{name: getattr(sessions[0], name) for name in TERMS},
+        **terms_of(sessions[0]),
         sessions=len(sessions),
         excluded_sessions=sum(session.series == "held" for session in sessions),
         first=sessions[0].measured,

@@ -62,19 +62,6 @@ class DistilledSession:
     ledgers: dict[str, Ledger]
 
 
-@dataclass(frozen=True)
-class _WorkloadResults:
-    header: SessionHeader
-    plan: TimedPlan | None
-    """None if the workload was not timed."""
-    throughput: Throughput | None
-    """Section of the verdict; None if the verdict has none for this workload."""
-    paired_runs: Sequence[tuple[Run, RunVerdict]]
-    """The runs of the stored arm that are in valid pairs, in session order, each with its part of the verdict."""
-    measured: datetime
-    intake: Intake
-
-
 def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) -> DistilledSession:
     """Return the baselines of one arm of a session: a trace and a timed session for each workload that has them.
 
@@ -83,8 +70,7 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
     """
     header = session.header
     arm = header.base if intake.arm == "base" else header.head
-    _check_arm(arm, intake.origin)
-    measured = _measured_time(header, intake.origin, now)
+    _check_header(header, arm, intake.origin, now)
     if unknown := sorted(set(intake.workloads) - set(header.workloads)):
         raise BaselineError(
             intake.origin, f"has no workload {unknown[0]!r}", f"name one of {', '.join(header.workloads)}"
@@ -107,22 +93,15 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
         # The verdict has the timed runs of both arms in the order of the session. Without a verdict, no run is paired.
         # ``pair`` of a run's verdict is None if the run is in no valid pair.
         run_verdicts = throughput.runs if throughput is not None else []
-        judged_runs = zip(session.timed_runs(entry), run_verdicts, strict=False)
-        results = _WorkloadResults(
-            header=header,
-            plan=next((plan for plan in header.timed if plan.entry == entry), None),
-            throughput=throughput,
-            paired_runs=[
-                (run, run_verdict)
-                for run, run_verdict in judged_runs
-                if _is_own_run(run, arm) and run_verdict.pair is not None
-            ],
-            measured=measured,
-            intake=intake,
-        )
+        paired_runs = [
+            (run, run_verdict)
+            for run, run_verdict in zip(session.timed_runs(entry), run_verdicts, strict=False)
+            if _is_own_run(run, arm) and run_verdict.pair is not None
+        ]
+        plan = next((plan for plan in header.timed if plan.entry == entry), None)
         for tier in ("static", "timed"):
             if tier_runs := [run for run in runs if run.tier == tier]:
-                _add_baseline(distilled, tier_runs, tier, results)
+                _add_baseline(distilled, header, tier_runs, plan, throughput, paired_runs, intake)
     if not distilled.baselines:
         raise BaselineError(intake.origin, f"has no run of {arm.name}", "see what 'regbot check' reported about it")
     return distilled
@@ -140,28 +119,18 @@ def environment_of(run: Run, container: str | None = None) -> EnvironmentKey:
     """
     uses_no_gpu = run.tier == "static" or (run.node is not None and not run.node.gpus)
     absent_or_unknown = ABSENT if uses_no_gpu else None
-    software = run.environment
-    node_driver = run.node.driver if run.node is not None else None
+    known = run.environment.model_dump() if run.environment is not None else {}
     return EnvironmentKey(
-        driver=ABSENT if uses_no_gpu else node_driver,
-        toolkit=(software.toolkit if software is not None else None) or absent_or_unknown,
-        nccl=(software.nccl if software is not None else None) or absent_or_unknown,
-        framework=_framework_of(run),
-        python=software.python if software is not None else None,
+        driver=absent_or_unknown or (run.node.driver if run.node is not None else None),
+        toolkit=known.get("toolkit") or absent_or_unknown,
+        nccl=known.get("nccl") or absent_or_unknown,
+        framework=next((f"{name} {known[name]}" for name in ("torch", "jax") if known.get(name)), None),
+        python=known.get("python"),
         container=container or (run.node.container if run.node is not None else None),
-        packages=software.packages if software is not None else None,
-        variables=software.variables if software is not None else None,
-        model=software.model if software is not None else None,
+        packages=known.get("packages"),
+        variables=known.get("variables"),
+        model=known.get("model"),
     )
-
-
-def _framework_of(run: Run) -> str | None:
-    software = run.environment
-    if software is not None and software.torch:
-        return f"torch {software.torch}"
-    if software is not None and software.jax:
-        return f"jax {software.jax}"
-    return None
 
 
 def node_class_of(run: Run) -> str:
@@ -171,14 +140,35 @@ def node_class_of(run: Run) -> str:
     return STATIC_CLASS if run.tier == "static" or run.node is None else run.node.node_class
 
 
-def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, results: _WorkloadResults) -> None:
-    """Add the baseline of one workload and tier to ``distilled``.
+def provenance_of(run: Run, header: SessionHeader, who: str, why: str, container: str | None = None) -> Provenance:
+    return Provenance(
+        who=who,
+        why=why,
+        node=run.node.name if run.node else None,
+        container=container,
+        platform=run.environment.platform if run.environment else None,
+        revision=run.arm.revision,
+        regbot=header.regbot,
+    )
 
-    Only a part of the runs is stored, but all must have the same node, class, variant, dispatcher and environment.
-    Raises BaselineError if they do not, or if there is nothing to store.
+
+def _add_baseline(
+    distilled: DistilledSession,
+    header: SessionHeader,
+    runs: Sequence[Run],
+    plan: TimedPlan | None,
+    throughput: Throughput | None,
+    paired_runs: Sequence[tuple[Run, RunVerdict]],
+    intake: Intake,
+) -> None:
+    """Add the baseline of ``runs``, those of one workload and tier, to ``distilled``.
+
+    Only the timed runs in valid pairs (``paired_runs``, in session order) are stored, but all runs must have the same
+    node, class, variant, dispatcher and environment. Raises BaselineError if they do not, or if there is nothing to
+    store. ``plan`` and ``throughput`` are None if the workload was not timed.
     """
-    last_run = runs[-1]
-    header, plan, intake = results.header, results.plan, results.intake
+    last_run, tier = runs[-1], runs[-1].tier
+    environment = environment_of(last_run, intake.container)
     context = f"{last_run.workload}, {tier}"
     _check_equal_properties(runs, intake, context)
     entry_match = ENTRY_PATTERN.fullmatch(last_run.workload)
@@ -186,26 +176,27 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
         raise BaselineError(
             intake.origin, f"{last_run.workload!r} is not a valid workload entry", "use a session of regbot check"
         )
-    # The timed runs in valid pairs count. Of several traces of one commit, the last counts.
-    counted_runs = [run for run, _ in results.paired_runs] if tier == "timed" else [last_run]
+    # Of several traces of one commit, the last counts.
+    counted_runs = [run for run, _ in paired_runs] if tier == "timed" else [last_run]
     ledger = next((run.ledger for run in reversed(counted_runs) if run.ledger is not None), None)
-    advice = "continue the check with --resume, then add it"
-    if tier == "timed" and (not counted_runs or plan is None):
-        problem = f"{context}: no run is in a valid pair: there are only warm launches, or no pair is valid"
-        raise BaselineError(intake.origin, problem, advice)
-    if tier == "static" and ledger is None:
-        raise BaselineError(intake.origin, f"{context}: has no ledger", advice)
+    timed_plan = plan if tier == "timed" and counted_runs else None
+    if timed_plan is None and (tier == "timed" or ledger is None):
+        no_pair = "no run is in a valid pair: there are only warm launches, or no pair is valid"
+        problem = no_pair if tier == "timed" else "has no ledger"
+        raise BaselineError(intake.origin, f"{context}: {problem}", "continue the check with --resume, then add it")
     if ledger is not None:
         distilled.ledgers[record_digest(ledger)] = ledger
-    timed_plan = plan if tier == "timed" else None  # None for a trace
-    clock = counted_runs[0].timing.clock if counted_runs[0].timing is not None else None
+    step_s = None
+    if timed_plan is not None and throughput is not None:
+        step_s = throughput.base_step_s if intake.arm == "base" else throughput.head_step_s
+    timing = counted_runs[0].timing if timed_plan is not None else None
     ledger_world_size = ledger.world_size if ledger is not None else None
     executed_dispatchers = [run.backends[DISPATCHER].executed for run in counted_runs if DISPATCHER in run.backends]
     distilled.baselines.append(
         Baseline(
             tier=tier,
             series=intake.series,
-            measured=format_time(results.measured),
+            measured=format_time(parse_time(header.created)),
             session=session_identity(header, last_run.workload, tier, last_run.arm.name),
             workload=last_run.workload,
             variant=last_run.variant,
@@ -216,23 +207,19 @@ def _add_baseline(distilled: DistilledSession, runs: Sequence[Run], tier: Tier, 
             world_size=timed_plan.world_size if timed_plan else (ledger_world_size or 1),
             steps=timed_plan.steps if timed_plan else None,
             cut=timed_plan.cut if timed_plan else None,
-            clock=clock if timed_plan else None,
+            clock=timing.clock if timing is not None else None,
             dispatcher=plan.dispatcher if plan else "",
             executed=next(iter(executed_dispatchers), None),
             ledger=record_digest(ledger) if ledger is not None else None,
-            environment=environment_of(last_run, intake.container),
-            provenance=Provenance(
-                who=intake.who,
-                why=intake.why,
-                node=last_run.node.name if last_run.node else None,
-                container=environment_of(last_run, intake.container).container,
-                platform=last_run.environment.platform if last_run.environment else None,
-                revision=last_run.arm.revision,
-                regbot=header.regbot,
-            ),
-            runs=_summarise_runs(results.paired_runs) if timed_plan else [],
+            environment=environment,
+            provenance=provenance_of(last_run, header, intake.who, intake.why, environment.container),
+            # Only the first runs keep the loss of each step, because a check reads no others.
+            runs=[
+                _summarise_run(run, run_verdict, with_loss=number < SESSION_RUNS)
+                for number, (run, run_verdict) in enumerate(paired_runs if timed_plan else ())
+            ],
             against=intake.against if timed_plan else None,
-            step_s=_arm_step_s(results) if timed_plan else None,
+            step_s=step_s,
             loaded_files=_list_loaded_files(runs),
         )
     )
@@ -278,8 +265,8 @@ def _list_loaded_files(runs: Sequence[Run]) -> list[str] | None:
     return sorted(files) if is_storable else None
 
 
-def _check_arm(arm: Arm, origin: str) -> None:
-    """Raise BaselineError if ``arm`` is not exactly what a commit contains."""
+def _check_header(header: SessionHeader, arm: Arm, origin: str, now: datetime) -> None:
+    """Raise BaselineError if ``arm`` is not exactly what a commit contains, or if the session is from the future."""
     if set(arm.commit) <= _NULL_ID_DIGITS:
         raise BaselineError(origin, "is of uncommitted files", "commit them and check the commit")
     if arm.overrides:
@@ -287,21 +274,13 @@ def _check_arm(arm: Arm, origin: str) -> None:
         raise BaselineError(
             origin, f"{arm.name} ran with overrides ({keys}), which no commit has", "check without overrides"
         )
-
-
-def _measured_time(header: SessionHeader, origin: str, now: datetime) -> datetime:
-    """Return when the session began. Raises BaselineError if this time is malformed or in the future."""
     try:
         measured = parse_time(header.created)
     except InvalidTime as error:
         raise BaselineError(origin, f"created: {error}", "measure it again") from error
     if measured > now + FUTURE_TOLERANCE:
-        raise BaselineError(
-            origin,
-            f"was measured at {format_time(measured)}, and it is {format_time(now)} here",
-            "correct the wrong clock, then measure again",
-        )
-    return measured
+        problem = f"was measured at {format_time(measured)}, and it is {format_time(now)} here"
+        raise BaselineError(origin, problem, "correct the wrong clock, then measure again")
 
 
 def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
@@ -317,35 +296,14 @@ def _find_faults(run: Run, arm: Arm) -> Iterator[str]:
         yield f"{run_name} does not prove which code it ran"
     elif run.code.foreign:
         yield f"{run_name} imported {min(run.code.foreign)} from outside its worktree"
-    if run.tier == "static" and run.ledger is not None and not _has_proven_counter(run.ledger):
+    liveness = run.ledger.liveness if run.ledger is not None else None
+    if run.tier == "static" and run.ledger is not None and (liveness is None or not liveness.proven):
         yield f"{run_name} was counted by a counter that was not proven to work"
     backend = run.backends.get(DISPATCHER)
     if run.tier == "timed" and backend is not None and backend.executed != backend.requested:
         yield f"{run_name} executed dispatcher {backend.executed!r} but {backend.requested!r} was requested"
     if run.tier == "timed" and (run.position is None or run.timing is None or run.node is None):
         yield f"{run_name} lacks its node, its timing, or its position in the session"
-
-
-def _has_proven_counter(ledger: Ledger) -> bool:
-    return ledger.liveness is not None and ledger.liveness.proven
-
-
-def _arm_step_s(results: _WorkloadResults) -> float | None:
-    """Return the step time of the arm in the verdict, in seconds; None if the verdict has no throughput section."""
-    if results.throughput is None:
-        return None
-    return results.throughput.base_step_s if results.intake.arm == "base" else results.throughput.head_step_s
-
-
-def _summarise_runs(paired_runs: Sequence[tuple[Run, RunVerdict]]) -> list[RunSummary]:
-    """Return what is stored of the runs in valid pairs.
-
-    Only the first ``SESSION_RUNS`` runs keep the loss of each step, because a check reads no others.
-    """
-    return [
-        _summarise_run(run, run_verdict, with_loss=number < SESSION_RUNS)
-        for number, (run, run_verdict) in enumerate(paired_runs)
-    ]
 
 
 def _summarise_run(run: Run, verdict: RunVerdict, *, with_loss: bool) -> RunSummary:

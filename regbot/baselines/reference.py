@@ -14,16 +14,15 @@ from typing import NamedTuple
 from regbot.baselines.arm_luck import estimate_stored_luck, make_arm_luck
 from regbot.baselines.names import class_folder
 from regbot.baselines.query import (
-    TERMS,
-    ReferenceQuery,
-    ReferenceRefusal,
     RollingReference,
+    planned_terms,
     read_workload,
     select_rolling_reference,
+    terms_of,
 )
 from regbot.baselines.store import BaselineError, Store
-from regbot.records.baseline import Baseline
-from regbot.records.calibration import Calibration, CalibrationSession
+from regbot.records.baseline import Baseline, EnvironmentKey
+from regbot.records.calibration import Calibration
 from regbot.records.calibration_summary import CalibrationSummary, Correlation, PairNoise, Rate
 from regbot.records.reference import Reference, StoredSession
 from regbot.records.run import Clock
@@ -31,13 +30,8 @@ from regbot.records.session import TimedPlan
 from regbot.stats import calibration as statistics
 from regbot.stats.correlation import CorrelationEstimate, block_correlation, lag_correlation
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.look0 import pool_noise
-from regbot.stats.paired import Thresholds
 from regbot.stats.prediction import SESSION_RUNS
 
-MIN_POOL_PAIRS = 8
-"""Minimum number of placebo pairs for resampling. Eight pairs are four blocks, twice as many as the first look has."""
-NO_EFFECT = 0.0
 CLOCKS: tuple[Clock, ...] = ("perf_counter", "cuda_events", "log")
 """All clocks that time steps. ``log`` stands for the step times in the training program's own log."""
 
@@ -49,9 +43,7 @@ class ReferenceLookup(NamedTuple):
     faults: list[str]
 
 
-def load_references(
-    store: Store, plan: TimedPlan, node_class: str, thresholds: Thresholds, now: datetime
-) -> ReferenceLookup:
+def load_references(store: Store, plan: TimedPlan, node_class: str, now: datetime) -> ReferenceLookup:
     """Load the references for the workload of ``plan`` on a node class.
 
     A broken file of this class, or a session that was measured after ``now``, is a fault, and there are no references.
@@ -60,7 +52,7 @@ def load_references(
     try:
         sessions = [session for session in store.read_sessions(folder).values() if session.node_class == node_class]
         calibrations = [store.calibration(path) for path in store.calibrations(folder)]
-        references, refusals = _make_references(sessions, calibrations, plan, node_class, thresholds, now)
+        references, refusals = _make_references(sessions, calibrations, plan, node_class, now)
         if references or refusals:
             return ReferenceLookup(references, reason="" if references else refusals[0], faults=[])
         stored_classes = sorted({session.node_class for session in read_workload(store, plan.entry, plan.variant)})
@@ -77,7 +69,6 @@ def _make_references(
     calibrations: Sequence[Calibration],
     plan: TimedPlan,
     node_class: str,
-    thresholds: Thresholds,
     now: datetime,
 ) -> tuple[list[Reference], list[str]]:
     """Return the references of one node class, and why stored sessions cannot be compared.
@@ -88,46 +79,26 @@ def _make_references(
     references: list[Reference] = []
     refusals: list[str] = []
     of_class = [calibration for calibration in calibrations if calibration.node_class == node_class]
-    stored_environments = [
-        *(session.environment for session in sessions),
-        *(calibration.environment for calibration in of_class),
-    ]
+    stored_environments = [session.environment for session in sessions]
+    stored_environments += [calibration.environment for calibration in of_class]
     environments = {environment.model_dump_json(): environment for environment in stored_environments}
     for environment, clock in product(environments.values(), CLOCKS):
-        query = ReferenceQuery(
-            workload=plan.entry,
-            variant=plan.variant,
-            node_class=node_class,
-            environment=environment,
-            world_size=plan.world_size,
-            steps=plan.steps,
-            cut=plan.cut,
-            clock=clock,
-            dispatcher=plan.dispatcher,
-        )
-        rolling_reference = select_rolling_reference(sessions, query, now)
+        rolling_reference = select_rolling_reference(sessions, plan, environment, clock, now)
         comparable_calibrations = [
             calibration
             for calibration in of_class
-            if calibration.environment == environment and has_same_terms(calibration, plan, clock)
+            if calibration.environment == environment and terms_of(calibration) == planned_terms(plan, clock)
         ]
-        calibration_summary = summarise_calibrations(comparable_calibrations, thresholds)
-        if isinstance(rolling_reference, ReferenceRefusal):
-            refusals.append(rolling_reference.text)
-            rolling_reference = RollingReference(sessions=())
-        if rolling_reference.sessions or calibration_summary is not None:
+        summary = summarise_calibrations(comparable_calibrations)
+        if rolling_reference.refusal:
+            refusals.append(rolling_reference.refusal)
+        if rolling_reference.sessions or summary is not None:
             noise = _pool_pair_noise(comparable_calibrations, rolling_reference.sessions)
-            references.append(_make_reference(query, rolling_reference, calibration_summary, noise))
+            references.append(_make_reference(rolling_reference, node_class, environment, clock, summary, noise))
     return references, refusals
 
 
-def has_same_terms(calibration: Calibration, plan: TimedPlan, clock: Clock) -> bool:
-    """Return whether a calibration was measured on the terms of ``plan`` and with ``clock``."""
-    plan_terms = (plan.world_size, plan.steps, plan.cut, clock, plan.dispatcher)
-    return tuple(getattr(calibration, name) for name in TERMS) == plan_terms
-
-
-def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thresholds) -> CalibrationSummary | None:
+def summarise_calibrations(calibrations: Iterable[Calibration]) -> CalibrationSummary | None:
     """Summarise calibrations. Return None if they have fewer than two placebo pairs together.
 
     Only sessions that reached a look have a decision of the gate, so only these count for its error rates. ``covered``
@@ -166,13 +137,12 @@ def summarise_calibrations(calibrations: Iterable[Calibration], thresholds: Thre
         sd_pct=100 * sd,
         sd_low_pct=100 * sd_low,
         sd_high_pct=100 * sd_high,
-        false_flags=_convert_rate(false_flag_rate),
-        covered=_convert_rate(coverage),
+        false_flags=Rate.model_validate(false_flag_rate, from_attributes=True),
+        covered=Rate.model_validate(coverage, from_attributes=True),
         injected_pct=largest_injected_pct,
-        detected=_convert_rate(detection_rate) if with_largest_slowdown else None,
-        resampled_false=_resampled_false_flags(placebos, newest.primary_tests, thresholds),
-        lag_correlation=_convert_correlation(lag),
-        block_correlation=_convert_correlation(within_block),
+        detected=Rate.model_validate(detection_rate, from_attributes=True) if with_largest_slowdown else None,
+        lag_correlation=_correlation_record(lag),
+        block_correlation=_correlation_record(within_block),
         arm_luck=make_arm_luck(luck),
         contradicted=statistics.contradiction(
             false_flags=false_flag_rate,
@@ -210,7 +180,11 @@ def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Basel
             placebo_sample[name] += placebo.log_ratios.get(name, [])
     night_samples = [night.against.log_ratios for night in nights if night.against is not None]
     samples = [sample for sample in (placebo_sample, *night_samples) if _has_equal_counts(sample)]
-    estimates = [noise for noise in (pool_noise([placebo_sample]), pool_noise(samples)) if noise is not None]
+    estimates = [
+        noise
+        for noise in (statistics.pool_noise([placebo_sample]), statistics.pool_noise(samples))
+        if noise is not None
+    ]
     if not estimates:
         return None
     return PairNoise(
@@ -225,9 +199,11 @@ def _has_equal_counts(log_ratios: Mapping[str, Sequence[float]]) -> bool:
 
 
 def _make_reference(
-    query: ReferenceQuery,
     rolling_reference: RollingReference,
-    calibration_summary: CalibrationSummary | None,
+    node_class: str,
+    environment: EnvironmentKey,
+    clock: Clock,
+    summary: CalibrationSummary | None,
     noise: PairNoise | None,
 ) -> Reference:
     """Return the record that a check uses. Executed dispatcher, losses, dropped tokens and duration are those of the
@@ -240,57 +216,30 @@ def _make_reference(
     dropped_tokens = [run.dropped_tokens for run in first_runs if run.dropped_tokens is not None]
     run_durations_s = [run.wall_s for run in first_runs if run.wall_s is not None]
     return Reference(
-        node_class=query.node_class,
-        environment=query.environment,
-        clock=query.clock,
+        node_class=node_class,
+        environment=environment,
+        clock=clock,
         executed=newest.executed if newest is not None else None,
         sessions=[
-            _make_stored_session(session) for session in rolling_reference.sessions if len(session.runs) >= SESSION_RUNS
+            StoredSession(
+                session=session.session,
+                measured=session.measured,
+                commit=session.commit,
+                node=session.provenance.node,
+                log_median=[run.log_median for run in session.runs[:SESSION_RUNS]],
+                log_mean=[run.log_mean for run in session.runs[:SESSION_RUNS]],
+            )
+            for session in rolling_reference.sessions
+            if len(session.runs) >= SESSION_RUNS
         ],
         loss=[run.loss for run in first_runs if run.loss],
         dropped_tokens=max(dropped_tokens, default=None),
         run_s=median(run_durations_s) if run_durations_s else None,
-        calibrated=calibration_summary,
+        calibrated=summary,
         noise=noise,
-        warnings=list(rolling_reference.warnings),
+        warnings=rolling_reference.warnings,
     )
 
 
-def _make_stored_session(baseline: Baseline) -> StoredSession:
-    """Return what the gate needs of a session. All sessions must have the same number of runs (``SESSION_RUNS``)."""
-    first_runs = baseline.runs[:SESSION_RUNS]
-    return StoredSession(
-        session=baseline.session,
-        measured=baseline.measured,
-        commit=baseline.commit,
-        node=baseline.provenance.node,
-        log_median=[run.log_median for run in first_runs],
-        log_mean=[run.log_mean for run in first_runs],
-    )
-
-
-def _resampled_false_flags(
-    placebos: Sequence[CalibrationSession], primary_tests: int, thresholds: Thresholds
-) -> float | None:
-    """Return the share of resampled placebo sessions that the gate calls regressed or improved, although nothing
-    changed. Return None if there are too few pairs."""
-    pools: dict[str, list[float]] = {name: [] for name in SUMMARIES}
-    for placebo in placebos:
-        for name, log_ratios in placebo.log_ratios.items():
-            whole_blocks = len(log_ratios) // 2  # blocks are drawn whole, so leave out an incomplete block
-            pools[name] += log_ratios[: 2 * whole_blocks]
-    if len(pools["median"]) < MIN_POOL_PAIRS:
-        return None
-    # ``decisions`` has the share of the resampled sessions that got this decision, by decision.
-    simulation = statistics.resample_sessions(pools, NO_EFFECT, primary_tests, thresholds)
-    return simulation.decisions["regressed"] + simulation.decisions["improved"]
-
-
-def _convert_correlation(correlation: CorrelationEstimate | None) -> Correlation | None:
-    if correlation is None:
-        return None
-    return Correlation(value=correlation.value, low=correlation.low, high=correlation.high, count=correlation.count)
-
-
-def _convert_rate(rate: statistics.RateEstimate) -> Rate:
-    return Rate(count=rate.count, total=rate.total, low=rate.low, high=rate.high)
+def _correlation_record(estimate: CorrelationEstimate | None) -> Correlation | None:
+    return Correlation.model_validate(estimate, from_attributes=True) if estimate is not None else None

@@ -1,9 +1,8 @@
 """The store: a folder of immutable text files, each named after the hash of its bytes, and one anchor per class.
 
 Only anchors ever change. Therefore branches that add sessions merge without conflict, and branches that move the same
-anchor conflict. When ``add`` returns, its files are on the disk: each file is written to a temporary file, synced and
-renamed, and the folder of the file is synced. If a writer is interrupted, it leaves a file in ``.incoming``. git
-ignores this folder, and the next writer removes the file. A lock serialises the writers of one machine.
+anchor conflict. Each file is written to a temporary file, synced and renamed. The temporary file of a killed writer
+begins with a dot, so no reader takes it, and git ignores it. A lock serialises the writers of one machine.
 
 Readers take no lock. Only this module reads files of the store. A file whose content does not match its name and folder
 is never used.
@@ -15,7 +14,6 @@ session. All paths are relative to the store.
 import hashlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -36,16 +34,13 @@ from regbot.baselines.names import (
 from regbot.records.base import Record
 from regbot.records.baseline import Anchor, Baseline
 from regbot.records.calibration import Calibration
-from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_json, parse_record, read_capped
+from regbot.records.files import RecordError, parse_record, read_capped, write_record, write_text
 from regbot.records.ledger import Ledger
-from regbot.records.text.clip import clip
 
-INCOMING = ".incoming"
 ATTRIBUTES = ".gitattributes"
-ATTRIBUTES_TEXT = "* -text\n"
-"""Content of ``.gitattributes``. It keeps git from changing line ends, because the name of a file is the hash of its
-bytes.
-"""
+GIT_FILES = {ATTRIBUTES: "* -text\n", ".gitignore": ".*\n!.git*\n"}
+"""Files for git, by name. git must not change line ends, because the name of a file is the hash of its bytes. It
+ignores the lock and temporary files."""
 
 LOCK_TIMEOUT_S, LOCK_POLL_S = 120.0, 0.01
 
@@ -96,15 +91,8 @@ class Store:
 
     def session(self, path: PurePosixPath) -> Baseline:
         """Read a stored session. Raises BaselineError if its content does not match its name and folder."""
-        return self.check_location(path, self._read_hashed(path, Baseline))
-
-    def check_location(self, path: PurePosixPath, baseline: Baseline) -> Baseline:
-        """Return ``baseline``. Raises BaselineError if ``path`` is not the path at which its content must be stored."""
-        expected_path = session_path(baseline, path.stem)
-        if expected_path != path:
-            raise BaselineError(
-                path, _describe_misplacement(path, expected_path, baseline.shape_version), f"move it to {expected_path}"
-            )
+        baseline = self._read_hashed(path, Baseline)
+        _check_location(path, session_path(baseline, path.stem))
         return baseline
 
     def ledger(self, digest: str) -> Ledger:
@@ -118,8 +106,7 @@ class Store:
     def calibration(self, path: PurePosixPath) -> Calibration:
         """Read a stored calibration. Raises BaselineError if its content does not match its name and folder."""
         calibration = self._read_hashed(path, Calibration)
-        if (expected_path := calibration_path(calibration, path.stem)) != path:
-            raise BaselineError(path, "is in the folder of another class", f"move it to {expected_path}")
+        _check_location(path, calibration_path(calibration, path.stem))
         return calibration
 
     def anchor(self, workload: str, variant: str, node_class: str) -> Anchor | None:
@@ -144,8 +131,7 @@ class Store:
                 "or set the anchor with 'regbot baseline anchor'",
             )
         anchor = _parse(path, data, Anchor, "write it again with 'regbot baseline anchor'")
-        if anchor_path(anchor) != path:
-            raise BaselineError(path, "is in the folder of another class", f"move it to {anchor_path(anchor)}")
+        _check_location(path, anchor_path(anchor))
         if _seal(anchor).to_json().encode() != data:
             raise BaselineError(path, "was edited: its digest is not that of its content", RESTORE)
         return anchor
@@ -155,18 +141,16 @@ class Store:
     def add(self, baselines: Sequence[Baseline], ledgers: Mapping[str, Ledger]) -> list[PurePosixPath]:
         """Store sessions and their ledgers. Return the path of each session, also of those that were stored before.
 
-        Each of ``baselines`` is the record of one session. The keys of ``ledgers`` are their hashes. Everything is on
-        the disk when this function returns. Raises BaselineError if the same session is stored with other content,
-        OSError if the disk is full. After an error, some of the files may be stored. Calling ``add`` again stores the
-        rest.
+        Each of ``baselines`` is the record of one session. The keys of ``ledgers`` are their hashes. Raises
+        BaselineError if the same session is stored with other content, OSError if the disk is full. After an error,
+        some of the files may be stored. Calling ``add`` again stores the rest.
         """
         known: dict[PurePosixPath, dict[str, tuple[PurePosixPath, Baseline]]] = {}
         paths: list[PurePosixPath] = []
-        texts: dict[PurePosixPath, bytes] = {}
+        texts: dict[PurePosixPath, str] = {}
         with self._write_lock():
             for baseline in baselines:
-                text = baseline.to_json().encode()
-                path = session_path(baseline, hashlib.sha256(text).hexdigest())
+                path = session_path(baseline, record_digest(baseline))
                 if path.parent not in known:
                     stored = self.read_sessions(path.parent)
                     known[path.parent] = {session.session: (at, session) for at, session in stored.items()}
@@ -177,20 +161,14 @@ class Store:
                     paths.append(_same_session_path(*sessions[baseline.session], baseline))
                 else:
                     sessions[baseline.session] = path, baseline
-                    texts[path] = text
+                    texts[path] = baseline.to_json()
                     paths.append(path)
-            for digest, ledger in ledgers.items():
-                text = ledger.to_json().encode()
-                if hashlib.sha256(text).hexdigest() != digest:
+            for digest, ledger in ledgers.items():  # before the sessions that name them
+                if record_digest(ledger) != digest:
                     raise ValueError(f"{digest} is not the hash of its ledger")
-                self._write_file(ledger_path(digest), text)
-            if ledgers:  # ledgers must be on the disk before the sessions that name them
-                _sync_folder(self.root / LEDGERS)
+                write_record(self.root / ledger_path(digest), ledger)
             for path, text in texts.items():
-                self._write_file(path, text)
-            # Also sync folders that get no new session: an interrupted earlier call may not have synced them.
-            for folder in known:
-                _sync_folder(self.root / folder)
+                write_text(self.root / path, text)
         return paths
 
     def remove(self, path: PurePosixPath) -> None:
@@ -201,14 +179,12 @@ class Store:
         """
         with self._write_lock():
             (self.root / path).unlink(missing_ok=True)
-            _sync_folder((self.root / path).parent)
 
     def add_calibration(self, calibration: Calibration) -> PurePosixPath:
         """Store a calibration and return its path. Raises BaselineError, OSError."""
-        text = calibration.to_json().encode()
-        path = calibration_path(calibration, hashlib.sha256(text).hexdigest())
+        path = calibration_path(calibration, record_digest(calibration))
         with self._write_lock():
-            self._write_synced(path, text)
+            write_record(self.root / path, calibration)
         return path
 
     def move_anchor(self, anchor: Anchor) -> PurePosixPath:
@@ -221,51 +197,18 @@ class Store:
         with self._write_lock():
             present = self.anchor(anchor.workload, anchor.variant, anchor.node_class)
             new_anchor = anchor.model_copy(update={"previous": present.commit if present else None})
-            self._write_synced(path, _seal(new_anchor).to_json().encode())
+            write_record(self.root / path, _seal(new_anchor))
         return path
 
     @contextmanager
     def _write_lock(self) -> Iterator[None]:
-        """Lock the store against other writers on this machine.
-
-        Also remove the files that interrupted writers left in ``.incoming``. Write ``.gitattributes``, and the
-        ``.gitignore`` of ``.incoming``, if they are missing.
-        """
-        incoming = self.root / INCOMING
-        self.root.parent.mkdir(parents=True, exist_ok=True)
-        _make_folder(incoming, self.root)
-        with FileLock(incoming / "lock", timeout=LOCK_TIMEOUT_S, poll_interval=LOCK_POLL_S):
-            for file in os.scandir(incoming):
-                if file.name not in ("lock", ".gitignore"):
-                    Path(file).unlink()
-            for path, text in (
-                (PurePosixPath(INCOMING, ".gitignore"), "*\n"),
-                (PurePosixPath(ATTRIBUTES), ATTRIBUTES_TEXT),
-            ):
-                if not (self.root / path).exists():
-                    self._write_synced(path, text.encode())
+        """Lock the store against other writers on this machine, and write the files for git if they are missing."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.root / ".lock", timeout=LOCK_TIMEOUT_S, poll_interval=LOCK_POLL_S):
+            for name, text in GIT_FILES.items():
+                if not (self.root / name).exists():
+                    write_text(self.root / name, text)
             yield
-
-    def _write_synced(self, path: PurePosixPath, data: bytes) -> None:
-        self._write_file(path, data)
-        _sync_folder((self.root / path).parent)
-
-    def _write_file(self, path: PurePosixPath, data: bytes) -> None:
-        """Write ``data`` to ``path`` atomically. The file is durable only after its folder is synced."""
-        target = self.root / path
-        _make_folder(target.parent, self.root)
-        if not _has_content(target, data):
-            descriptor, temporary = tempfile.mkstemp(dir=self.root / INCOMING)
-            try:
-                with os.fdopen(descriptor, "wb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())
-                Path(temporary).chmod(0o644)
-                Path(temporary).replace(target)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
 
     # ---- files
 
@@ -279,7 +222,7 @@ class Store:
     def _read_bytes(self, path: PurePosixPath) -> bytes:
         """Return the content of a file. Raises BaselineError if it cannot be read or is too large."""
         try:
-            return read_capped(self.root / path, MAX_RECORD_BYTES)
+            return read_capped(self.root / path)
         except RecordError as error:
             raise BaselineError(path, str(error).removeprefix(f"{self.root / path}: "), RESTORE) from error
 
@@ -293,15 +236,21 @@ class Store:
 def _check_hash(path: PurePosixPath, data: bytes) -> None:
     """Raise BaselineError if a file is not named after the hash of its content, ``data``.
 
-    The likely causes are told apart: a merge conflict, a truncated file, and an edit.
+    A merge conflict is told apart from other damage.
     """
     if hashlib.sha256(data).hexdigest() == path.stem:
         return
     if _CONFLICT.search(data):
         raise BaselineError(path, "has conflict markers, although stored files never change", RESTORE)
-    if not data.rstrip().endswith(b"}"):
-        raise BaselineError(path, f"is truncated after {len(data):,} bytes", RESTORE)
-    raise BaselineError(path, "was edited: its name is not the hash of its content", RESTORE)
+    raise BaselineError(path, "was edited or cut off: its name is not the hash of its content", RESTORE)
+
+
+def _check_location(path: PurePosixPath, expected_path: PurePosixPath) -> None:
+    """Raise BaselineError if a file is not in the folder where its content belongs."""
+    if path != expected_path:
+        raise BaselineError(
+            path, "is in the folder of another workload, version or class", f"move it to {expected_path}"
+        )
 
 
 def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline) -> PurePosixPath:
@@ -329,59 +278,8 @@ def record_digest(record: Record) -> str:
 
 
 def _parse(path: PurePosixPath, data: bytes, model: type[R], advice: str) -> R:
-    """Return the record of type ``model`` in ``data``, the content of ``path``.
-
-    Raises BaselineError with ``advice`` if the content is of another schema or invalid.
-    """
-    if not data.strip():
-        raise BaselineError(path, "is empty", RESTORE)
-    expected_schema = model.model_fields["schema_id"].default
+    """Return the record of type ``model`` in ``data``, the content of ``path``. Raises BaselineError."""
     try:
-        document = parse_json(data, "it")  # "it" stands for the file in errors and is removed below
-        schema = document.get("schema") if isinstance(document, dict) else None
-        if schema != expected_schema:
-            problem = f"is of schema {clip(str(schema), 80)!r}, but must be {expected_schema!r}"
-            raise BaselineError(path, problem, advice)
         return parse_record(data, model, "it")
-    except BaselineError:
-        raise
     except RecordError as error:
         raise BaselineError(path, str(error).removeprefix("it: "), advice) from error
-
-
-def _describe_misplacement(path: PurePosixPath, expected_path: PurePosixPath, version: int) -> str:
-    """Describe how the folder of ``path`` differs from the folder where its content belongs."""
-    if len(path.parts) != len(expected_path.parts):
-        return "is outside the folder of its workload and class"
-    workload, expected_workload = path.parts[0], expected_path.parts[0]
-    if workload == expected_workload:
-        return "is in the folder of another node class"
-    name, _, folder_version = workload.rpartition("@")
-    expected_name, _, _ = expected_workload.rpartition("@")
-    if name == expected_name:
-        return f"is of shape version {version} in the folder of version {folder_version}"
-    return "is in the folder of another workload"
-
-
-def _has_content(target: Path, data: bytes) -> bool:
-    try:
-        return not target.is_symlink() and target.read_bytes() == data
-    except OSError:
-        return False
-
-
-def _make_folder(folder: Path, root: Path) -> None:
-    if folder.is_dir():
-        return
-    innermost_first = [path for path in (folder, *folder.parents) if path.is_relative_to(root) and not path.is_dir()]
-    for new_folder in reversed(innermost_first):
-        new_folder.mkdir(exist_ok=True)
-        _sync_folder(new_folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,7 +12,7 @@ from regbot.bisect.driver import MeasurementRequest
 from regbot.check.sessions.blocks import BLOCK_PAIRS, BLOCK_SLOTS, MAX_ATTEMPTS, block_count, draw_order, pair_slots
 from regbot.records.bisection import Observation, Point
 from regbot.stats.culprit import Posterior
-from regbot.stats.paired import LOOKS, Interval, SequentialTest, Thresholds, decide, sequential_test
+from regbot.stats.paired import LOOKS, PASSING, Interval, SequentialTest, Thresholds, decide, sequential_test
 
 SLOWER_SHARE, CLEARED_SHARE = 1 / 4, 1 / 2
 """Shares of the effect that the search estimates. The gate confirms a culprit by proving a slowdown above the first
@@ -41,16 +41,11 @@ class Confirmation:
     @property
     def is_cleared(self) -> bool:
         """Whether the gate shows no slowdown: the two points are equally fast, or the culprit is faster."""
-        return self.request is None and self.gate is not None and self.gate.decision in ("no_change", "improved")
+        return self.request is None and self.gate is not None and self.gate.decision in PASSING
 
 
 def confirm(
-    parent: Point,
-    culprit: Point,
-    observations: Sequence[Observation],
-    stratum: str,
-    seed: int,
-    thresholds: Thresholds,
+    parent: Point, culprit: Point, observations: Sequence[Observation], stratum: str, seed: int, thresholds: Thresholds
 ) -> Confirmation:
     """Evaluate the blocks of two points at the planned looks of the paired gate.
 
@@ -113,5 +108,4 @@ def posterior_test(
     decision = decide(bounds, thresholds)
     if decision != "regressed":
         return None
-    # Look 0 stands for a decision outside of the planned looks of the gate.
-    return SequentialTest(decision, bounds.pairs, look=0, alpha=alpha, tests={summary: (decision, bounds)}, unused=0)
+    return SequentialTest(decision, bounds.pairs, alpha=alpha, tests={summary: (decision, bounds)}, unused=0)

@@ -3,14 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from regbot.bisect.exact import (
-    ValueChange,
-    compared_entries,
-    find_changes,
-    innermost,
-    measured_states,
-    next_request,
-)
+from regbot.bisect.exact import ValueChange, compared_entries, find_changes, innermost, measured_states, next_request
 from regbot.bisect.prepare import BisectionSetup
 from regbot.bisect.span import Span, find_broken
 from regbot.judge.sharding import NotComparable, judge_ledgers
@@ -111,9 +104,7 @@ def _build_change(setup: BisectionSetup, observations: Sequence[Observation], gr
             findings.setdefault((finding.pattern, finding.axis), finding)
     candidates = [
         Candidate(
-            point=span.points[place],
-            measurable=place in states,
-            reason=broken[place].reason if place in broken else "",
+            point=span.points[place], measurable=place in states, reason=broken[place].reason if place in broken else ""
         )
         for place in reversed(first.candidates)  # the measured one first
     ]

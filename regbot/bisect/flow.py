@@ -26,23 +26,16 @@ from regbot.records.bisection import Bisection, BisectionLog, BisectionPlan, Obs
 from regbot.records.files import write_record, write_text
 from regbot.records.text.progress import Progress, Watcher
 from regbot.report.bisection import bisection_page, plan_text
-from regbot.workloads import Limits, needs_of
-from regbot.workloads.checkout import prune
+from regbot.workloads.checkout.worktrees import prune
+from regbot.workloads.guest import Limits
+from regbot.workloads.launch import needs_of
 
 LOG, RESULT, PAGE = "bisection.jsonl", "bisection.json", "bisection.md"
 """Files of the output folder."""
 MAX_WORKTREES = 16
 """Number of worktrees that stay in the cache after the bisection."""
 
-MAY_DIFFER_ON_RESUME = (
-    "created",
-    "seed",
-    "most_runs",
-    "warnings",
-    "noise_pct",
-    "noise_pairs",
-    "smallest_pct",
-)
+MAY_DIFFER_ON_RESUME = ("created", "seed", "most_runs", "warnings", "noise_pct", "noise_pairs", "smallest_pct")
 """Fields of the header that may differ between a log and the bisection that resumes the log."""
 
 
@@ -71,12 +64,7 @@ def bisect(
     with log.lock(), ExitStack() as stack:
         observations = _open_log(log, setup)
         active_engine = engine or stack.enter_context(
-            open_engine(
-                options.engine,
-                setup.config,
-                options.cache,
-                untrusted=options.untrusted,
-            )
+            open_engine(options.engine, setup.config, options.cache, untrusted=options.untrusted)
         )
 
         def show_text(text: str) -> None:
@@ -101,19 +89,14 @@ def bisect(
         if not is_finished:
             reason = f"{VOID_LIMIT} runs in a row were void, because the nodes are unfit; continue with --resume"
             result = result.model_copy(update={"reasons": [*result.reasons, reason]})
-        with log.writing():
-            write_record(options.out / RESULT, result)
-            write_text(options.out / PAGE, bisection_page(result))
+        write_record(options.out / RESULT, result)
+        write_text(options.out / PAGE, bisection_page(result))
         prune(trees.repository_cache, MAX_WORKTREES, watch)  # remove older worktrees from the cache
     return result
 
 
 def _create_measurer(
-    setup: BisectionSetup,
-    observations: Sequence[Observation],
-    trees: Worktrees,
-    engine: Engine,
-    stack: ExitStack,
+    setup: BisectionSetup, observations: Sequence[Observation], trees: Worktrees, engine: Engine, stack: ExitStack
 ) -> Measurer:
     """Create the measurer for a command, for ledgers or for step times.
 

@@ -1,7 +1,7 @@
 """The commits between good and bad, as the points of a bisection.
 
-This module only reads the user's repository. The number of git commands does not grow with the length of the range.
-Subjects, authors and dates are text by the commits' authors, so they are made printable.
+This module only reads the user's repository. Subjects, authors and dates are text by the commits' authors, so they are
+made printable.
 """
 
 import re
@@ -117,8 +117,7 @@ def _list_range(repo: Path, good: str, bad: str, inert: Sequence[str]) -> list[P
     commits = read_points(repo, "--first-parent", "--reverse", f"{good}..{bad}")
     _check_depth(repo, commits)
     points = [*read_points(repo, "--no-walk", good), *commits]
-    trees = [(before.tree, after.tree) for before, after in pairwise(points)]
-    same = [False, *have_same_code(repo, trees, inert)]
+    same = [False, *(have_same_code(repo, before.tree, after.tree, inert) for before, after in pairwise(points))]
     return [point.model_copy(update={"same_as_before": is_same}) for point, is_same in zip(points, same, strict=True)]
 
 
@@ -145,8 +144,7 @@ def _check_order(repo: Path, good: tuple[str, str], bad: tuple[str, str]) -> Non
         )
     if is_shallow(repo):
         raise CheckoutError(
-            f"{repo}: the history between GOOD and BAD is missing, because the repository is shallow",
-            DEEPEN_ADVICE,
+            f"{repo}: the history between GOOD and BAD is missing, because the repository is shallow", DEEPEN_ADVICE
         )
     origin = f"they share their history up to {short_commit(fork)}: name that commit" if fork else "name an ancestor"
     raise CheckoutError(

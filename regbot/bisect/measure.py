@@ -19,7 +19,8 @@ from regbot.records.bisection import Observation, Point
 from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip, clip_message
 from regbot.records.text.printable import printable
-from regbot.workloads import Checkout, Task
+from regbot.workloads.guest import Checkout
+from regbot.workloads.task import Task
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ class BisectionOptions:
         typer.Option("--on", metavar="WHAT", help="ledger (default): exact counts, no GPU; time: noisy step times."),
     ] = None
     command: Annotated[
-        str | None,
-        typer.Option("--command", metavar="CMD", help="Bisect the cost that CMD prints as its last line."),
+        str | None, typer.Option("--command", metavar="CMD", help="Bisect the cost that CMD prints as its last line.")
     ] = None
     exact: Annotated[bool, typer.Option("--exact", help="The command's cost has no noise.")] = False
     axis: Annotated[
@@ -28,8 +27,7 @@ class BisectionOptions:
         typer.Option("--axis", metavar="PKG=V1..V2", help="Search versions of a dependency, at BAD, and not commits."),
     ] = ""
     check: Annotated[
-        Path | None,
-        typer.Option("--check", metavar="DIR", help="Reuse the runs of this check. Default: regbot-out."),
+        Path | None, typer.Option("--check", metavar="DIR", help="Reuse the runs of this check. Default: regbot-out.")
     ] = None
     effect_pct: Annotated[
         float | None, typer.Option("--effect", metavar="PCT", min=0.01, help="Smallest slowdown to look for.")

@@ -27,9 +27,9 @@ from regbot.engines import open_engine
 from regbot.records.bisection import BisectionHeader, Point, SearchMetric
 from regbot.records.config import DEFAULTS, Config, ConfigError
 from regbot.records.text.clip import clip_message
-from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
-from regbot.workloads.checkout.git import FILTERED_ADVICE, FILTERED_REASON, CheckoutError, common_dir, find_commit
-from regbot.workloads.checkout.partial import find_promisor, list_missing
+from regbot.workloads.checkout.git import CheckoutError, find_commit, refuse_missing_files
+from regbot.workloads.launch import needs_of
+from regbot.workloads.task import Task, plan, plan_of, timed_tasks
 
 
 @dataclass
@@ -95,8 +95,7 @@ def prepare(options: BisectionOptions) -> BisectionSetup:
     _check_options(options, on)
     good = find_commit(options.repo, options.good, "GOOD")
     bad = find_commit(options.repo, options.bad, "BAD")
-    if find_promisor(options.repo) and list_missing(common_dir(options.repo), good, bad):
-        raise CheckoutError(f"{options.repo}: {FILTERED_REASON}", FILTERED_ADVICE)
+    refuse_missing_files(options.repo, good, bad)
     config, tasks, notes = _load_workloads(options, good, bad, on)
     points, warnings = _list_points(options, bad, tasks, config.inert)
     first_task = next(iter(tasks.values()), None)  # a bisection by step time has one task, by a command none
@@ -177,7 +176,7 @@ def _load_known_noise(
     workload_variants = [(header.plan.entry, header.plan.variant)]
     # ``override=None``: the store is that of the good commit, and not a folder that the user named.
     with store_at(options.repo, good, config.baselines.folder, override=None, workloads=workload_variants) as store:
-        stored, notes = with_references(header.plan, store, config.throughput, node.node_class)
+        stored, notes = with_references(header.plan, store, node.node_class)
     # A reference has no calibration (None) if the store has none for it.
     all_calibrations = [reference.calibrated for reference in stored.references]
     calibrations = [calibration for calibration in all_calibrations if calibration is not None and calibration.sd_pct]

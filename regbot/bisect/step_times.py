@@ -25,7 +25,10 @@ from regbot.records.run import Position
 from regbot.records.session import TimedPlan
 from regbot.records.text.clip import clip_message
 from regbot.stats.launch import launch_cut
-from regbot.workloads import Limits, RunSpec, Scratch, Task, time_run
+from regbot.workloads.guest import Limits, Scratch
+from regbot.workloads.launch import time_run
+from regbot.workloads.task import Task
+from regbot.workloads.timed import RunSpec
 
 
 class StepTimeMeasurer:

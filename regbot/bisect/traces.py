@@ -26,8 +26,9 @@ from regbot.records.config import LIBRARY_DISPATCHERS
 from regbot.records.files import write_record
 from regbot.records.ledger import Ledger
 from regbot.records.run import Run
-from regbot.workloads import Limits, Scratch, Task, trace
+from regbot.workloads.guest import Limits, Scratch, trace
 from regbot.workloads.paper import Libraries
+from regbot.workloads.task import Task
 
 
 class TraceMeasurer:

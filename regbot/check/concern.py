@@ -9,7 +9,7 @@ which a trusted node measured, show that a run loads no changed file. Both condi
   other files that it reads, and a new file may be loaded from now on. A build reports nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -22,11 +22,15 @@ from regbot.records.files import RecordError
 from regbot.records.run import Tier
 from regbot.records.session import UnconcernedWorkload
 from regbot.records.text.clip import clip, clip_message, short_commit
-from regbot.workloads import Task, timed_tasks
-from regbot.workloads.checkout import CheckoutError
-from regbot.workloads.checkout.changes import DiffEntry, list_diff_entries
-from regbot.workloads.checkout.git import git, try_git
-from regbot.workloads.checkout.pathspecs import has_matching_path, list_changed_paths, list_unmatched_paths
+from regbot.workloads.checkout.changes import (
+    DiffEntry,
+    has_matching_path,
+    list_changed_paths,
+    list_diff_entries,
+    list_unmatched_paths,
+)
+from regbot.workloads.checkout.git import CheckoutError, git, try_git
+from regbot.workloads.task import Task, timed_tasks
 
 ANY_GPUS = 2**20
 """A number of GPUs that suffices for every variant. The proof must cover all runs that a node with so many GPUs would
@@ -36,13 +40,10 @@ time."""
 class LoadEvidence(NamedTuple):
     """A kind of stored session that shows which files a workload loads."""
 
+    entry: str
     tier: Tier
     """``static`` for a trace, ``timed`` for a timed session."""
     variant: str
-
-    @property
-    def noun(self) -> str:
-        return "trace" if self.tier == "static" else "timed session"
 
 
 @dataclass(frozen=True)
@@ -68,23 +69,19 @@ def has_paths(tasks: Sequence[Task]) -> bool:
     return any(task.workload.paths for task in tasks)
 
 
-def list_evidence(config: Config, tasks: Sequence[Task], timing: bool) -> dict[str, list[LoadEvidence]]:
-    """Return, for each entry, the kinds of stored sessions that must show which files the workload loads: a trace, and
-    with ``timing`` the timed session of a node with enough GPUs. A command does not report its files. Raises
-    ConfigError.
+def list_evidence(config: Config, tasks: Sequence[Task], timing: bool) -> list[LoadEvidence]:
+    """Return the kinds of stored sessions that must show which files the workloads load: a trace, and with ``timing``
+    the timed session of a node with enough GPUs. A command does not report its files. Raises ConfigError.
     """
-    evidence = {
-        task.entry: [LoadEvidence("static", task.variant.name)] for task in tasks if task.workload.adapter != "command"
-    }
-    tasks_to_time = timed_tasks(config, tasks, ANY_GPUS) if timing else []
-    for timed_task in tasks_to_time:
-        if timed_task.entry in evidence:
-            evidence[timed_task.entry].append(LoadEvidence("timed", timed_task.variant.name))
-    return evidence
+    traces = [LoadEvidence(task.entry, "static", task.variant.name) for task in tasks]
+    timed_sessions = timed_tasks(config, tasks, ANY_GPUS) if timing else []
+    evidence = traces + [LoadEvidence(task.entry, "timed", task.variant.name) for task in timed_sessions]
+    commands = {task.entry for task in tasks if task.workload.adapter == "command"}
+    return [kind for kind in evidence if kind.entry not in commands]
 
 
 def find_unconcerned(
-    change: ChangedTrees, tasks: Sequence[Task], evidence: Mapping[str, Sequence[LoadEvidence]], store: Store
+    change: ChangedTrees, tasks: Sequence[Task], evidence: Sequence[LoadEvidence], store: Store
 ) -> ConcernResult:
     """Return the entries of ``tasks`` that ``change`` does not concern, with or without a proof from ``store``.
 
@@ -99,66 +96,57 @@ def find_unconcerned(
         try:
             if list_changed_paths(change.repo, change.base, change.head, paths):
                 continue
-            if not has_matching_path(change.repo, change.base, paths):
-                result.warnings.append(
-                    f"workloads.{workload_name}.paths: no file of base matches, so paths is ignored and the workload "
-                    "measured"
-                )
-                continue
+            matches_base = has_matching_path(change.repo, change.base, paths)
         except CheckoutError as error:  # git has compared the same trees above, so the pathspecs are at fault
             raise ConfigError(
                 f"workloads.{workload_name}.paths: {error}", "correct the pathspecs (see gitglossary)"
             ) from error
-        proven: list[UnconcernedWorkload] = []
-        for task in workload_tasks:
-            outcome = _prove(change, task, evidence.get(task.entry, []), store, changed_files)
-            if isinstance(outcome, _WrongPaths):
-                result.warnings.append(outcome.describe(workload_name))
-                break
-            proven.append(outcome)
-        else:
-            result.unconcerned.extend(proven)
+        try:
+            if not matches_base:
+                raise _WrongPathsError("no file of base matches, so paths is ignored and the workload measured")
+            result.unconcerned.extend([_prove(change, task, evidence, store, changed_files) for task in workload_tasks])
+        except _WrongPathsError as error:
+            result.warnings.append(clip_message(f"workloads.{workload_name}.paths: {error}"))
     return result
 
 
-class _WrongPaths(NamedTuple):
-    """Files that a stored session loaded although they match no pathspec."""
-
-    session: Baseline
-    files: list[str]
-
-    def describe(self, workload: str) -> str:
-        more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        return clip_message(
-            f"workloads.{workload}.paths: {self.session.workload} at {short_commit(self.session.commit)} loaded "
-            f"{clip(self.files[0], 200)}{more}, which no pathspec matches. So paths is ignored, and the workload is "
-            "measured. Add the files to paths"
-        )
+class _WrongPathsError(Exception):
+    """The pathspecs cannot be right, so they are ignored."""
 
 
 def _prove(
-    change: ChangedTrees, task: Task, needed: Sequence[LoadEvidence], store: Store, changed_files: Sequence[DiffEntry]
-) -> UnconcernedWorkload | _WrongPaths:
+    change: ChangedTrees,
+    task: Task,
+    evidence: Sequence[LoadEvidence],
+    store: Store,
+    changed_files: Sequence[DiffEntry],
+) -> UnconcernedWorkload:
     """Return ``task`` as a workload that the change does not concern. It passes if it has a proof, which needs a usable
-    stored session of each kind in ``needed``. If one loaded files that no pathspec matches, return these instead.
+    stored session of each kind in ``evidence``. Raises _WrongPathsError if one loaded files that no pathspec matches.
     """
+    needed = [kind for kind in evidence if kind.entry == task.entry]
     gaps = [] if needed else ["a command does not report which files it loads"]
     proof_commit: str | None = None
-    for evidence in needed:
+    for kind in needed:
         try:
-            session = newest_session(store, task.entry, evidence.variant, evidence.tier, change.base)
+            session = newest_session(store, task.entry, kind.variant, kind.tier, change.base)
         except RecordError:  # an unusable session proves nothing; the check of measured workloads warns about it
             session = None
+        noun = "trace" if kind.tier == "static" else "timed session"
         if session is None or session.loaded_files is None:
-            gaps.append(f"no stored {evidence.noun} of the base lists the files that it loaded")
+            gaps.append(f"no stored {noun} of the base lists the files that it loaded")
             continue
-        loaded_files = list(session.loaded_files)
-        if task.workload.program:  # the training program that the configuration names
-            loaded_files.append(task.workload.program)
+        # ``program`` is the training program that the configuration names; '' if it names none.
+        loaded_files = [file for file in (*session.loaded_files, task.workload.program) if file]
         if unmatched_files := list_unmatched_paths(change.repo, loaded_files, task.workload.paths):
-            return _WrongPaths(session, unmatched_files)
+            more = f" and {len(unmatched_files) - 1} more" if len(unmatched_files) > 1 else ""
+            raise _WrongPathsError(
+                f"{session.workload} at {short_commit(session.commit)} loaded {clip(unmatched_files[0], 200)}{more}, "
+                "which no pathspec matches. So paths is ignored, and the workload is measured. Add the files to paths"
+            )
         proof_commit = proof_commit or session.commit
-        gaps.extend(_find_gaps(change, session, evidence, task.workload))
+        if gap := _find_gap(change, session, f"the stored {noun} of {short_commit(session.commit)}", task.workload):
+            gaps.append(gap)
     if unreported_file := _find_unreported_file(change, changed_files, task.workload):
         reader = "its build" if task.workload.build else "a run"
         gaps.append(f"{clip(unreported_file, 200)} changed, and {reader} does not report whether it reads such a file")
@@ -169,21 +157,17 @@ def _prove(
     )
 
 
-def _find_gaps(change: ChangedTrees, session: Baseline, evidence: LoadEvidence, workload: Workload) -> Iterator[str]:
-    """Yield why a stored session shows nothing about the base: files that differ between its commit and the base."""
-    base_tree = git(change.repo, "rev-parse", f"{change.base}^{{tree}}").strip()
-    if session.tree == base_tree:
-        return
-    session_text = f"the stored {evidence.noun} of {short_commit(session.commit)}"
+def _find_gap(change: ChangedTrees, session: Baseline, session_text: str, workload: Workload) -> str:
+    """Return why a stored session shows nothing about the base: a file that differs between its commit and the base. ''
+    if it shows something."""
+    if session.tree == git(change.repo, "rev-parse", f"{change.base}^{{tree}}").strip():
+        return ""
     if try_git(change.repo, "cat-file", "-e", f"{session.commit}^{{tree}}").code != 0:
-        yield f"{session_text} is of a commit that this repository does not have"
-        return
+        return f"{session_text} is of a commit that this repository does not have"
     changed_paths = list_changed_paths(change.repo, session.commit, change.base, workload.paths)
     entries = list_diff_entries(change.repo, session.commit, change.base)
-    unreported_file = _find_unreported_file(change, entries, workload)
-    changed_file = changed_paths[0] if changed_paths else unreported_file
-    if changed_file:
-        yield f"{clip(changed_file, 200)} has changed since {session_text}"
+    changed_file = changed_paths[0] if changed_paths else _find_unreported_file(change, entries, workload)
+    return f"{clip(changed_file, 200)} has changed since {session_text}" if changed_file else ""
 
 
 def _find_unreported_file(change: ChangedTrees, changed_files: Sequence[DiffEntry], workload: Workload) -> str:

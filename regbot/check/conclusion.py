@@ -54,38 +54,36 @@ def judge_sessions(
     references in ``baselines`` replace those in the sessions. Raises RecordError, ConfigError.
     """
     sessions = [read_session(file) for file in files]
-    first_header = sessions[0].header
-    for file, session in zip(files, sessions, strict=True):
-        header, expected = session.header, first_header
-        if (header.base, header.head) != (expected.base, expected.head):
+    headers = [session.header for session in sessions]
+    first = headers[0]
+    for file, header in zip(files, headers, strict=True):
+        if (header.base, header.head) != (first.base, first.head):
             raise RecordError(
                 f"{file}: compares {short_commit(header.base.commit)} with {short_commit(header.head.commit)}, not "
-                f"{short_commit(expected.base.commit)} with {short_commit(expected.head.commit)} as {files[0]}",
+                f"{short_commit(first.base.commit)} with {short_commit(first.head.commit)} as {files[0]}",
                 "judge them separately",
             )
-    entries = list(dict.fromkeys(entry for session in sessions for entry in session.header.workloads))
-    warnings = list(dict.fromkeys(warning for session in sessions for warning in session.header.warnings))
-    # The last plan of an entry counts.
-    plans = {plan.entry: plan for session in sessions for plan in session.header.timed}
-    # Entries that a session left out, and that no other session has.
-    left_out = dict.fromkeys(entry for session in sessions for entry in session.header.left_out if entry not in entries)
-    combined_header = first_header.model_copy(
+    entries = dict.fromkeys(entry for header in headers for entry in header.workloads)
+    left_out = dict.fromkeys(entry for header in headers for entry in header.left_out if entry not in entries)
+    warnings = dict.fromkeys(warning for header in headers for warning in header.warnings)
+    plans = {plan.entry: plan for header in headers for plan in header.timed}  # the last plan of an entry counts
+    combined_header = first.model_copy(
         update={
-            "workloads": entries,
+            "workloads": list(entries),
             "left_out": list(left_out),
-            "warnings": warnings,
+            "warnings": list(warnings),
             "timed": list(plans.values()),
-            "timing": any(session.header.timing for session in sessions),
+            "timing": any(header.timing for header in headers),
         }
     )
-    settings = Config(sharding=first_header.sharding, wire=first_header.wire)
+    settings = Config(sharding=first.sharding, wire=first.wire)
     if config:
         settings = load_config(config)
         combined_header = combined_header.model_copy(update={"throughput": settings.throughput})
     combined = Session(header=combined_header, runs=_combine_runs(files, sessions))
     if baselines is not None:
         combined = replace_references(combined, Store(baselines))
-    declared_changes = expectations or [parse_expectation(text) for text in first_header.expectations]
+    declared_changes = expectations or [parse_expectation(text) for text in first.expectations]
     verdict = judge(combined, settings, declared_changes)
     if out is not None:
         _write_report(out, verdict, combined)
@@ -101,7 +99,7 @@ def replace_references(session: Session, store: Store) -> Session:
     for plan in header.timed:
         nodes = (run.node for run in session.runs if run.workload == plan.entry and run.node is not None)
         node = next(nodes, None) or this_node()
-        plan_with_references, reference_warnings = with_references(plan, store, header.throughput, node.node_class)
+        plan_with_references, reference_warnings = with_references(plan, store, node.node_class)
         plans.append(plan_with_references)
         warnings += reference_warnings
     traced_variants = {run.workload: run.variant for run in session.runs if run.tier == "static"}
@@ -117,10 +115,10 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
     Raises RecordError if a session or a run occurs twice, because its times would count twice.
     """
     last_blocks: dict[str, int] = {}  # highest block number of each workload
-    file_index_by_times: dict[tuple[float, ...], int] = {}  # times of a run -> index of its file, to detect copies
+    file_by_times: dict[tuple[float, ...], Path] = {}  # times of a run -> its file, to detect copies
     digests: set[str] = set()
     runs: list[Run] = []
-    for index, (file, session) in enumerate(zip(files, sessions, strict=True)):
+    for file, session in zip(files, sessions, strict=True):
         digest = session_digest(session.header)
         if digest in digests:
             raise RecordError(f"{file}: is a session that was already given", "give each session once")
@@ -129,7 +127,12 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
         for run in session.runs:
             position = run.position
             if run.tier == "timed" and position is not None:
-                _refuse_copied_run(run, file_index_by_times, index, file)
+                # Two launches never take equal times in every step, except in a simulator with equal steps.
+                times = (*run.timing.step_s, run.wall_s) if run.timing is not None else ()
+                if len(set(times[:-1])) > 1 and file_by_times.setdefault(times, file) != file:
+                    raise RecordError(
+                        f"{file}: has a run that an earlier file has too, so one is a copy", "give each session once"
+                    )
                 block = position.block + offsets.get(run.workload, 0)
                 last_blocks[run.workload] = max(last_blocks.get(run.workload, 0), block)
                 if run.workload in offsets:
@@ -140,15 +143,3 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
                     run = run.model_copy(update={"position": shifted, "joined": run.joined or digest})
             runs.append(run)
     return runs
-
-
-def _refuse_copied_run(run: Run, file_index_by_times: dict[tuple[float, ...], int], index: int, file: Path) -> None:
-    """Two launches never take equal times in every step, except in a simulator where all steps take the same time.
-
-    ``file_index_by_times`` gets the times of this run. ``index`` is the index of ``file``.
-    """
-    step_times = tuple(run.timing.step_s) if run.timing is not None else ()
-    if len(set(step_times)) <= 1:
-        return
-    if file_index_by_times.setdefault((*step_times, run.wall_s), index) != index:
-        raise RecordError(f"{file}: has a run that an earlier file has too, so one is a copy", "give each session once")

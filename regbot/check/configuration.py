@@ -1,6 +1,7 @@
 """Choose the ``regbot.toml`` that a check of two commits uses."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from regbot.records.config import (
@@ -15,7 +16,7 @@ from regbot.records.config import (
     with_machine_tables,
 )
 from regbot.records.text.clip import short_commit
-from regbot.workloads.checkout import target_tip
+from regbot.workloads.checkout.arms import target_tip
 from regbot.workloads.checkout.git import file_at
 
 
@@ -27,26 +28,19 @@ def find_config(
     target: str | None = None,
     exact: bool,
     file: Path | LoadedConfig | None = None,
-    readable: Path | None = None,
 ) -> LoadedConfig:
     """Return the configuration of the commit ``base``, so that a pull request cannot weaken its own check.
 
     If ``base`` has none, the branch ``target`` (None: a guessed branch; not with ``exact``) and then ``head`` are
     tried, because a pull request may introduce regbot. ``file`` replaces all of them. A warning says that ``head`` has
-    another one. ``readable`` is the private clone of a partial clone ``repo``. Raises ConfigError, CheckoutError.
+    another one. Raises ConfigError, CheckoutError.
     """
     if isinstance(file, LoadedConfig):
         return file
     if file is not None:
         return load_file(file)
 
-    # The tip of the target branch may be in ``repo`` only.
-    repositories = [repo] if readable is None else [readable, repo]
-
-    def text_at(commit: str) -> str | None:
-        texts = (file_at(repository, FILE_NAME, commit) for repository in repositories)
-        return next((text for text in texts if text is not None), None)
-
+    text_at = partial(file_at, repo, FILE_NAME)
     sources = [ConfigSource(SourceKind.BASE, base)]
     if not exact and (tip := target_tip(repo, target)) not in (base, head):
         sources.append(ConfigSource(SourceKind.TARGET, tip))

@@ -3,7 +3,6 @@
 Each run is appended to ``session.jsonl`` when it ends. The verdict is computed only from that file.
 """
 
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -17,11 +16,11 @@ from regbot.check.sessions.worktrees import Worktrees
 from regbot.engines import Engine, open_engine
 from regbot.engines.removal import discard_folder
 from regbot.records.files import RecordError
-from regbot.records.run import Node
 from regbot.records.session import Session, read_session
 from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads import Limits, Scratch
-from regbot.workloads.checkout import prune, repository_cache
+from regbot.workloads.checkout.cache import repository_cache
+from regbot.workloads.checkout.worktrees import prune
+from regbot.workloads.guest import Limits, Scratch
 
 __all__ = ["CheckOptions", "check"]
 
@@ -43,7 +42,7 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
     with own_engine if engine is None else nullcontext(engine) as engine_in_use:
         plan = make_plan(options, change, engine_in_use)
         log = _make_run_log(options.out)
-        with log.lock(), log.writing():
+        with log.lock():
             session = _open_session(log, plan, options)
             limits = Limits(
                 max_output_bytes=int(config.local.max_output_mb * 2**20),
@@ -88,9 +87,14 @@ The form is pydantic's ``exclude``: True excludes a whole field, and ``__all__``
 def _open_session(log: RunLog[Session], plan: CheckPlan, options: CheckOptions) -> Session:
     """Return the session to resume, or a new one without runs. Raises RecordError."""
     if options.resume and (session := log.resume(plan.header)) is not None:
-        nodes = [timed.node for timed in plan.timed if timed.node is not None]
-        if nodes:
-            _refuse_another_node(log.path, session, nodes, options.engine)
+        own_runs = [run for run in session.runs if not run.is_from_earlier_session]
+        timed_on = {run.node.node_class for run in own_runs if run.node is not None}
+        here = {timed.node.node_class for timed in plan.timed if timed.node is not None}  # empty if not known yet
+        if here and timed_on - here:
+            raise RecordError(
+                f"{log.path}: was timed on {', '.join(timed_on - here)}, but this node is {', '.join(here)}",
+                "resume it there, or leave out --resume to start a new session",
+            )
         log.remove_results()
         # Use the new budget, because a larger one may decide a session that was undecided.
         budget = {"budget_min": plan.header.budget_min}
@@ -98,18 +102,3 @@ def _open_session(log: RunLog[Session], plan: CheckPlan, options: CheckOptions) 
     log.create(plan.header)
     discard_folder(options.out / "runs")
     return Session(header=plan.header, runs=[])
-
-
-def _refuse_another_node(session_file: Path, session: Session, nodes: Sequence[Node], engine: str) -> None:
-    """On a cluster, only the node class must match. Runs of earlier sessions may come from other nodes."""
-    known_classes = {node.node_class for node in nodes}
-    for run in session.runs:
-        if run.node is None or run.is_from_earlier_session:
-            continue
-        may_continue_here = run.node in nodes if engine == "local" else run.node.node_class in known_classes
-        if not may_continue_here:
-            raise RecordError(
-                f"{session_file}: was timed on {run.node.name} ({run.node.node_class}), but this node is "
-                f"{nodes[0].name} ({nodes[0].node_class})",
-                "resume it there, or leave out --resume to start a new session",
-            )

@@ -23,16 +23,12 @@ from regbot.records.ledger import Scalar
 from regbot.records.meshes import MeshName
 from regbot.records.run import Arm, Node
 from regbot.records.session import SessionHeader, TimedPlan
-from regbot.records.settings import Gate, ThroughputThresholds
-from regbot.workloads import Task, needs_of, plan, plan_of, timed_tasks
-from regbot.workloads.checkout import (
-    digest_behaviour,
-    find_readable_repository,
-    list_changed_files,
-    repository_cache,
-    resolve_arms,
-    resolve_exactly,
-)
+from regbot.records.settings import Gate
+from regbot.workloads.checkout.arms import resolve_arms, resolve_exactly
+from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
+from regbot.workloads.checkout.git import refuse_missing_files
+from regbot.workloads.launch import needs_of
+from regbot.workloads.task import Task, plan, plan_of, timed_tasks
 
 NO_SANDBOX_WARNING = "the code is untrusted and ran without a sandbox, because --no-sandbox was given"
 
@@ -93,8 +89,7 @@ class Change:
     base: Arm
     head: Arm
     config: Config
-    readable: Path
-    """The repository from which trees and files of both commits are read."""
+    repo: Path
     warnings: Sequence[str]
 
     @property
@@ -133,17 +128,15 @@ def find_change(options: CheckOptions) -> Change:
         base, head, warnings = resolve_arms(
             options.repo, options.base, options.head, options.base_overrides, options.head_overrides
         )
-    commits, cache = (base.commit, head.commit), repository_cache(options.cache, options.repo)
-    readable = find_readable_repository(options.repo, cache, commits)
-    loaded = find_config(
-        options.repo, *commits, target=options.base, exact=options.exact, file=options.config, readable=readable
-    )
+    commits = (base.commit, head.commit)
+    refuse_missing_files(options.repo, *commits)
+    loaded = find_config(options.repo, *commits, target=options.base, exact=options.exact, file=options.config)
     advice = "merge one first, or give --config FILE"
     loaded = confine(loaded, options.node_config, options.untrusted, head="the pull request", advice=advice)
     config = loaded.config
-    behaviour = digest_behaviour(readable, *commits, config.inert)
+    behaviour = digest_behaviour(options.repo, *commits, config.inert)
     head = head.model_copy(update={"behaviour": behaviour})
-    return Change(base, head, config, readable, [*warnings, *loaded.messages()])
+    return Change(base, head, config, options.repo, [*warnings, *loaded.messages()])
 
 
 def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPlan:
@@ -170,25 +163,24 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
     # Unconcerned entries are measured all the same if the user asked for a measurement.
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
     may_skip = has_paths(planned) and not is_requested
-    evidence = list_evidence(config, planned, options.timing) if may_skip else {}
-    needed = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
+    evidence = list_evidence(config, planned, options.timing) if may_skip else []
+    needed = [(kind.entry, kind.variant) for kind in evidence]
     needed += [(task.entry, task.variant.name) for task in (*tasks_to_trace, *tasks_to_time)]
-    with store_at(change.readable, base.commit, config.baselines.folder, options.baselines, needed) as store:
+    with store_at(change.repo, base.commit, config.baselines.folder, options.baselines, needed) as store:
         skipped = ConcernResult([], [])
         if evidence:
-            trees = ChangedTrees(change.readable, *change.commits, config.baselines.folder, config.inert)
+            trees = ChangedTrees(change.repo, *change.commits, config.baselines.folder, config.inert)
             skipped = find_unconcerned(trees, planned, evidence, store)
         skipped_entries = {workload.entry for workload in skipped.unconcerned}
         traced = [task for task in tasks_to_trace if task.entry not in skipped_entries]
         traces, warnings = stored_traces(store, [(task.entry, task.variant.name) for task in traced], base)
-        timed = []
-        for task in tasks_to_time:
-            if task.entry not in skipped_entries:
-                timed_task, reference_warnings = _plan_timed_task(options, config, settings, engine, task, store)
-                timed.append(timed_task)
-                warnings += reference_warnings
+        timed = [
+            _plan_timed_task(options, config, engine, task, store, warnings)
+            for task in tasks_to_time
+            if task.entry not in skipped_entries
+        ]
     is_unconfined = (options.untrusted or config.sandbox.untrusted) and engine.sandbox is None
-    changed = list_changed_files(change.readable, *change.commits, config.inert)
+    changed = list_changed_files(change.repo, *change.commits, config.inert)
     header = SessionHeader(
         regbot=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -216,21 +208,22 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
 
 
 def _plan_timed_task(
-    options: CheckOptions, config: Config, settings: ThroughputThresholds, engine: Engine, task: Task, store: Store
-) -> tuple[TimedTask, list[str]]:
+    options: CheckOptions, config: Config, engine: Engine, task: Task, store: Store, warnings: list[str]
+) -> TimedTask:
+    """Plan how ``task`` is timed. Warnings about its stored references are added to ``warnings``."""
     needs = needs_of(task)
     node = engine.describe(needs)
     confinement = ("confined",) if engine.sandbox is not None else ()
-    requested = {
+    timed_plan = plan_of(task, config.session)
+    if node is not None:  # references belong to a node class
+        timed_plan, reference_warnings = with_references(timed_plan, store, node.node_class)
+        warnings += reference_warnings
+    update = {
         "even_if_identical": options.even_if_identical,
         "more_pairs": options.more_pairs,
         "max_pairs": options.max_pairs,
+        # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them, but
+        # not from night to night (``max_pairs``), because the anchor's would stay the same.
+        "fresh_caches": options.max_pairs is not None or not is_luck_small(timed_plan.references),
     }
-    timed_plan = plan_of(task, config.session).model_copy(update=requested)
-    warnings: list[str] = []
-    if node is not None:  # references belong to a node class
-        timed_plan, warnings = with_references(timed_plan, store, settings, node.node_class)
-    # Part of the speed of an arm, its luck, is drawn with the compiler caches. Small luck allows to keep them.
-    fresh_caches = {"fresh_caches": not is_luck_small(timed_plan.references)}
-    timed_plan = timed_plan.model_copy(update=fresh_caches)
-    return TimedTask(task, timed_plan, node, (*engine.kind(needs), *confinement)), warnings
+    return TimedTask(task, timed_plan.model_copy(update=update), node, (*engine.kind(needs), *confinement))

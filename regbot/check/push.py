@@ -4,7 +4,7 @@ from pathlib import Path
 
 from regbot.records.config import FILE_NAME
 from regbot.records.verdict import Status
-from regbot.workloads.checkout import has_commits_of_its_own, target_tip
+from regbot.workloads.checkout.arms import has_commits_of_its_own, target_tip
 from regbot.workloads.checkout.git import file_at
 
 

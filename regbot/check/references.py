@@ -8,16 +8,14 @@ from pathlib import Path
 
 from regbot.baselines import Store
 from regbot.baselines.names import LEDGERS, workload_folder
-from regbot.baselines.query import stored_ledger
+from regbot.baselines.query import newest_session
 from regbot.baselines.reference import load_references
-from regbot.judge.interim import thresholds_from
 from regbot.records.baseline import ENTRY_PATTERN
 from regbot.records.files import RecordError
 from regbot.records.run import Arm
 from regbot.records.session import StoredTrace, TimedPlan
-from regbot.records.settings import ThroughputThresholds
 from regbot.records.text.clip import clip_message
-from regbot.workloads.checkout import export
+from regbot.workloads.checkout.export import export
 
 
 @contextmanager
@@ -39,11 +37,9 @@ def store_at(
         yield Store(Path(scratch) / folder)
 
 
-def with_references(
-    plan: TimedPlan, store: Store, settings: ThroughputThresholds, node_class: str
-) -> tuple[TimedPlan, list[str]]:
+def with_references(plan: TimedPlan, store: Store, node_class: str) -> tuple[TimedPlan, list[str]]:
     """Return ``plan`` with its stored sessions and calibrations on ``node_class``, and warnings about unusable ones."""
-    lookup = load_references(store, plan, node_class, thresholds_from(settings), datetime.now(UTC))
+    lookup = load_references(store, plan, node_class, datetime.now(UTC))
     warnings = [
         clip_message(f"{plan.entry}: not all stored references can be used: {fault}") for fault in lookup.faults
     ]
@@ -58,19 +54,19 @@ def stored_traces(store: Store, entries: Iterable[tuple[str, str]], base: Arm) -
         if not ENTRY_PATTERN.fullmatch(entry):  # such an entry has no folder in a store
             continue
         try:
-            stored = stored_ledger(store, entry, variant, "static", base.commit)
+            stored = newest_session(store, entry, variant, "static", base.commit)
+            ledger = store.ledger(stored.ledger) if stored is not None and stored.ledger is not None else None
         except RecordError as error:
             warnings.append(f"{entry}: its stored ledger cannot be used: {error}")
             continue
-        if stored is not None:
-            baseline = stored.baseline
+        if stored is not None and ledger is not None:
             trace = StoredTrace(
                 entry=entry,
-                commit=baseline.commit,
-                tree=baseline.tree,
-                measured=baseline.measured,
-                environment=baseline.environment,
-                ledger=stored.ledger,
+                commit=stored.commit,
+                tree=stored.tree,
+                measured=stored.measured,
+                environment=stored.environment,
+                ledger=ledger,
             )
             traces.append(trace)
     return traces, warnings

@@ -1,32 +1,21 @@
 """``regbot run``: time one run of one workload. ``regbot compare`` can read the resulting record."""
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 from regbot.check.sessions.worktrees import Worktrees
 from regbot.check.static_trace import WORKING_TREE, TraceOptions, choose_task
-from regbot.engines import Engine, open_engine
+from regbot.engines import open_engine
 from regbot.engines.removal import temporary_folder
 from regbot.records.config import FILE_NAME, Config, load_config
 from regbot.records.run import Position, Run
 from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads import (
-    Checkout,
-    RunSpec,
-    Scratch,
-    Task,
-    bare_run,
-    needs_of,
-    plan_of,
-    single_task,
-    task_on_node,
-    time_run,
-    timed_variant,
-    unfit_for,
-)
-from regbot.workloads.checkout import resolve_arm
+from regbot.workloads.checkout.arms import resolve_arm
+from regbot.workloads.guest import Checkout, Scratch, bare_run
+from regbot.workloads.launch import needs_of, time_run
 from regbot.workloads.shapes import ShapeError
+from regbot.workloads.task import Task, plan_of, single_task, task_on_node, timed_variant, unfit_for
+from regbot.workloads.timed import RunSpec
 
 
 @dataclass(frozen=True)
@@ -45,33 +34,29 @@ class SingleRunOptions:
     """Number of ranks, with EP as large as the shape allows. None takes the mesh of the shape or node."""
 
 
-def run_once(
-    options: SingleRunOptions, folder: Path, cache: Path, watch: Watcher = lambda _: None, engine: Engine | None = None
-) -> Run:
+def run_once(options: SingleRunOptions, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> Run:
     """Launch the workload of the working tree ``folder`` once and time its steps.
 
     Raises ConfigError, ShapeError, CheckoutError, EngineError.
     """
     config = config_of(folder)
-    own_engine = open_engine(options.engine, config, cache)
-    with own_engine if engine is None else nullcontext(engine) as active_engine:
-        task = timed_task(options, folder, active_engine.gpus)
+    with open_engine(options.engine, config, cache) as engine:
+        task = timed_task(options, folder, engine.gpus)
         plan = plan_of(task, config.session)
         checkout = Checkout(WORKING_TREE, folder)
         spec = RunSpec(Position(block=1, slot=0, order="ABBA"), attempt=1, steps=plan.steps, cut=plan.cut)
         if options.rev is not None:
             arm = resolve_arm(folder, options.rev)
-            trees = Worktrees(folder, cache, lambda text: watch(Progress(0, 1, text)), active_engine.sandbox)
+            trees = Worktrees(folder, cache, lambda text: watch(Progress(0, 1, text)), engine.sandbox)
             worktree = trees.worktree(arm, task)
             if isinstance(worktree, str):  # the reason why it could not be built
                 return bare_run(task, arm, "crashed", worktree, tier="timed")
             checkout = Checkout(arm, worktree.path, worktree.environment)
         watch(Progress(0, 1, f"{task.entry} {task.variant.name}, {plan.steps} steps on {plan.world_size} ranks"))
+        cache.mkdir(parents=True, exist_ok=True)
         # The nodes of a cluster cannot read this machine's /tmp.
-        shared_folder = cache if active_engine.name != "local" else None
-        if shared_folder is not None:
-            shared_folder.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(shared_folder) as scratch, active_engine.seat(needs_of(task)) as seat:
+        shared_folder = cache if engine.name != "local" else None
+        with temporary_folder(shared_folder) as scratch, engine.seat(needs_of(task)) as seat:
             return time_run(task, spec, checkout, seat, Scratch(scratch / "run"))
 
 

@@ -3,17 +3,18 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Sequence
+import tempfile
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from regbot.check.sessions.trace_devices import TraceDevices
 from regbot.engines import LocalEngine
 from regbot.engines.removal import temporary_folder
 from regbot.ledgers.readers import ReadError, Source, read_file
-from regbot.records.config import FILE_NAME, ConfigError, Workload, load_config
+from regbot.records.config import FILE_NAME, ConfigError, load_config
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, PaperGpu
 from regbot.records.meshes import MeshName, OwnMesh
@@ -21,14 +22,17 @@ from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip_message
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.text.words import plural
-from regbot.workloads import Checkout, Scratch, Task, digest, interpreter, ledger_of, single_task, smoke_task, trace
+from regbot.workloads.guest import Checkout, Scratch, interpreter, trace
 from regbot.workloads.paper import Libraries
-from regbot.workloads.shapes import Shape, load_shape, shape_names
+from regbot.workloads.ranks import digest, ledger_of
+from regbot.workloads.shapes import load_shape, shape_names
+from regbot.workloads.task import Task, single_task, smoke_task
 
 WORKING_TREE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
 """The arm for traces and runs of the working tree. It has no commit, so its ids are zeros."""
 _RECORD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"regbot/')  # records begin with their schema
 SHAPE_MESHES: dict[str, MeshName] = {"ep": "ep", "ep-dp": "ep-dp"}
+Choice = TypeVar("Choice")
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ def trace_working_tree(options: TraceOptions, folder: Path, cache: Path, watch: 
     private = cache / "working-trees" / hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:24]
     with (
         temporary_folder() as scratch,
-        closing(Libraries(cache, scratch / "paper", lambda text: watch(Progress(0, 1, text)))) as libraries,
+        closing(Libraries(cache, Path(tempfile.gettempdir()), lambda text: watch(Progress(0, 1, text)))) as libraries,
     ):
         devices = TraceDevices([task], [], libraries)
         if options.device or options.gpu:
@@ -98,13 +102,12 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
     if name.partition("@")[0] in shape_names():
         if shape_name:
             raise ConfigError(f"{options.workload!r}: {name} is already a shape", f"write {name}")
-        shape = load_shape(name)
         if options.gpu and options.device == "cpu":
             raise ConfigError(f"--gpu {options.gpu}: a CPU program is not traced on a paper GPU", "leave --gpu out")
-        device, mesh = options.device or "cuda", _select_shape_mesh(mesh_name or "ep")
+        device, mesh = options.device or "cuda", _choose("mesh", mesh_name or "ep", SHAPE_MESHES)
         return smoke_task(
-            shape, options.variant or "full", mesh, options.world, options.ep, options.dispatcher, device=device,
-            gpu=options.gpu or DEFAULT_PAPER_GPU,
+            load_shape(name), options.variant or "full", mesh, options.world, options.ep, options.dispatcher,
+            device=device, gpu=options.gpu or DEFAULT_PAPER_GPU,
         )  # fmt: skip
     config_file = folder / FILE_NAME
     if not config_file.exists():
@@ -112,20 +115,29 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
             f"{options.workload!r} is not a shape ({', '.join(shape_names())}), and {folder} has no {FILE_NAME} with "
             "workloads"
         )
-    workloads = load_config(config_file).workloads
-    if name not in workloads:
-        known = ", ".join([*workloads, *shape_names()])
-        raise ConfigError(f"there is no workload or shape {name!r}", f"use one of {known}")
+    configured = _choose("workload or shape", name, load_config(config_file).workloads)
     settings = {key: getattr(options, key) for key in ("variant", "dispatcher", "device", "gpu")}
-    workload = workloads[name].model_copy(update={key: value for key, value in settings.items() if value})
-    shape = _load_selected_shape(name, shape_name, workload.shapes)
-    workload_mesh = _select_mesh(mesh_name, workload)
+    workload = configured.model_copy(update={key: value for key, value in settings.items() if value})
+    if not shape_name and len(workload.shapes) > 1:
+        raise ConfigError(f"workload {name!r} has several shapes", f"write {name}:{workload.shapes[0]}")
+    # The version after ``@`` may be left out.
+    shapes = {written: shape for shape in workload.shapes for written in (shape, shape.partition("@")[0])}
+    shape = load_shape(_choose("shape", shape_name or workload.shapes[0], shapes))
+    meshes = {**SHAPE_MESHES, **{mesh.name: mesh for mesh in workload.meshes if isinstance(mesh, OwnMesh)}}
+    default_mesh = "ep" if "ep" in workload.meshes else workload.meshes[0]
+    workload_mesh = _choose("mesh", mesh_name, meshes) if mesh_name else default_mesh
     if isinstance(workload_mesh, OwnMesh) and (options.world or options.ep):
         raise ConfigError(
             f"{options.workload!r}: the mesh {workload_mesh.name} has its own number of ranks and EP",
             "leave out --world and --ep, or write the mesh ep",
         )
     return single_task(name, workload, shape, workload_mesh, options.world, options.ep)
+
+
+def _choose(noun: str, name: str, choices: Mapping[str, Choice]) -> Choice:
+    if name not in choices:
+        raise ConfigError(f"there is no {noun} {name!r}", f"use one of {', '.join(choices)}")
+    return choices[name]
 
 
 def read_ledgers(paths: Sequence[Path], format_name: str = "") -> Ledger:
@@ -176,30 +188,3 @@ def read_ledger(path: Path, format_name: str = "") -> Ledger:
         f"{path}: is neither a ledger record nor a run record (schema {json.dumps(document['schema'])})",
         "write one with 'regbot ledger trace WORKLOAD --json > FILE'",
     )
-
-
-def _select_mesh(name: str, workload: Workload) -> MeshName | OwnMesh:
-    """Return the mesh of ``workload`` with the given name; for '' ep, or its first mesh. Raises ConfigError."""
-    if not name:
-        return "ep" if "ep" in workload.meshes else workload.meshes[0]
-    own_meshes = {mesh.name: mesh for mesh in workload.meshes if isinstance(mesh, OwnMesh)}
-    if name in own_meshes:
-        return own_meshes[name]
-    return _select_shape_mesh(name, own_meshes)
-
-
-def _select_shape_mesh(name: str, others: Iterable[str] = ()) -> MeshName:
-    mesh = SHAPE_MESHES.get(name)
-    if mesh is None:
-        raise ConfigError(f"there is no mesh {name!r}", f"use {', '.join([*SHAPE_MESHES, *others])}")
-    return mesh
-
-
-def _load_selected_shape(workload: str, requested: str, shapes: list[str]) -> Shape:
-    """The version after ``@`` may be left out. '' is the workload's only shape. Raises ConfigError, ShapeError."""
-    names_without_version = {shape.partition("@")[0] for shape in shapes}
-    if requested and requested.partition("@")[0] not in names_without_version:
-        raise ConfigError(f"workload {workload!r} has no shape {requested!r}", f"use one of {', '.join(shapes)}")
-    if not requested and len(shapes) > 1:
-        raise ConfigError(f"workload {workload!r} has {len(shapes)} shapes", f"write {workload}:{shapes[0]}")
-    return load_shape(requested or shapes[0])

@@ -149,12 +149,11 @@ def check(
     ] = None,
     no_timing: Annotated[bool, typer.Option("--no-timing", help="Only the sharding verdict: time nothing.")] = False,
     gate: Annotated[
-        Literal["look0", "pairs", "stored"] | None,
-        typer.Option("--gate", metavar="G", help="What decides: look0 (2 pairs may pass, default), pairs, stored."),
+        Literal["pairs", "stored"] | None,
+        typer.Option("--gate", metavar="G", help="What decides: pairs (default) or stored."),
     ] = None,
     more: Annotated[
-        int,
-        typer.Option("--more", metavar="N", min=0, help="Time N more pairs, and add earlier pairs of the code."),
+        int, typer.Option("--more", metavar="N", min=0, help="Time N more pairs, and add earlier pairs of the code.")
     ] = 0,
     baselines: Baselines = None,
     untrusted: Annotated[
@@ -267,18 +266,16 @@ def calibrate(
         from regbot.baselines.commands import default_who
         from regbot.check.calibrate.flow import CalibrationOptions, page
         from regbot.check.calibrate.flow import calibrate as run_calibration
+        from regbot.check.single_run import SingleRunOptions
 
         options = CalibrationOptions(
-            workload=workload,
+            run=SingleRunOptions(workload, rev, variant, engine),
             out=out.resolve(),
             who=who or default_who(),
-            rev=rev,
-            variant=variant,
             pairs=pairs,
             injected_pct=inject or 0.0,
             injected_pairs=injected_pairs,
             resume=resume,
-            engine=engine,
         )
         check_engine(engine)
         result = run_calibration(options, Store(store), Path.cwd(), cache_folder(), watch)
@@ -316,6 +313,15 @@ def compare(
             "--paired", help="The i-th base file and the i-th head file are a pair, in the order of the session."
         ),
     ] = False,
+    order: Annotated[
+        Literal["abba", "alternating", "unknown"],
+        typer.Option(
+            "--order",
+            metavar="O",
+            help="Order of the runs in pairs, if the files have no start times: abba (base, head, head, base, ...), "
+            "alternating, or unknown.",
+        ),
+    ] = "unknown",
     noise: Annotated[
         float | None,
         typer.Option(
@@ -344,6 +350,7 @@ def compare(
             base=base,
             head=head,
             paired=paired,
+            order=order,
             noise_pct=noise,
             skip=skip,
             tokens_per_step=tokens_per_step,
@@ -356,8 +363,7 @@ def compare(
 
 @app.command()
 def shapes(
-    name: Annotated[str | None, typer.Argument(help="Show this shape in full.")] = None,
-    json: Json = False,
+    name: Annotated[str | None, typer.Argument(help="Show this shape in full.")] = None, json: Json = False
 ) -> None:
     """List the fixed smoke shapes, or show one of them in full."""
     with usage_errors():

@@ -187,9 +187,9 @@ def baseline_refresh(
 def baseline_verify(store: StoreFolder = Path("baselines"), json: Json = False) -> None:
     """Check the whole store and print one line per problem. Exits 1 if there is a problem."""
     with usage_errors():
-        from regbot.baselines import Store, commands
+        from regbot.baselines import Store, commands, verify
 
-        result = commands.verify_store(Store(store))
+        result = verify(Store(store))
         text = result.to_json() if json else commands.verify_page(result)
     show(text, json)
     raise typer.Exit(1 if result.problems else 0)

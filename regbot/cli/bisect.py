@@ -16,10 +16,7 @@ def bisect(*, json: Json = False, **values: Any) -> None:
     """Find the commit that changed the collectives, made the steps slower, or raised the cost that a command prints."""
     options = BisectionOptions(**values, cache=cache_folder())
     options = dataclasses.replace(options, out=options.out.resolve(), repo=options.repo.resolve())
-    with (
-        usage_errors(resumable=options.out, log="bisection.jsonl"),
-        progress(quiet=json) as watch,
-    ):
+    with usage_errors(resumable=options.out, log="bisection.jsonl"), progress(quiet=json) as watch:
         from regbot.bisect import flow
         from regbot.records.bisection import EXIT_CODES
         from regbot.report.bisection import bisection_text, plan_text

@@ -41,7 +41,7 @@ def gate(event: Event, repo: Repo = Path()) -> None:
     """
     with usage_errors(say=_complain):
         from regbot.github.base_branch import load_github_settings
-        from regbot.github.events import check_event_repository, read_pull_event
+        from regbot.github.events import JobEvent, PullEvent, read_event
         from regbot.github.gate import handle_pull
         from regbot.github.merge_queue import handle_group
         from regbot.github.metadata import read_request
@@ -49,12 +49,12 @@ def gate(event: Event, repo: Repo = Path()) -> None:
         settings, repository = load_github_settings(repo), _variable("GITHUB_REPOSITORY")
         event_name = os.environ.get("GITHUB_EVENT_NAME")
         if event_name == "workflow_run":  # a run of regbot-static for a merge group
-            check_event_repository(event, repository)
+            read_event(event, repository, JobEvent)
             run_id = read_request(event).run_id or 0
             _report(handle_group(_forge(), run_id, settings))
             return
         _expect_event("pull_request_target", "gate")
-        _report(handle_pull(_forge(), read_pull_event(event, repository), settings))
+        _report(handle_pull(_forge(), read_event(event, repository, PullEvent), settings))
 
 
 @app.command()
@@ -62,12 +62,12 @@ def command(event: Event, repo: Repo = Path()) -> None:
     """React to a comment: execute the command in its first line, or reply why not. Runs no code of a pull request."""
     with usage_errors(say=_complain):
         from regbot.github.base_branch import load_github_settings
-        from regbot.github.events import read_comment_event
+        from regbot.github.events import CommentEvent, read_event
         from regbot.github.gate import handle_comment
 
         _expect_event("issue_comment", "command")
         settings = load_github_settings(repo)
-        comment_event = read_comment_event(event, _variable("GITHUB_REPOSITORY"))
+        comment_event = read_event(event, _variable("GITHUB_REPOSITORY"), CommentEvent)
         _report(handle_comment(_forge(), comment_event, settings))
 
 
@@ -107,12 +107,12 @@ def refresh(event: Event, repo: Repo = Path()) -> None:
     with usage_errors(say=_complain):
         from datetime import UTC, datetime
 
-        from regbot.github.events import check_event_repository
+        from regbot.github.events import JobEvent, read_event
         from regbot.github.git_remote import Remote
         from regbot.github.refresh import fetch_proposals, post_refresh
 
         repository, run_id = _variable("GITHUB_REPOSITORY"), _run_id()
-        check_event_repository(event, repository)
+        read_event(event, repository, JobEvent)
         forge = _forge()
         server = os.environ.get("GITHUB_SERVER_URL") or DEFAULT_SERVER
         repository_url = f"{server}/{repository}"

@@ -76,9 +76,7 @@ def complain(text: str) -> None:
 
 @contextmanager
 def usage_errors(
-    resumable: Path | None = None,
-    log: str = "session.jsonl",
-    say: Callable[[str], None] = complain,
+    resumable: Path | None = None, log: str = "session.jsonl", say: Callable[[str], None] = complain
 ) -> Iterator[None]:
     """Turn errors that the user can fix, and an interruption by Ctrl-C, into a message and an exit code.
 

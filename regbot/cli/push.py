@@ -34,7 +34,7 @@ def pre_push(
         from regbot.check.push import stops_push, why_nothing_to_compare
         from regbot.cli.terminal import verdict_page
         from regbot.records.text.printable import typed_path
-        from regbot.workloads.checkout import repository_cache
+        from regbot.workloads.checkout.cache import repository_cache
 
         pushed_revisions = filter(None, map(os.environ.get, PUSHED_REVISION_VARIABLES))
         head = next(pushed_revisions, "HEAD")

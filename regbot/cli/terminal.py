@@ -258,7 +258,8 @@ def diagnosis_page(diagnosis: Diagnosis) -> str:
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:
-    return (row.kind, f"{row.axis} ({row.group_size})", row.phase, row.role, row.dtype, _shorten_name(row.module))
+    kind, axis, group_size, dtype, phase, role = row.signature
+    return (kind, f"{axis} ({group_size})", phase, role, dtype, _shorten_name(row.module))
 
 
 def _shorten_name(name: str) -> str:

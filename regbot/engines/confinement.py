@@ -10,6 +10,7 @@ import errno
 import os
 import platform
 import re
+import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,6 @@ MAX_FILES_BEFORE = 1_000_000
 FILES_PER_LOOK = 4096
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 """Error numbers of a folder that was removed or replaced after it was listed."""
-GROUP_PREFIX = "regbot-"
 GROUP_S = 2.0
 
 # Constants of Linux: flags of unshare and mount, and the number of the system call keyctl by architecture.
@@ -45,9 +45,6 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_REC, _MS_SLAVE = 2, 4, 16384, 1 << 19
 _KEYCTL = {"x86_64": 250, "aarch64": 219, "ppc64le": 271, "s390x": 280, "riscv64": 219}
 _JOIN_SESSION_KEYRING = 1
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_TOO_LARGE = -1
-"""Remaining bytes of a copy that was stopped, because the contents are too large or nested too deep."""
 
 
 class MemoryFileSystems:
@@ -58,11 +55,9 @@ class MemoryFileSystems:
         of each, and the texts of the files that replace files of the system. Raises OSError if mounting is forbidden.
         """
         self.folder = folder
-        record_bytes, _ = settings["file_systems"]["record"]
-        self.limit: int = record_bytes  # of the copied record
         # Opened before the mount, which hides it.
-        self.real_folder = os.open(folder, FOLDER & ~os.O_NOFOLLOW)
-        self.record = str(Path(folder, "record"))
+        self.real_folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self.record = Path(folder, "record")
         libc = ctypes.CDLL(None, use_errno=True)
         _unshare_mounts(libc)
         # This outer file system has only the small files and the mount points, so small limits suffice.
@@ -81,13 +76,29 @@ class MemoryFileSystems:
         return state.f_bfree == 0 or state.f_ffree == 0
 
     def copy_record(self) -> bool:
-        """Copy the record's files, folders and links to the real folder. Return False if it exceeds its limit. The
-        modification time of a copy is the change time of the original, which the guest cannot set."""
-        source = os.open(self.record, FOLDER & ~os.O_NOFOLLOW)
-        try:
-            return _copy(source, self.real_folder, self.limit, MAX_DEPTH) >= 0
-        finally:
-            os.close(source)
+        """Copy the record's files and folders to the real folder, without links and pipes. Return False if they are
+        nested too deep. The modification time of a copy is the change time of the original, which the guest cannot
+        set. Nodes of one run may copy to the same folder."""
+        target = Path(f"/proc/self/fd/{self.real_folder}")
+        waiting = [Path()]
+        while waiting:
+            folder = waiting.pop()
+            if len(folder.parts) > MAX_DEPTH:
+                return False
+            with os.scandir(self.record / folder) as listing:
+                for entry in listing:
+                    copy = target / folder / entry.name
+                    changed_ns = entry.stat(follow_symlinks=False).st_ctime_ns
+                    if entry.is_dir(follow_symlinks=False):
+                        Path(entry).chmod(0o700)  # so that it can be opened
+                        copy.mkdir(exist_ok=True)
+                        waiting.append(folder / entry.name)
+                    elif entry.is_file(follow_symlinks=False):
+                        Path(entry).chmod(0o600)
+                        copy.unlink(missing_ok=True)
+                        shutil.copyfile(entry.path, copy)
+                        os.utime(copy, ns=(changed_ns, changed_ns))
+        return True
 
 
 def _unshare_mounts(libc: ctypes.CDLL) -> None:
@@ -113,60 +124,6 @@ def _require_success(result: int, what: str) -> None:
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
-
-
-def _copy(source: int, target: int, remaining_bytes: int, depth: int) -> int:
-    """Copy at most ``remaining_bytes`` from one open folder to another, and return how many are left; a negative number
-    if the contents are too large or nested too deep. A file with the name of a copied file is replaced."""
-    with os.scandir(source) as listing:
-        names = sorted(item.name for item in listing)
-    for name in names:
-        status = os.stat(name, dir_fd=source, follow_symlinks=False)
-        if stat.S_ISDIR(status.st_mode):
-            if depth == 0:
-                return _TOO_LARGE
-            os.chmod(name, 0o700, dir_fd=source)  # so that it can be opened
-            with contextlib.suppress(FileExistsError):  # another node of this run has created the folder
-                os.mkdir(name, 0o755, dir_fd=target)
-            subfolder, copy = (os.open(name, FOLDER, dir_fd=parent) for parent in (source, target))
-            try:
-                remaining_bytes = _copy(subfolder, copy, remaining_bytes, depth - 1)
-            finally:
-                os.close(subfolder)
-                os.close(copy)
-        elif stat.S_ISREG(status.st_mode):
-            remaining_bytes = _copy_file(source, name, target, remaining_bytes, status)
-        elif stat.S_ISLNK(status.st_mode):  # copied as a link; readers of records reject links
-            _clear(name, target)
-            os.symlink(os.readlink(name, dir_fd=source), name, dir_fd=target)
-        if remaining_bytes < 0:
-            return remaining_bytes
-    return remaining_bytes
-
-
-def _copy_file(folder: int, name: str, target: int, remaining_bytes: int, status: os.stat_result) -> int:
-    if status.st_size > remaining_bytes:
-        return _TOO_LARGE
-    os.chmod(name, 0o600, dir_fd=folder)  # so that it can be opened
-    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        _clear(name, target)
-        copy = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=target)
-        with os.fdopen(copy, "wb", buffering=0) as file:
-            while remaining_bytes >= 0 and (data := os.read(source, 2**20)):
-                remaining_bytes -= len(data)
-                unwritten = memoryview(data)
-                while unwritten:
-                    unwritten = unwritten[file.write(unwritten) :]
-            os.utime(file.fileno(), ns=(status.st_ctime_ns, status.st_ctime_ns))
-    finally:
-        os.close(source)
-    return remaining_bytes
-
-
-def _clear(name: str, folder: int) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=folder)
 
 
 # ---- devices
@@ -243,8 +200,7 @@ class ControlGroups:
             if isinstance(parent_or_reason, str):  # the reason why the controller cannot be used here
                 continue
             version, parent = parent_or_reason
-            _remove_stale_groups(parent)
-            group = parent / f"{GROUP_PREFIX}{os.getpid()}"
+            group = parent / f"regbot-{os.getpid()}"
             limit_file, *zero_files = LIMITS[version, controller]
             try:
                 group.mkdir(exist_ok=True)
@@ -264,22 +220,10 @@ class ControlGroups:
     def remove(self) -> None:
         deadline = time.monotonic() + GROUP_S
         for group in reversed(self.groups):
-            while True:
-                try:
+            while group.exists() and time.monotonic() < deadline:
+                with contextlib.suppress(OSError):  # its processes are still ending
                     group.rmdir()
-                    break
-                except OSError as error:
-                    if error.errno != errno.EBUSY or time.monotonic() > deadline:
-                        break
-                    time.sleep(0.01)
-
-
-def _remove_stale_groups(parent: Path) -> None:
-    """Remove groups that killed supervisors left behind. The kernel refuses to remove a group that has processes."""
-    for group in parent.glob(f"{GROUP_PREFIX}[0-9]*"):
-        if not Path("/proc", group.name.removeprefix(GROUP_PREFIX)).exists():
-            with contextlib.suppress(OSError):
-                group.rmdir()
+                time.sleep(0.01)
 
 
 def unbounded(memory: bool) -> dict[str, str]:
@@ -303,19 +247,18 @@ def find_parent(controller: str) -> tuple[int, Path] | str:
         mounts = [line.split()[:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
     except OSError as error:
         return f"control groups cannot be looked up: {error}"
-    for _, controllers, path in lines:  # version 1: the line of a hierarchy names its controllers
-        if controller in controllers.split(","):
-            for _, mount_folder, kind, options in mounts:
-                if kind == "cgroup" and controller in options.split(","):
-                    return find_delegated_group([Path(mount_folder) / path.lstrip("/")], path, 1, controller)
-    for _, controllers, path in lines:  # version 2
-        if not controllers:
-            for _, mount_folder, kind, _ in mounts:
-                if kind == "cgroup2":
-                    group = Path(mount_folder) / path.lstrip("/")
-                    # A group that itself has processes cannot contain limited groups. Its parent group can.
-                    folders = [group] if path == "/" else [group.parent, group]
-                    return find_delegated_group(folders, path, 2, controller)
+    for _, controllers, path in sorted(lines, key=lambda line: not line[1]):  # version 1 first
+        version = 1 if controller in controllers.split(",") else 2
+        if version == 2 and controllers:  # a hierarchy of version 1 without this controller
+            continue
+        for _, mount_folder, kind, options in mounts:
+            group = Path(mount_folder) / path.lstrip("/")
+            if version == 1 and kind == "cgroup" and controller in options.split(","):
+                return find_delegated_group([group], path, version, controller)
+            if version == 2 and kind == "cgroup2":
+                # A group that itself has processes cannot contain limited groups. Its parent group can.
+                folders = [group] if path == "/" else [group.parent, group]
+                return find_delegated_group(folders, path, version, controller)
     return "there are no control groups on this machine"
 
 
@@ -370,7 +313,7 @@ class DiskGrowth:
         self.bytes_before = self.files_before = 0
         unreadable: list[OSError] = []
         for folder in folders:
-            sizes = list(islice(_sizes([folder], unreadable.append), MAX_FILES_BEFORE + 1))
+            sizes = list(islice(find_sizes([folder], unreadable.append), MAX_FILES_BEFORE + 1))
             if len(sizes) <= MAX_FILES_BEFORE:
                 self.folders.append(folder)
                 self.bytes_before += sum(sizes)
@@ -408,7 +351,7 @@ class DiskGrowth:
                 raise error
 
         try:
-            for size in _sizes(self.folders, refuse_more):
+            for size in find_sizes(self.folders, refuse_more):
                 growth_bytes += size
                 growth_files += 1
                 if growth_files > self.max_files:
@@ -450,7 +393,7 @@ def find_shortage(state: os.statvfs_result, more_bytes: int = 0, more_files: int
     return ""
 
 
-def _sizes(folders: Sequence[str], handle: Callable[[OSError], None]) -> Iterator[int]:
+def find_sizes(folders: Sequence[str], handle: Callable[[OSError], None]) -> Iterator[int]:
     """Yield the size of every file, link and folder below ``folders``: its length or its space, whichever is larger.
     What disappears, and unreadable folders of other users, are skipped. ``handle`` gets the error of each other folder:
     a guest may have made it unreadable."""

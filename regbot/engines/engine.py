@@ -38,16 +38,13 @@ class Seat(Protocol):
     @property
     def node(self) -> Node:
         """One ``Node`` that describes all nodes of the seat: their class and the environment of the timed runs."""
-        ...
 
     @property
     def allocation(self) -> Allocation:
         """Names of the nodes, and the time in the queue."""
-        ...
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run ``launch`` until all its processes have ended. Raises EngineError, or NoSeatError if nodes are lost."""
-        ...
 
 
 class Engine(Protocol):
@@ -56,31 +53,24 @@ class Engine(Protocol):
     @property
     def name(self) -> str:
         """Name of the engine, as in ``--engine``."""
-        ...
 
     @property
     def sandbox(self) -> Sandbox | None:
         """The sandbox for every launch and every build; None if the code is trusted."""
-        ...
 
     @property
     def gpus(self) -> int:
         """Largest number of GPUs that one seat can have."""
-        ...
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run an untimed ``launch`` on one node. Several of these launches may run in parallel. Raises EngineError."""
-        ...
 
     def seat(self, needs: Needs) -> AbstractContextManager[Seat]:
         """Wait for nodes, and reserve them until the context exits. Raises NoSeatError."""
-        ...
 
     def describe(self, needs: Needs) -> Node | None:
         """Return the node that a seat would have; None if that cannot be known without reserving it. Raises NoSeatError
         if there can never be such a seat."""
-        ...
 
     def kind(self, needs: Needs) -> tuple[str, ...]:
         """Return a stable key for this kind of seat. Pairs from seats with the same key may be judged together."""
-        ...

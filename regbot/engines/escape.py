@@ -1,6 +1,6 @@
 """Program that tries to escape from a sandbox, and does no harm if it succeeds (``regbot.engines.proof``). It uses only
-the standard library. Its argument is a JSON object of targets. For each attempt it prints one line of JSON. An attempt
-returns True if it has succeeded. It raises OSError or MemoryError, or returns False, if it was stopped."""
+the standard library. Its argument is a JSON object of targets. It prints a JSON object of the attempts, each with
+whether it has succeeded. An attempt raises OSError or MemoryError, or returns False, if it was stopped."""
 
 import contextlib
 import json
@@ -11,20 +11,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-
-def main() -> None:
-    targets: dict[str, Any] = json.loads(sys.argv[1])
-    for attempt in ATTEMPTS:
-        sys.stdout.write(json.dumps({"attempt": attempt, **_attempt(attempt, targets)}) + "\n")
-        sys.stdout.flush()
-
-
-def _attempt(name: str, targets: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return {"done": ATTEMPTS[name](targets), "why": ""}
-    except (OSError, MemoryError) as error:
-        return {"done": False, "why": str(error)}
 
 
 def _read_harness(targets: dict[str, Any]) -> bool:
@@ -105,6 +91,16 @@ ATTEMPTS: dict[str, Callable[[dict[str, Any]], bool]] = {
     PROCESSES: _fork,
     "change the kernel's settings": _change_kernel_setting,
 }
+
+
+def main() -> None:
+    targets: dict[str, Any] = json.loads(sys.argv[1])
+    outcomes = {}
+    for name, attempt in ATTEMPTS.items():
+        outcomes[name] = False
+        with contextlib.suppress(OSError, MemoryError):
+            outcomes[name] = attempt(targets)
+    print(json.dumps(outcomes))
 
 
 if __name__ == "__main__":

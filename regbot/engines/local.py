@@ -1,25 +1,21 @@
 """The local engine: runs a launch as a process of this machine, under a supervisor that kills all its processes.
 Without a sandbox, a guest may do whatever the user that runs regbot may do."""
 
-import contextlib
 import json
 import os
 import re
-import secrets
-import signal
-import stat
+import select
+import subprocess
 import sys
 import time
-import unicodedata
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from regbot.engines.conversation import run_supervisors
 from regbot.engines.engine import Needs, Seat
 from regbot.engines.health import Monitor, StepMarks, visible_devices
 from regbot.engines.health.machine import this_node, without_gpus
@@ -27,15 +23,15 @@ from regbot.engines.launch import EngineError, Launch, LaunchResult
 from regbot.engines.sandbox import Sandbox, bubblewrap_version, confine
 from regbot.engines.torchrun import single_node_command
 from regbot.records.run import Allocation, Node
-from regbot.records.text.printable import ESCAPE
+from regbot.records.text.printable import ESCAPE, printable
 
 TAIL_LINES = 40
 TAIL_CHARACTERS = 4000
 _TAIL_BYTES = 8 * TAIL_CHARACTERS
-SWEEP_S = 10.0
-"""Seconds to keep trying to kill the processes that a killed supervisor left behind."""
-NONCE = "REGBOT_LAUNCH"
-"""Environment variable that marks the processes of one launch. Its value is a nonce."""
+BACKSTOP_S = 60.0
+"""Time that a supervisor gets in addition to the launch's limit, to kill stuck processes and to read a folder of many
+files."""
+TICK_S = 1.0
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
@@ -58,43 +54,51 @@ class LocalEngine:
 
     name = "local"
 
-    def __init__(self, lock: Path | None = None, sandbox: Sandbox | None = None, sets_file_times: bool = True) -> None:
-        """``lock`` is a file that all sessions on this machine share, so that only one of them is timed at once. If
-        several nodes share the record folder, only one of them ``sets_file_times``."""
-        self._lock, self.sandbox, self._sets_file_times = lock, sandbox, sets_file_times
+    def __init__(
+        self,
+        lock: Path | None = None,
+        sandbox: Sandbox | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``lock`` is a file that all sessions on this machine share, so that only one of them is timed at once.
+        ``check`` is called about once a second during a launch, which is aborted if it raises."""
+        self._lock, self.sandbox, self._check = lock, sandbox, check
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run ``launch`` until it ends. Raises EngineError if it cannot be started or its supervisor is killed. If a
-        guest kills its supervisor, the kernel kills only the guest's main process. regbot finds the others by a nonce
-        in their environment, unless they overwrite it. In a sandbox none can stay."""
-        nonce = secrets.token_hex(16)
+        guest without a sandbox kills its supervisor, the kernel kills only the guest's main process. In a sandbox no
+        process can stay."""
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        # "stamp" says whether the supervisor sets the modification times of the record's files.
-        request = _supervisor_request(launch, nonce) | {"stamp": self._sets_file_times}
+        request = {
+            "command": single_node_command(launch) if launch.ranks else launch.command,
+            "cwd": str(launch.cwd),
+            "env": dict(launch.env),
+            "log": str(launch.log.absolute()),
+            "record_dir": str(launch.record_dir.absolute()),
+            "timeout_s": launch.timeout_s,
+            "max_output_bytes": launch.max_output_bytes,
+            "max_dir_bytes": launch.max_dir_bytes,
+        }
         if self.sandbox is not None:
             request = confine(request, launch, self.sandbox)
-        is_supervisor_lost = True
+        output, exit_code = _run_supervisor(
+            (sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SUPERVISOR)),
+            {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
+            json.dumps(request).encode(),
+            launch.command[0],
+            launch.timeout_s,
+            self._check,
+        )
         try:
-            output = run_supervisors(
-                (sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SUPERVISOR)),
-                {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
-                json.dumps(request).encode(),
-                launch.command[0],
-                launch.timeout_s,
-            )
-            is_supervisor_lost = output.code != 0
-        finally:
-            if is_supervisor_lost:  # it did not exit normally, so it may have left processes behind
-                _kill_leftovers(nonce)
-        try:
-            report: dict[str, Any] = json.loads(output.text)
+            report: dict[str, Any] = json.loads(output)
         except ValueError as error:
-            last_output = plain_tail(output.text.decode("utf-8", "replace"))
+            last_output = plain_tail(output.decode("utf-8", "replace"))
             why = last_output or "it was killed from outside, by the guest or for lack of memory"
             raise EngineError(
-                f"{launch.command[0]}: its supervisor ended without a report (exit code {output.code}): {why}; "
-                "the result of this run is unknown; run it again"
+                f"{launch.command[0]}: its supervisor ended without a report (exit code {exit_code}): {why}; "
+                "the result of this run is unknown",
+                "end what it left behind ('ps' shows it), and run it again",
             ) from error
         if "error" in report:
             raise EngineError(f"{launch.command[0]}: {report['error']}")
@@ -149,42 +153,66 @@ class _LocalSeat:
         return replace(result, health=monitor.health, warnings=tuple(monitor.warnings))
 
 
-def _supervisor_request(launch: Launch, nonce: str) -> dict[str, Any]:
-    return {
-        "command": single_node_command(launch) if launch.ranks else launch.command,
-        "cwd": str(launch.cwd),
-        "env": {**launch.env, NONCE: nonce},
-        "log": str(launch.log.absolute()),
-        "record_dir": str(launch.record_dir.absolute()),
-        "timeout_s": launch.timeout_s,
-        "max_output_bytes": launch.max_output_bytes,
-        "max_dir_bytes": launch.max_dir_bytes,
-    }
+def _run_supervisor(
+    arguments: Sequence[str],
+    env: Mapping[str, str],
+    request: bytes,
+    name: str,
+    limit_s: float,
+    on_tick: Callable[[], None],
+) -> tuple[bytes, int]:
+    """Start the supervisor, write ``request`` to its standard input, and wait for its report. If standard input closes,
+    regbot is gone, and the supervisor kills every process that it started. Return its output and its exit code. The
+    process has ended when this function returns or raises. ``on_tick`` is called about once a second. If it raises, the
+    launch is aborted. Raises EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds."""
+    process = subprocess.Popen(
+        arguments,
+        cwd="/",
+        env=dict(env),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        bufsize=0,
+        close_fds=True,  # a process that inherits this standard input would keep it open after regbot is gone
+        start_new_session=True,  # regbot itself handles an interrupt from the terminal
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    output = b""
+    deadline = time.monotonic() + limit_s + BACKSTOP_S
+    poll = select.poll()
+    poll.register(process.stdout, select.POLLIN)
+    with process:
+        try:
+            write_all(process.stdin.fileno(), request + b"\n")
+            while True:
+                if poll.poll(TICK_S * 1000):
+                    data = os.read(process.stdout.fileno(), 65536)
+                    if not data:
+                        break
+                    output += data
+                elif time.monotonic() > deadline:
+                    raise EngineError(
+                        f"{name}: its supervisor did not report within {limit_s + BACKSTOP_S:.0f} s",
+                        "look for processes stuck in a driver on this machine ('ps' shows them in state D)",
+                    )
+                else:
+                    on_tick()
+        finally:
+            process.stdin.close()  # the supervisor then kills all processes
+            try:
+                process.wait(timeout=BACKSTOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    return output, process.returncode
 
 
-def _kill_leftovers(nonce: str) -> None:
-    """Kill every process whose environment has ``nonce``. Raises EngineError if some still run after SWEEP_S."""
-    deadline = time.monotonic() + SWEEP_S
-    variable = f"{NONCE}={nonce}".encode()
-    while pids := _find_processes(variable):
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        if time.monotonic() > deadline:
-            raise EngineError(
-                f"the supervisor was lost and its processes {', '.join(map(str, pids[:10]))} could not be killed",
-                "find out what they are stuck in ('ps' shows it) and end them before the next run",
-            )
-        time.sleep(0.01)
-
-
-def _find_processes(variable: bytes) -> list[int]:
-    pids = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # the process ended meanwhile or belongs to another user
-            if variable in (process / "environ").read_bytes().split(b"\0"):
-                pids.append(int(process.name))
-    return pids
+def write_all(pipe: int, data: bytes) -> None:
+    """Write all ``data``. If nobody reads it any more, do nothing: the reader's output says why."""
+    unwritten = memoryview(data)
+    with suppress(BrokenPipeError):
+        while unwritten:  # one call may write only a part
+            unwritten = unwritten[os.write(pipe, unwritten) :]
 
 
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -198,22 +226,15 @@ def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
 def log_tail(log: Path) -> str:
     """Return the end of a log as text that is safe to print; '' if the log cannot be read."""
     try:
-        descriptor = os.open(log, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+            return plain_tail(file.read(_TAIL_BYTES).decode("utf-8", "replace"))
     except OSError:
         return ""
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        file.seek(-min(os.fstat(descriptor).st_size, _TAIL_BYTES), os.SEEK_END)
-        return plain_tail(file.read(_TAIL_BYTES).decode("utf-8", "replace"))
 
 
 def plain_tail(text: str) -> str:
     """Return the last lines of ``text`` without terminal escapes. Of a progress bar only its last state is kept."""
-    lines = []
-    for line in ESCAPE.sub("", text).split("\n"):
-        _, _, last_state = line.rstrip("\r").rpartition("\r")
-        printable = [char for char in last_state if char == "\t" or not unicodedata.category(char).startswith("C")]
-        lines.append("".join(printable).rstrip())
+    lines = [printable(line.rstrip("\r").rpartition("\r")[2]).rstrip() for line in ESCAPE.sub("", text).split("\n")]
     kept_lines = "\n".join(lines).strip("\n").split("\n")[-TAIL_LINES:]
     return "\n".join(kept_lines)[-TAIL_CHARACTERS:]

@@ -7,8 +7,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
@@ -37,8 +35,7 @@ class SandboxProof:
 
 def prove(sandbox: Sandbox | None) -> SandboxProof:
     """Run the escape program in ``sandbox``, or without one if it is None. The result is mostly the program's own
-    report. Only the attempt to write outside is checked here. An attempt that is missing in the report counts as
-    succeeded."""
+    report. Only the attempt to write outside is checked here."""
     engine = LocalEngine(sandbox=None if sandbox is None else replace(sandbox, pids=PIDS))
     secret = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="regbot-") as name, socket.create_server(("127.0.0.1", 0)) as server:
@@ -67,42 +64,19 @@ def prove(sandbox: Sandbox | None) -> SandboxProof:
             max_output_bytes=MAX_OUTPUT_BYTES,
             max_dir_bytes=RECORD_MB * 2**20,
         )
-        with _run_secret_process(secret):
+        command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
+        with subprocess.Popen(command, env={"SECRET": secret}) as secret_process:
             try:
                 result = engine.run(launch)
+                outcomes: dict[str, bool] = json.loads(result.log_tail)
             except EngineError as error:
                 return SandboxProof(stopped=[], succeeded=[], fault=str(error))
-        output = (folder / "output.log").read_bytes()[:MAX_OUTPUT_BYTES]
-        was_changed = (folder / "outside").read_text(errors="replace") != secret
-    outcomes = _parse_outcomes(output)
-    if not outcomes:
-        fault = f"the escape program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
-        return SandboxProof(stopped=[], succeeded=[], fault=fault)
-    # Inside the sandbox, the path of "outside" may lead to a private folder, so the program's report is no proof.
-    outcomes[escape.OUTSIDE] = was_changed
-    succeeded = [attempt for attempt in escape.ATTEMPTS if outcomes.get(attempt, True)]
-    stopped = [attempt for attempt in escape.ATTEMPTS if attempt not in succeeded]
-    return SandboxProof(stopped, succeeded)
-
-
-@contextmanager
-def _run_secret_process(secret: str) -> Iterator[None]:
-    command = [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"]
-    with subprocess.Popen(command, env={"SECRET": secret}) as process:
-        try:
-            yield
-        finally:
-            process.kill()
-
-
-def _parse_outcomes(output: bytes) -> dict[str, bool]:
-    """A report without a clear failure is a success of the attempt."""
-    outcomes = {}
-    for line in output.decode("utf-8", "replace").splitlines():
-        try:
-            report = json.loads(line)
-        except ValueError:
-            continue
-        if isinstance(report, dict) and isinstance(report.get("attempt"), str):
-            outcomes[report["attempt"]] = report.get("done") is not False
-    return outcomes
+            except ValueError:
+                fault = f"the escape program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
+                return SandboxProof(stopped=[], succeeded=[], fault=fault)
+            finally:
+                secret_process.kill()
+        # Inside the sandbox, the path of "outside" may lead to a private folder, so the program's report is no proof.
+        outcomes[escape.OUTSIDE] = (folder / "outside").read_text(errors="replace") != secret
+    succeeded = [attempt for attempt in escape.ATTEMPTS if outcomes[attempt]]
+    return SandboxProof([attempt for attempt in escape.ATTEMPTS if not outcomes[attempt]], succeeded)

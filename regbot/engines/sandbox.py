@@ -5,14 +5,17 @@ them up (``regbot.engines.confinement``)."""
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from regbot.engines import confinement
 from regbot.engines.launch import EngineError, Launch, NoSeatError
@@ -85,12 +88,7 @@ class Sandbox:
 
 
 def sandbox_from_settings(settings: config.SandboxSettings) -> Sandbox:
-    lists = {
-        "read": tuple(map(Path, settings.read)),
-        "write": tuple(map(Path, settings.write)),
-        "submodule_hosts": tuple(settings.submodule_hosts),
-    }
-    return Sandbox(**{**settings.model_dump(exclude={"untrusted"}), **lists})
+    return TypeAdapter(Sandbox).validate_python(settings.model_dump(exclude={"untrusted"}))
 
 
 def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dict[str, Any]:
@@ -113,8 +111,8 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
     for name, value in env.items():
         arguments += ["--setenv", name, value]
     binds = _visible_binds(launch, sandbox, program, env, writable)
-    for bind in sorted(binds, key=lambda bind: Path(bind.target).parts):  # a folder before the paths in it
-        arguments += bind.options
+    for target in sorted(binds, key=lambda target: Path(target).parts):  # a folder before the paths in it
+        arguments += binds[target]
     # bubblewrap creates / and /dev as memory file systems without a size limit, so they are made read-only. The
     # supervisor replaces DEVICES by the options for the devices of its node.
     remounts = ["--remount-ro", "/dev", "--remount-ro", "/"]
@@ -181,24 +179,28 @@ def _environment(env: Mapping[str, str], sandbox: Sandbox, writable: Sequence[Pa
 # ---- visible paths
 
 
-@dataclass(frozen=True)
-class _Bind:
-    """One mount point in the guest's file tree."""
-
-    target: str
-    options: tuple[str, ...]
+Binds = dict[str, list[str]]
+"""Options for bubblewrap by path in the guest's file tree."""
 
 
-def _bind(source: Path | str, target: Path | str | None = None, write: bool = False, optional: bool = False) -> _Bind:
-    """Return a mount point that shows ``source`` at ``target``, by default at its own path and read-only."""
+def _bind(source: Path | str, target: Path | str | None = None, write: bool = False, optional: bool = False) -> Binds:
+    """Show ``source`` at ``target``, by default at its own path and read-only."""
     option = ("--bind" if write else "--ro-bind") + ("-try" if optional else "")
     target_path = str(source if target is None else target)
-    return _Bind(target_path, (option, str(source), target_path))
+    return {target_path: [option, str(source), target_path]}
+
+
+def _bind_all(paths: Iterable[Path], write: bool = False) -> Binds:
+    """Show ``paths``, and ``paths`` with their links resolved. A program may use either."""
+    binds: Binds = {}
+    for path in paths:
+        binds |= _bind(path, write=write) | _bind(path.resolve(), write=write)
+    return binds
 
 
 def _visible_binds(
     launch: Launch, sandbox: Sandbox, program: Path, env: Mapping[str, str], writable: Sequence[Path]
-) -> list[_Bind]:
+) -> Binds:
     """Return the mount points of everything that the guest sees. The order matters: a later one replaces an earlier one
     with the same path, such as a writable folder of the readable checkout."""
     record = launch.record_dir.absolute()
@@ -209,50 +211,43 @@ def _visible_binds(
         *launch_paths,
         *_existing_paths(sandbox.read),
     ]
-    binds = {bind.target: bind for bind in _system_binds(sandbox)}
     # The supervisor mounts the file systems "tmp", "shm", "files" and "record" below the record folder.
-    binds["/tmp"] = _bind(record / "tmp", "/tmp", write=True)
-    binds["/dev/shm"] = _bind(record / "shm", "/dev/shm", write=True)
-    binds[HOME] = _Bind(HOME, ("--dir", HOME))
+    binds = {
+        **_system_binds(sandbox),
+        **_bind(record / "tmp", "/tmp", write=True),
+        **_bind(record / "shm", "/dev/shm", write=True),
+        HOME: ["--dir", HOME],
+    }
     for file_name in _replacement_files(sandbox):
-        binds[f"/etc/{file_name}"] = _bind(record / "files" / file_name, f"/etc/{file_name}")
-    for folder in readable:
-        binds |= {str(path): _bind(path) for path in _with_resolved(folder)}
-    for folder in writable:
-        binds |= {str(path): _bind(path, write=True) for path in _with_resolved(folder)}
+        binds |= _bind(record / "files" / file_name, f"/etc/{file_name}")
+    binds |= _bind_all(readable) | _bind_all(writable, write=True)
     log = launch.log.absolute()
     if any(log.is_relative_to(folder) for folder in writable):  # the guest must not change its log
-        binds[str(log.parent)] = _bind(log.parent)
-    binds |= {bind.target: bind for bind in _hide_harness([Path("/usr"), *readable, *writable])}
-    binds |= {str(path): _bind(record / "record", path, write=True) for path in _with_resolved(record)}
-    return list(binds.values())
+        binds |= _bind(log.parent)
+    binds |= _hide_harness([Path("/usr"), *readable, *writable])
+    for path in (record, record.resolve()):
+        binds |= _bind(record / "record", path, write=True)
+    return binds
 
 
-def _system_binds(sandbox: Sandbox) -> Iterator[_Bind]:
-    yield _bind("/usr")
+def _system_binds(sandbox: Sandbox) -> Binds:
+    binds = _bind("/usr") | _bind("/sys")
     for name in SYSTEM:
         path = Path("/", name)
         if path.is_symlink():
-            yield _Bind(str(path), ("--symlink", str(path.readlink()), str(path)))
+            binds[str(path)] = ["--symlink", str(path.readlink()), str(path)]
         elif path.exists():
-            yield _bind(path)
+            binds |= _bind(path)
     for name in (*ETC, *(NETWORK_ETC if sandbox.network else ())):
-        yield _bind(Path("/etc", name), optional=True)
+        binds |= _bind(Path("/etc", name), optional=True)
     for path in Path("/etc").glob("python3*"):
-        yield _bind(path)
-    yield _bind("/sys")
-    yield _Bind("/proc", ("--proc", "/proc"))
+        binds |= _bind(path)
     for name in READ_ONLY_PROC:
-        yield _bind(Path("/proc", name), optional=True)
+        binds |= _bind(Path("/proc", name), optional=True)
     for name in HIDDEN_PROC:
         if Path("/proc", name).exists():
-            yield _bind("/dev/null", Path("/proc", name))
-    yield _Bind("/dev", ("--dev", "/dev"))
-
-
-def _with_resolved(path: Path) -> tuple[Path, ...]:
-    """Return ``path``, and ``path`` with its links resolved. A program may use either."""
-    return tuple(dict.fromkeys((path, path.resolve())))
+            binds |= _bind("/dev/null", Path("/proc", name))
+    return {**binds, "/proc": ["--proc", "/proc"], "/dev": ["--dev", "/dev"]}
 
 
 def _existing_paths(paths: Iterable[Path]) -> list[Path]:
@@ -263,13 +258,15 @@ def _existing_paths(paths: Iterable[Path]) -> list[Path]:
     return existing_paths
 
 
-def _hide_harness(visible: Iterable[Path]) -> list[_Bind]:
+def _hide_harness(visible: Iterable[Path]) -> Binds:
     package = Path(str(resources.files("regbot"))).absolute()
     guest = package / "guest"
-    folders = [path for folder in visible if not _is_within(folder, guest) for path in _with_resolved(folder)]
-    hidden = [path for path in _with_resolved(package) if any(path.is_relative_to(folder) for folder in folders)]
-    masks = [_Bind(str(path), ("--tmpfs", str(path))) for path in hidden]  # an empty folder over regbot's code
-    return [*masks, *(_bind(path) for path in _with_resolved(guest))]
+    folders = [path for folder in visible if not _is_within(folder, guest) for path in (folder, folder.resolve())]
+    binds: Binds = {}
+    for path in (package, package.resolve()):
+        if any(path.is_relative_to(folder) for folder in folders):
+            binds[str(path)] = ["--tmpfs", str(path)]  # an empty folder over regbot's code
+    return binds | _bind_all([guest])
 
 
 def _is_within(path: Path, folder: Path) -> bool:
@@ -384,12 +381,8 @@ def _is_prefix(folder: Path) -> bool:
 
 def _read_home(file: Path) -> Path | None:
     with file.open(encoding="utf-8", errors="replace") as text:
-        lines = text.read(MAX_PYVENV_CHARACTERS).splitlines()
-    for line in lines:
-        key, _, value = line.partition("=")
-        if key.strip() == "home" and value.strip().startswith("/"):
-            return Path(value.strip())
-    return None
+        home = re.search(r"^[ \t]*home[ \t]*=[ \t]*(/.*)$", text.read(MAX_PYVENV_CHARACTERS), re.MULTILINE)
+    return Path(home.group(1).strip()) if home else None
 
 
 # ---- bubblewrap

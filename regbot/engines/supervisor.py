@@ -6,36 +6,39 @@ isolated mode. The first line of standard input is the launch as JSON. When the 
 document to standard output, or nothing if regbot is gone or has sent a signal. The guest runs in a sandbox only if the
 launch contains one; the script ``confinement`` sets it up on this node."""
 
+import atexit
 import contextlib
 import ctypes
-import importlib.util
 import json
 import os
 import resource
-import selectors
+import runpy
 import signal
-import stat
 import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
+
+# In isolated mode the folder of a script is not on the import path.
+confinement = SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("confinement.py"))))
 
 STDIN, STDOUT = 0, 1
 GRACE_S = 1.0
 """Seconds that helper processes (resource trackers, pipe readers) get to exit after the main process."""
 KILL_S = 10.0
 """Seconds that SIGKILL may take. A process that takes longer is stuck in the kernel."""
-POLL_S = 1.0
-"""Seconds between checks of the size of the record folder."""
-GROWTH_S = 0.1
-"""Seconds between checks of the disk usage of a guest in a sandbox."""
+CHECK_S, SANDBOX_CHECK_S = 1.0, 0.1
+"""Seconds between checks of what a guest has written, without and in a sandbox."""
 LARGE_RECORD = "wrote more into its record folder than any record needs"
+DRAIN_S = 5.0
+"""Seconds to wait for the rest of the output, because a process that cannot be killed may keep the pipe open."""
 TAIL_BYTES = 64 * 1024
 MAX_ENTRIES = 100_000
 NO_PROCESS = 0
-BLOCK_BYTES = 512
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
 
@@ -57,7 +60,7 @@ class Log:
         self.beginning_bytes_left = limit - self.tail_limit
         self.tail = bytearray()
         self.dropped = 0  # bytes
-        self.fault: OSError | None = None  # the last error of writing the file
+        self.fault: OSError | ValueError | None = None  # the last error of writing the file
 
     def write(self, data: bytes) -> None:
         """Write output. An error, such as a full disk, is stored until ``close``, so that the guest is killed first."""
@@ -82,7 +85,7 @@ class Log:
     def _write_to_file(self, data: bytes) -> None:
         try:
             self.file.write(data)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a ValueError if the file is closed
             self.fault = error
 
 
@@ -92,58 +95,54 @@ class Confinement:
     def __init__(self, launch: dict[str, Any]) -> None:
         """Set the sandbox up. Raises NotStartedError if this node cannot do it."""
         self.settings: dict[str, Any] | None = launch.get("confine")
-        # The record folder, the command to start, and the maximum bytes of the record.
+        # The record folder, the command to start, the maximum bytes of the record, and the log.
         self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
-        self.sets_file_times = launch.get("stamp", True)  # whether to set the times of the record's files
+        self.log = launch["log"]
         # The file systems in memory, the control groups, and the growth of folders on disk. None without a sandbox.
         self.file_systems = self.groups = self.growth = None
         if self.settings is None:
             return
-        self.script = _load_confinement()
         # bubblewrap reports on this pipe that the guest has ended.
         self.status_reader, self.status_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.groups = self.script.ControlGroups(self.settings["pids"], self.settings["memory_bytes"])
+        self.groups = confinement.ControlGroups(self.settings["pids"], self.settings["memory_bytes"])
+        atexit.register(self.groups.remove)
         try:
-            self.file_systems = self.script.MemoryFileSystems(self.settings, self.record)
-            self.growth = self.script.DiskGrowth(
+            self.file_systems = confinement.MemoryFileSystems(self.settings, self.record)
+            self.growth = confinement.DiskGrowth(
                 self.settings["writable"], self.settings["growth_bytes"], self.settings["growth_files"]
             )
         except OSError as error:
-            self.groups.remove()
             raise NotStartedError(
                 f"the sandbox cannot be set up: {error}; 'regbot doctor' tests it step by step"
             ) from error
-        self.record = self.file_systems.record
+        self.record = str(self.file_systems.record)
         visible = self.settings["visible"]  # the guest's CUDA_VISIBLE_DEVICES; None if it is unset
-        program, *words = self.script.with_devices(self.command, visible, self.settings["network"])
+        program, *words = confinement.with_devices(self.command, visible, self.settings["network"])
         self.command = [program, "--json-status-fd", str(self.status_writer), *words]
 
     def enter(self) -> None:
         """Called by the child process just before it becomes the guest."""
         if self.groups is not None:
             self.groups.join()
-            self.script.leave_keyring()
+            confinement.leave_keyring()
 
-    def find_excess(self, check_record: bool, has_ended: bool = False) -> str:
-        """Return what the guest wrote too much; '' if nothing. The record folder is checked only with ``check_record``,
-        because this takes longer."""
+    def find_excess(self, has_ended: bool = False) -> str:
+        """Return what the guest wrote too much; '' if nothing. In a sandbox, the files of a record are counted only if
+        the guest ``has_ended``: until then, the size of their file system bounds them."""
         if self.growth is not None and (excess := self.growth.find_excess(has_ended)):
             return str(excess)
-        # The record is checked first: a record that cannot be read counts as too large.
-        is_large = check_record and (
-            is_over_limit(self.record, self.limit) or (self.file_systems is not None and self.file_systems.is_full())
-        )
+        is_large = self.file_systems is not None and self.file_systems.is_full()
+        if has_ended or self.file_systems is None:
+            is_large = is_large or is_over_limit(self.record, self.limit)
         return LARGE_RECORD if is_large else ""
 
     def save_record(self) -> str:
-        """Save the record after the guest has ended: copy it from memory to the real folder, or without a sandbox set
-        its files' times. Return what the guest wrote too much; the record is then not saved."""
-        if excess := self.find_excess(check_record=True, has_ended=True):
+        """Copy the record from memory to the real folder after the guest has ended. Return what the guest wrote too
+        much; the record is then not copied."""
+        if excess := self.find_excess(has_ended=True):
             return excess
         if self.file_systems is not None:
             return "" if self.file_systems.copy_record() else LARGE_RECORD
-        if self.sets_file_times:
-            set_file_times(self.record)
         return ""
 
     def exit_code_of_guest(self, code: int | None) -> int | None:
@@ -156,19 +155,10 @@ class Confinement:
         except BlockingIOError:
             status = b""
         if b'"exit-code"' not in status:  # bubblewrap writes this after the guest has ended
-            raise NotStartedError
+            output = Path(self.log).read_bytes()[:2000].decode("utf-8", "replace").strip()
+            raise NotStartedError(f"the sandbox could not be set up: {output}; 'regbot doctor' tests it")
         is_signal = 128 < code <= 128 + signal.NSIG
         return 128 - code if is_signal else code
-
-
-def _load_confinement() -> ModuleType:
-    """In isolated mode the folder of a script is not on the import path."""
-    spec = importlib.util.spec_from_file_location("confinement", Path(__file__).with_name("confinement.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class Supervisor:
@@ -182,67 +172,46 @@ class Supervisor:
         self.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self.libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # the guest may not open our pipe to regbot through /proc
         self.pid = os.getpid()
+        self.check_s = CHECK_S if self.sandbox.settings is None else SANDBOX_CHECK_S
         self.status: int | None = None  # wait status of the guest's main process; None while it runs
         self.killed = 0  # number of processes killed after the main process had ended
-        self.selector = selectors.DefaultSelector()
-        self.wake, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, lambda *_: None)
-        self.selector.register(self.wake, selectors.EVENT_READ)
-        self.selector.register(STDIN, selectors.EVENT_READ)
+        signal.pthread_sigmask(signal.SIG_BLOCK, (*STOPS, signal.SIGCHLD))  # they are waited for instead
 
     def run(self) -> dict[str, Any]:
         """Run the guest until it ends or passes a limit, kill what is left, and return the fields of ``LaunchResult``.
 
         Raises NotStartedError, StopError, and OSError for the log.
         """
-        try:
-            return self._supervise()
-        finally:
-            if self.sandbox.groups is not None:
-                self.sandbox.groups.remove()
-
-    def _supervise(self) -> dict[str, Any]:
         started = time.monotonic()
         guest = self._start()
         assert guest.stdout is not None
-        self.guest, self.output = guest.pid, guest.stdout.fileno()  # process id, and descriptor of the pipe
-        os.set_blocking(self.output, False)
-        self.selector.register(self.output, selectors.EVENT_READ)
+        self.guest = guest.pid
+        reader = threading.Thread(target=self._copy_output, args=(guest.stdout.fileno(),), daemon=True)
+        for thread in (reader, threading.Thread(target=_watch_regbot, daemon=True)):
+            thread.start()
         timed_out, excess = False, ""
         try:
-            # The record folder is checked every POLL_S. In a sandbox, the disk usage is checked every GROWTH_S.
-            deadline, poll_at = started + self.launch["timeout_s"], started + POLL_S
+            deadline = started + self.launch["timeout_s"]
+            check_at = started + self.check_s
             while self.status is None and not (timed_out or excess or self.log.fault):
-                growth_check_at = time.monotonic() + GROWTH_S if self.sandbox.growth else poll_at
-                next_check_at = min(poll_at, growth_check_at)
-                self._handle_events(min(deadline, next_check_at) - time.monotonic())
-                now = time.monotonic()
-                timed_out = now >= deadline and self.status is None
-                if now >= next_check_at:
-                    is_poll_due = now >= poll_at
-                    excess = self.sandbox.find_excess(check_record=is_poll_due)
-                    if is_poll_due:
-                        poll_at = time.monotonic() + POLL_S
+                self._handle_events(min(deadline, check_at) - time.monotonic())
+                timed_out = time.monotonic() >= deadline and self.status is None
+                if time.monotonic() >= check_at:
+                    excess = self.sandbox.find_excess()
+                    check_at = time.monotonic() + self.check_s
             wall_s = time.monotonic() - started
             wait_status = self.status  # None if the guest must be killed
             if wait_status is not None:
                 self._wait_for_helpers()
         finally:
             unkilled = self._kill_all()
-            self._drain()
+            reader.join(DRAIN_S)
             self.log.close()
         # The guest is already reaped. Popen must not wait for its process id, which the system may have reused.
         guest.returncode = 0
         main_exit_code = None if wait_status is None else os.waitstatus_to_exitcode(wait_status)
-        try:
-            exit_code = self.sandbox.exit_code_of_guest(main_exit_code)
-        except NotStartedError:
-            output = Path(self.launch["log"]).read_bytes()[:2000].decode("utf-8", "replace").strip()
-            raise NotStartedError(f"the sandbox could not be set up: {output}; 'regbot doctor' tests it") from None
         return {
-            "exit_code": exit_code,
+            "exit_code": self.sandbox.exit_code_of_guest(main_exit_code),
             "timed_out": timed_out,
             "excess": excess or self.sandbox.save_record(),
             "output_truncated": self.log.dropped > 0,
@@ -275,38 +244,19 @@ class Supervisor:
         self.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != self.pid:  # the supervisor died before the call above
             os._exit(127)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self.sandbox.enter()
 
     def _handle_events(self, seconds: float) -> None:
-        """Handle pending events; wait at most ``seconds`` for one. Raises StopError."""
-        for key, _ in self.selector.select(max(0.0, seconds)):
-            if key.fd == STDIN and not os.read(STDIN, 65536):  # end of file: regbot is gone
-                raise StopError
-            if key.fd == self.wake:  # one byte for each signal that has arrived
-                signals = set(os.read(self.wake, 4096))
-                if signals & {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}:
-                    raise StopError
-                self._reap()
-            elif key.fd == self.output:
-                self._read()
+        """Wait at most ``seconds`` for the end of a child. Raises StopError."""
+        info = signal.sigtimedwait((*STOPS, signal.SIGCHLD), max(0.0, seconds))
+        if info is not None and info.si_signo != signal.SIGCHLD:
+            raise StopError
+        self._reap()
 
-    def _read(self) -> bool:
-        """Return False if there is no output now."""
-        try:
-            data = os.read(self.output, 65536)
-        except BlockingIOError:
-            return False
-        if data:
+    def _copy_output(self, output: int) -> None:
+        while data := os.read(output, 65536):
             self.log.write(data)
-        elif self.output in self.selector.get_map():
-            self.selector.unregister(self.output)
-        return bool(data)
-
-    def _drain(self) -> None:
-        """Read the rest of the pipe, up to a limit, because a process that cannot be killed may continue to write."""
-        for _ in range(64):
-            if not self._read():
-                return
 
     def _reap(self) -> None:
         """Read the status of all children that have ended, and count those that SIGKILL has ended."""
@@ -348,7 +298,6 @@ class Supervisor:
             for child in children():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(child, signal.SIGKILL)
-            self._drain()
             time.sleep(0.002)
         return 0
 
@@ -357,7 +306,7 @@ def is_over_limit(folder: str, max_bytes: int) -> bool:
     """Whether the record folder exceeds ``max_bytes`` or MAX_ENTRIES, or was made unreadable."""
     total = 0
     try:
-        for entries, size in enumerate(_sizes(folder)):
+        for entries, size in enumerate(confinement.find_sizes([folder], _raise)):
             total += size
             if total > max_bytes or entries >= MAX_ENTRIES:
                 return True
@@ -366,49 +315,20 @@ def is_over_limit(folder: str, max_bytes: int) -> bool:
     return False
 
 
-def set_file_times(folder: str) -> None:
-    """Set the modification time of each file in a record to its change time, which a guest cannot set. This changes the
-    change time, so if several nodes share the folder, only the first calls it."""
-    with contextlib.suppress(OSError), os.scandir(folder) as listing:
-        for entry in listing:
-            with contextlib.suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode):
-                    os.utime(entry.path, ns=(status.st_ctime_ns, status.st_ctime_ns), follow_symlinks=False)
+def _raise(error: OSError) -> None:
+    raise error
 
 
-def _sizes(folder: str) -> Iterator[int]:
-    """Yield the length or the space of every file, whichever is larger, and 0 for every folder. What disappears is
-    skipped."""
-    folders = [folder]
-    while folders:
-        with contextlib.suppress(FileNotFoundError), os.scandir(folders.pop()) as listing:
-            for entry in listing:
-                with contextlib.suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(status.st_mode):
-                        folders.append(entry.path)
-                        yield 0
-                    else:
-                        yield max(status.st_size, status.st_blocks * BLOCK_BYTES)
+def _watch_regbot() -> None:
+    """Stop this process when standard input closes, because regbot is then gone."""
+    while os.read(STDIN, 65536):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def children() -> list[int]:
     """Return the ids of this process's children. They include orphans of the guest."""
-    try:
-        return [int(pid) for pid in Path("/proc/thread-self/children").read_text().split()]
-    except OSError:  # the kernel does not provide the list of children
-        pids = [int(process.name) for process in Path("/proc").glob("[0-9]*")]
-        return [pid for pid in pids if _parent(pid) == os.getpid()]
-
-
-def _parent(pid: int) -> int:
-    try:
-        # The fields are: id, name in parentheses, state, parent. A name may contain blanks and parentheses.
-        _, _, fields_after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
-        return int(fields_after_name.split()[1])
-    except OSError:
-        return NO_PROCESS
+    return [int(pid) for pid in Path("/proc/thread-self/children").read_text().split()]
 
 
 def _process_group(pid: int) -> int:
@@ -424,12 +344,9 @@ def _kill_group(group: int) -> None:
 
 
 def main() -> None:
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        data = os.read(STDIN, 65536)
-        if not data:
-            return
-        line += data
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):  # regbot is gone
+        return
     result: dict[str, Any]
     try:
         result = Supervisor(json.loads(line)).run()

@@ -8,23 +8,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from regbot.github.client import RefusedError
-from regbot.github.types import Pull
+from regbot.github.changed_files import list_changed_files
+from regbot.github.client import Forge
+from regbot.github.types import CommitComparison, Pull
 from regbot.records.config.globs import matches_glob
-from regbot.report.markdown import Name, Words
+from regbot.report.markdown import code
 
 MAX_NAMED_FILES = 5
 
 
-@dataclass(frozen=True)
-class CommandRefusal:
-    """Why a command was not executed."""
+class CommandRefusal(Exception):
+    """Why a command is not executed. ``reason`` is markdown. ``line`` is a command line that the person can type
+    instead; '' if no command line would be accepted."""
 
-    reason: Words
-    line: str = ""
-    """A command line that the person can type instead; '' if no command line would be accepted."""
-    fault: RefusedError | None = None
-    """GitHub's error, if regbot accepted the command and GitHub did not execute it. None if regbot refused it."""
+    def __init__(self, reason: str, line: str = "") -> None:
+        super().__init__(reason)
+        self.reason, self.line = reason, line
 
 
 Effect = Literal["nothing", "started", "noted", "refused", "stale"]
@@ -40,45 +39,30 @@ class GateOutcome:
     message: str
 
 
-@dataclass(frozen=True)
-class ProtectedFiles:
-    """Protected files that a commit changes. The object is false if there are none."""
-
-    files: tuple[str, ...]
-
-    def __bool__(self) -> bool:
-        return bool(self.files)
-
-    def describe(self) -> Words:
-        """Return a phrase that names the changed protected files, for use at the end of a sentence."""
-        names: list[str] = []
-        for path in self.files[:MAX_NAMED_FILES]:
-            names += [", " if names else "", Name(path)]
-        unnamed = len(self.files) - MAX_NAMED_FILES
-        if unnamed > 0:
-            names.append(f" and {unnamed} more")
-        return ("protected files: ", *names)
-
-
-def find_obstacle(pull: Pull, sha: str) -> Words | None:
-    """Return why the commit ``sha`` may not run in the present state of ``pull``; None if it may run.
-
-    The result is a sentence in parts, in which a ``Name`` is untrusted text.
-    """
+def check_head(pull: Pull, sha: str, line: str = "") -> None:
+    """Check that the commit ``sha`` may run in the present state of ``pull``. Raises CommandRefusal, for a moved head
+    with the advice to type ``line``."""
     if not pull.open:
-        return ("The pull request is closed.",)
-    if pull.head_sha != sha:  # '' adds nothing to the sentence, which begins with a name
-        return ("", Name(sha), " is not the head of this pull request. The head is now ", Name(pull.head_sha), ".")
-    return None
+        raise CommandRefusal("The pull request is closed.")
+    if pull.head_sha != sha:
+        reason = f"{code(sha)} is not the head of this pull request. The head is now {code(pull.head_sha)}."
+        raise CommandRefusal(f"{reason} Look at the new head first, then type this line:" if line else reason, line)
 
 
-def find_protected(paths: Sequence[str], patterns: Sequence[str]) -> ProtectedFiles:
-    """Return the files among the changed ``paths`` that match one of the globs ``patterns``.
+def find_protected(forge: Forge, change: CommitComparison, sha: str, patterns: Sequence[str]) -> str:
+    """Return a phrase in markdown that names the files that ``sha`` changes and that match one of the globs
+    ``patterns``; '' if there are none. Raises ForgeError, CheckoutError.
 
     Case is ignored, because some file systems ignore it.
     """
-
-    def is_protected(path: str) -> bool:
-        return any(matches_glob(pattern.casefold(), path.casefold()) for pattern in patterns)
-
-    return ProtectedFiles(tuple(path for path in paths if is_protected(path)))
+    lower_case_patterns = [pattern.casefold() for pattern in patterns]
+    paths = [
+        path
+        for path in list_changed_files(forge, change, sha)
+        if any(matches_glob(pattern, path.casefold()) for pattern in lower_case_patterns)
+    ]
+    if not paths:
+        return ""
+    unnamed = len(paths) - MAX_NAMED_FILES
+    more = f" and {unnamed} more" if unnamed > 0 else ""
+    return f"protected files: {', '.join(code(path) for path in paths[:MAX_NAMED_FILES])}{more}"

@@ -62,23 +62,15 @@ def load_github_settings(repo: Path) -> GitHub:
     except ValidationError as error:
         raise ConfigError(f"{FILE_NAME} of the default branch: github: {describe_validation_error(error)}") from error
     baselines = tables.get("baselines")
-    baselines_folder = baselines.get("folder") if isinstance(baselines, dict) else None
-    paths = _find_install_paths(repo)
-    if isinstance(baselines_folder, str):
-        paths = [baselines_folder, *paths]
+    folder = baselines.get("folder") if isinstance(baselines, dict) else None
+    # Jobs with a token install regbot from these paths. The root of the repository is left out: regbot's own repository
+    # is installed from its root, and protecting the root would protect every file.
+    workflows = [file_at(repo, f"{FOLDER}/{name}.yml", "HEAD") or "" for name in ("regbot-gate", "regbot-post")]
+    paths = [path_in_repository(source) for workflow in workflows for source in install_sources(workflow)]
     # The path "." becomes the pattern "**", which matches all files.
-    patterns = [f"{PurePosixPath(path)}/**".removeprefix("./") for path in paths]
+    patterns = [
+        f"{PurePosixPath(path)}/**".removeprefix("./")
+        for path in dict.fromkeys([folder, *paths])
+        if path and isinstance(path, str)
+    ]
     return github.model_copy(update={"protected": [*github.protected, *patterns]})
-
-
-def _find_install_paths(repo: Path) -> list[str]:
-    """Return the paths in this repository from which jobs with a token install regbot.
-
-    The root of the repository is left out. regbot's own repository is installed from its root, and protecting the root
-    would protect every file.
-    """
-    paths = []
-    for name in ("regbot-gate", "regbot-post"):
-        workflow_text = file_at(repo, f"{FOLDER}/{name}.yml", "HEAD") or ""
-        paths += [path_in_repository(source) for source in install_sources(workflow_text)]
-    return list(dict.fromkeys(path for path in paths if path))

@@ -7,24 +7,20 @@ code, so a result is not posted if it is for another range, or names a commit ou
 
 import re
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regbot.github.archive import read_single_file
-from regbot.github.client import Forge, ForgeError, RefusedError
-from regbot.github.commands import BisectCommand, parse_command
+from regbot.github.artifact import UnusableArtifact, read_newest_artifact, read_single_file
+from regbot.github.client import Forge, ForgeError, MissingError
+from regbot.github.commands import Command, get_required_role, has_role, parse_command
 from regbot.github.metadata import BISECT, IgnoredRun
-from regbot.github.permission import get_required_role, has_role
-from regbot.github.replies import FAULT, build_marker, update_reply
-from regbot.github.run_artifact import UnusableArtifact, read_newest_artifact
-from regbot.github.shared_history import MISSING_STATUSES, is_ancestor
-from regbot.github.types import Comment, WorkflowRun
+from regbot.github.replies import build_marker, reply_once
+from regbot.github.types import WorkflowRun
 from regbot.github.workflow_start import compute_nonce
 from regbot.records.bisection import Bisection
 from regbot.records.files import MAX_RECORD_BYTES, parse_record
 from regbot.records.text.clip import short_commit
 from regbot.report.bisection import bisection_page, list_named_points
-from regbot.report.markdown import UntrustedText, Words, code, sentence
+from regbot.report.markdown import UntrustedText, code, sentence
 
 ARTIFACT = "regbot-bisection"
 MEMBER = "bisection.json"
@@ -61,21 +57,22 @@ def post_bisection(forge: Forge, run: WorkflowRun, bot: str) -> BisectionReply |
     request = _read_request(forge, run)
     if request is None:
         return IgnoredRun(f"run {run.id} was not started by regbot-gate")
-    why_unrequested = _explain_unrequested(forge, request, bot)
-    if why_unrequested:
+    if why_unrequested := _explain_unrequested(forge, request, bot):
         return IgnoredRun(f"run {run.id} answers no request of #{request.number}: {why_unrequested}")
-    fault = ""
+    fault, failure = "", None
     try:
-        result = _read_result(forge, request)
-        text = bisection_page(result)
+        text = bisection_page(_read_result(forge, request))
     except UnusableArtifact as error:
-        text = _write_failure(request, error.reason)
+        failure = error.reason
     except ForgeError:
         raise
     except Exception as error:  # a pull request's code wrote the record and may break regbot; the failure is posted
-        text = _write_failure(request, (f"regbot failed on the job's artifact ({type(error).__name__})",))
+        failure = (f"regbot failed on the job's artifact ({type(error).__name__})",)
         fault = traceback.format_exc()
-    is_new = update_reply(forge, request.number, f"{MARKER}{run.id} -->", text, bot)
+    if failure is not None:
+        endpoints = f"{code(short_commit(request.good))} to {code(short_commit(request.bad))}"
+        text = f"### ⛔ NO ANSWER: {sentence(failure)}\n\nThe requested range was {endpoints}.\n"
+    is_new = reply_once(forge, request.number, f"{MARKER}{run.id} -->", text, bot, update=True)
     return BisectionReply(request.number, text, is_new, fault)
 
 
@@ -86,9 +83,8 @@ def _read_request(forge: Forge, run: WorkflowRun) -> BisectionRequest | None:
     if title_match is None or not is_bisection or not is_of_this_repository:
         return None
     branch = forge.default_branch()
-    if run.head_branch != branch:
-        return None
-    if not is_ancestor(forge, run.head_sha, forge.tip(branch)):  # the run may be of a tag with the branch's name
+    # The run may be of a tag with the branch's name.
+    if run.head_branch != branch or not forge.is_ancestor(run.head_sha, forge.tip(branch)):
         return None
     number, good, bad, nonce = title_match.groups()
     return BisectionRequest(run=run, number=int(number), good=good, bad=bad, nonce=nonce)
@@ -99,34 +95,23 @@ def _explain_unrequested(forge: Forge, request: BisectionRequest, bot: str) -> s
     try:
         forge.pull(request.number)  # raises RefusedError if the number is no pull request
         comments = forge.comments(request.number)
-    except RefusedError as error:
-        if error.status not in MISSING_STATUSES:
-            raise
+    except MissingError:
         return "this number is no pull request"
-    comment = _find_comment(forge, request, comments)
+    # regbot-gate computes the nonce of a command in the same way.
+    nonces = {compute_nonce(forge.repository, request.number, "comment", comment.id): comment for comment in comments}
+    comment = nonces.get(request.nonce)
     if comment is None:
         return "none of its comments has this nonce"
-    can_be_command = not comment.bot and comment.created == comment.updated
-    command = parse_command(comment.body) if can_be_command else None
-    if not isinstance(command, BisectCommand) or (command.good, command.bad) != (request.good, request.bad):
+    command = None if comment.bot or comment.is_edited else parse_command(comment.body)
+    asked = (command.verb, command.good, command.sha) if isinstance(command, Command) else None
+    if not isinstance(command, Command) or asked != ("bisect", request.good, request.bad):
         return f"comment {comment.id} does not ask for this range, or the comment was edited"
     role = forge.role(comment.author)
     if not has_role(role, get_required_role(command)):
         return f"the author of comment {comment.id} has only the role {role}"
     first_line = build_marker(f"comment:{comment.id}")
-    own_bodies = [candidate.body.replace("\r\n", "\n") for candidate in comments if candidate.author == bot]
-    replies = [body for body in own_bodies if body.startswith(first_line)]
-    # A reply about a fault of GitHub is no refusal: the command is executed if the job runs again.
-    refusals = [reply for reply in replies if not reply.startswith(f"{first_line}\n{FAULT}")]
-    return f"comment {comment.id} was refused" if refusals else ""
-
-
-def _find_comment(forge: Forge, request: BisectionRequest, comments: Sequence[Comment]) -> Comment | None:
-    for comment in comments:
-        # regbot-gate computes the nonce of a command in the same way.
-        if compute_nonce(forge.repository, request.number, "comment", comment.id) == request.nonce:
-            return comment
-    return None
+    is_refused = any(reply.author == bot and reply.body.startswith(first_line) for reply in comments)
+    return f"comment {comment.id} was refused" if is_refused else ""
 
 
 def _read_result(forge: Forge, request: BisectionRequest) -> Bisection:
@@ -145,18 +130,7 @@ def _read_result(forge: Forge, request: BisectionRequest) -> Bisection:
     # The reply accuses these points, so each of them must be a commit in the range, and not a version of a dependency.
     named_points = {point.key: point for point in list_named_points(result)}
     for point in named_points.values():
-        if point.version or not _is_in_range(forge, point.commit, request):
+        is_in_range = forge.is_ancestor(point.commit, request.bad) and not forge.is_ancestor(point.commit, request.good)
+        if point.version or not is_in_range:
             raise UnusableArtifact("the job's artifact names a commit outside the range: ", UntrustedText(point.commit))
     return result
-
-
-def _is_in_range(forge: Forge, commit: str, request: BisectionRequest) -> bool:
-    """Return whether ``commit`` is in the history of the bad commit and not in the history of the good commit.
-
-    The history of a commit contains the commit itself."""
-    return is_ancestor(forge, commit, request.bad) and not is_ancestor(forge, commit, request.good)
-
-
-def _write_failure(request: BisectionRequest, reason: Words) -> str:
-    endpoints = f"{code(short_commit(request.good))} to {code(short_commit(request.bad))}"
-    return f"### ⛔ NO ANSWER: {sentence(reason)}\n\nThe requested range was {endpoints}.\n"

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from regbot.github.client import Forge
 from regbot.github.types import CommitComparison
-from regbot.workloads.checkout.changes import MAX_PYTHON_BYTES
+from regbot.workloads.checkout.changes import MAX_PYTHON_BYTES, list_changed_paths
 from regbot.workloads.checkout.git import common_dir, git
-from regbot.workloads.checkout.pathspecs import list_changed_paths
 
 
 def list_changed_files(forge: Forge, change: CommitComparison, sha: str) -> list[str]:

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 
 from regbot.github.client import Forge
 from regbot.github.stamped_text import Stamp, StampedText, Tier
-from regbot.github.types import Annotation, CheckRun, Conclusion, NewCheck
+from regbot.github.types import CheckRun, Conclusion, NewCheck
 from regbot.records.config import GitHub
 from regbot.records.text.clip import clip
 from regbot.records.verdict import Status
-from regbot.report.markdown import Markdown
 
 NAME = "regbot"
 STATIC_NONCE = "static"
@@ -64,7 +63,6 @@ class HeadChecks:
     """Whether the commit has a foreign check run: with regbot's name and app, but not created by regbot."""
     is_complete: bool = True
     """Whether all check runs called ``NAME`` were read. If False, the commit has older ones, which may be foreign."""
-    bot: str = ""
 
     @property
     def is_waiting(self) -> bool:
@@ -96,7 +94,7 @@ class HeadChecks:
         that of another pull request that is completed with another conclusion than ``conclusion``."""
         if self.run is None or self.newest is None or self.newest.id == self.run.id:
             return False
-        if find_owner(self.newest, self.bot) is None:
+        if _find_owner(self.newest) is None:
             return True
         return self.newest.status == "completed" and self.newest.conclusion != conclusion
 
@@ -118,8 +116,8 @@ def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
     """
     listed, is_complete = forge.checks(sha, NAME)
     app_runs = [run for run in listed if run.app == bot.removesuffix("[bot]")]  # oldest first
-    newest_by_pull = {find_owner(run, bot): run for run in app_runs}
-    own_runs = [run for run in app_runs if find_owner(run, bot) == number]
+    newest_by_pull = {_find_owner(run): run for run in app_runs}
+    own_runs = [run for run in app_runs if _find_owner(run) == number]
     requested = next((run for run in reversed(own_runs) if not run.external_id.endswith(f":{STATIC_NONCE}")), None)
     is_waiting = requested is not None and requested.status != "completed"
     others = [_read_text(run) for pull, run in newest_by_pull.items() if pull not in (None, 0, number)]
@@ -130,20 +128,14 @@ def find(forge: Forge, sha: str, number: int, bot: str) -> HeadChecks:
         requested_nonce=requested.external_id.rpartition(":")[2] if requested is not None else "",
         has_foreign=None in newest_by_pull,
         is_complete=is_complete,
-        bot=bot,
     )
 
 
-def find_owner(run: CheckRun, bot: str) -> int | None:
-    """Return the number of the pull request that a check run belongs to; 0 for a merge group.
-
-    The result is None if regbot did not create the check run. ``bot`` is the login of regbot's app.
-    """
+def _find_owner(run: CheckRun) -> int | None:
+    """Return the number of the pull request that a check run of regbot's app belongs to; 0 for a merge group, None if
+    regbot did not create the check run."""
     match = _EXTERNAL_ID.fullmatch(run.external_id)
-    if match is None or run.app != bot.removesuffix("[bot]") or run.name != NAME:
-        return None
-    number, sha, _ = match.groups()
-    return int(number) if sha == run.sha else None
+    return int(match[1]) if match is not None and match[2] == run.sha else None
 
 
 def write(
@@ -152,8 +144,6 @@ def write(
     head_checks: HeadChecks,
     github: GitHub,
     title: str,
-    *,
-    annotations: Sequence[Annotation] = (),
     url: str = "",
 ) -> None:
     """Complete the check run of a head with ``stamped_text``. Raises ForgeError.
@@ -161,16 +151,15 @@ def write(
     A check run is created if there is none, or if GitHub shows another one instead (``HeadChecks.is_hidden``). It gets
     the strictest conclusion of this and of other pull requests with this head, because a required check does not
     distinguish them. ``title`` is the title of the result, and ``url`` is the page of its workflow run; '' if unknown.
-    Annotations cannot be removed from a check run, so they are sent only once.
     """
     run, stamp = head_checks.run, stamped_text.stamp
     conclusion = _conclude_stamp(stamp, github)
-    note: Markdown | None = None
+    note = ""
     stricter = _find_stricter(forge, head_checks, stamp, github)
     if stricter is not None:
         conclusion = _conclude_stamp(stricter, github)
         title = f"conclusion of #{stricter.pr} ({stricter.status}): {title}"
-        note = Markdown(
+        note = (
             f"👥 **This is the verdict on #{stamp.pr}.** #{stricter.pr} has the same head, and its verdict is "
             f"{stricter.status}. A required check cannot distinguish the two, so this check run has the stricter "
             f"conclusion. When #{stricter.pr} is closed, run the workflow `regbot-static` of #{stamp.pr} again."
@@ -187,16 +176,13 @@ def write(
         conclusion=conclusion,
         title=clip(title, TITLE_CHARACTERS),
         summary=stamped_text.body(note=note),
-        annotations=tuple(annotations),
         details_url=url,
     )
     if run is not None:
-        summary = run.summary.replace("\r\n", "\n").strip()  # GitHub may change line ends and outer whitespace
-        shown = (run.status, run.conclusion, run.title, summary)
+        shown = (run.status, run.conclusion, run.title, run.summary.strip())  # GitHub may change outer whitespace
         if shown != ("completed", conclusion, check.title, check.summary.strip()):
             # Somebody may have requested a measurement since the check run was read, so its external id is kept.
-            update = replace(check, external_id="", annotations=() if run.annotations else check.annotations)
-            forge.update_check(run.id, update)
+            forge.update_check(run.id, replace(check, external_id=""))
     if run is None or head_checks.is_hidden(conclusion):
         forge.create_check(check)
 
@@ -228,17 +214,8 @@ def show_waiting(forge: Forge, head_checks: HeadChecks) -> None:
     Raises ForgeError."""
     run = head_checks.run
     if run is not None and head_checks.is_waiting and head_checks.has_foreign and head_checks.is_hidden():
-        forge.create_check(
-            NewCheck(
-                name=NAME,
-                sha=run.sha,
-                external_id=run.external_id,
-                status="in_progress",
-                conclusion=None,
-                title=run.title,
-                summary=run.summary,
-            )
-        )
+        waiting = NewCheck(NAME, run.sha, run.external_id, "in_progress", None, run.title, run.summary)
+        forge.create_check(waiting)
 
 
 def conclude(status: Status, github: GitHub, mildest: Conclusion = "success") -> Conclusion:
@@ -260,20 +237,17 @@ def get_mildest_conclusion(github: GitHub, tier: Tier, number: int) -> Conclusio
     is ``github.self_reported``. For a merge group, the milder one of ``github.self_reported`` and ``neutral`` is used:
     nobody can start a measurement of a traced merge group, so nothing could unblock a stricter conclusion.
     """
-    is_self_reported = tier == "static"
-    if not is_self_reported:
+    if tier == "measured":
         return "success"
     is_merge_group = number == 0
-    if is_merge_group:
-        return min(github.self_reported, "neutral", key=_BY_STRICTNESS.index)
-    return github.self_reported
+    return min(github.self_reported, "neutral", key=_BY_STRICTNESS.index) if is_merge_group else github.self_reported
 
 
 def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
     return conclude(stamp.status, github, get_mildest_conclusion(github, stamp.tier, stamp.pr))
 
 
-_FOREIGN_NOTE = Markdown(
+_FOREIGN_NOTE = (
     f"⛔ **INVALID:** this commit has another check run called `{NAME}`, which regbot did not create, or more of them "
     "than the 100 that regbot reads. A required check cannot distinguish them. A job of the pull request may have this "
     "name. Rename that job and push."

@@ -4,7 +4,6 @@ The number of requests is limited because anybody may comment: many comments mus
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from regbot.github.client import Forge
 from regbot.github.types import Comment, Role
@@ -45,7 +44,7 @@ class CommentThread:
     def edit(self, comment: Comment, body: str) -> None:
         self._comments = [known for known in self.read() if known.id != comment.id]
         self.forge.edit_comment(comment.id, body)
-        self._comments.append(replace(comment, body=body))
+        self._comments.append(comment.model_copy(update={"body": body}))
 
     def role(self, login: str) -> Role | None:
         """Return the present role of an author. The role of each author is requested only once.

@@ -7,12 +7,11 @@ An edited comment does not count, because somebody other than its author may hav
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from regbot.github.commands import AcceptCommand, ExpectCommand, parse_command
+from regbot.github.commands import Command, get_required_role, has_role, parse_command
 from regbot.github.comment_thread import MAX_AUTHORS, MAX_PAGES, CommentThread
-from regbot.github.permission import get_required_role, has_role
 from regbot.github.transport import PER_PAGE
 from regbot.github.types import Comment
-from regbot.judge import Expectation, parse_expectation
+from regbot.judge import Expectation
 
 MEMBERS = ("OWNER", "MEMBER", "COLLABORATOR")
 
@@ -39,13 +38,12 @@ class Declarations:
 
 def read_declarations(thread: CommentThread, sha: str) -> Declarations:
     """Read the declarations of a pull request, and the acceptance of the commit ``sha``. Raises ForgeError."""
-    candidates: list[tuple[Comment, ExpectCommand | AcceptCommand]] = []
+    candidates: list[tuple[Comment, Command]] = []
     for comment in thread.read():
-        is_edited = comment.updated != comment.created
-        if comment.bot or is_edited:
-            continue
-        command = parse_command(comment.body)
-        if isinstance(command, ExpectCommand) or (isinstance(command, AcceptCommand) and command.sha == sha):
+        command = None if comment.bot or comment.is_edited else parse_command(comment.body)
+        if isinstance(command, Command) and (
+            command.verb == "expect" or (command.verb, command.sha) == ("accept", sha)
+        ):
             candidates.append((comment, command))
     comments = [comment for comment, _ in candidates]
     # Only the roles of the first authors in this order are requested: members first, then authors of newer comments.
@@ -57,10 +55,9 @@ def read_declarations(thread: CommentThread, sha: str) -> Declarations:
         role = thread.role(comment.author) or "none"
         if not has_role(role, get_required_role(command)):
             continue
-        if isinstance(command, ExpectCommand):
-            rule = parse_expectation(command.rule)
+        if command.expectation is not None:
             origin = f"{comment.author}, {comment.created:%Y-%m-%d %H:%M} UTC, for later heads too"
-            rules[replace(rule, reason=f"{origin}: {rule.reason}")] = None
+            rules[replace(command.expectation, reason=f"{origin}: {command.reason}")] = None
         else:
             acceptance = ReviewAcceptance(comment.author, command.reason)
     return Declarations(list(rules), acceptance, _list_left_out(thread, comments))

@@ -17,16 +17,13 @@ from regbot.github.transport import AwayError, ForgeError
 from regbot.workloads.checkout.git import TRANSFER_TIMEOUT_S, CheckoutError, GitResult, try_git
 
 DELAYS_S = (2.0, 8.0, 30.0, 60.0)
-_DELAYS_AFTER_ATTEMPT_S = (*DELAYS_S, None)
-"""Seconds to wait after each failed attempt; None after the last attempt."""
+"""Seconds to wait after each failed attempt but the last."""
 
 _REFUSED = re.compile(
     r"Authentication failed|could not read (Username|Password)|returned error: 40[0134]|[Nn]ot found|not our ref|denied"
+    r"|\[remote rejected\] \([^)]*\)"
 )
 """Messages of git that mean a refusal. A refused command is not repeated."""
-_REJECTED = re.compile(r"^!\t[^\t]*\t\[(?:remote )?rejected\] \(([^)]*)\)", re.MULTILINE)
-_MOVED_REASONS = ("stale info", "fetch first", "non-fast-forward")
-"""Reasons that git gives for a rejected push if the branch has moved."""
 _SETTINGS = {
     "http.followRedirects": "false",
     "http.lowSpeedLimit": "1000",
@@ -50,8 +47,6 @@ class Remote:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.password:
             raise ForgeError("the repository's URL must begin with http:// or https:// and have no user or password")
-        if not token or re.search(r"\s", token):
-            raise ForgeError("there is no token to push with", "give the job one of an app, see docs/baselines.md")
         self.repo = repo
         self.url = url
         self._host_url = f"{parts.scheme}://{parts.netloc}/"
@@ -63,7 +58,7 @@ class Remote:
         """Return the newest commits of ``branches``, by branch name. Branches that do not exist are left out. Raises
         ForgeError."""
         refs = [BRANCH_PREFIX + branch for branch in branches]
-        answer = self._run_until_success("ls-remote", "--quiet", self.url, *refs)
+        answer = self._repeat("ls-remote", "--quiet", self.url, *refs)
         commits = {}
         for line in answer.out.splitlines():
             commit, ref = line.split("\t", 1)
@@ -73,7 +68,7 @@ class Remote:
 
     def fetch(self, *commits: str) -> None:
         """Fetch ``commits`` with their history, without creating a ref. Raises ForgeError."""
-        self._run_until_success("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", self.url, *commits)
+        self._repeat("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", self.url, *commits)
 
     def fetch_trees(self, *commits: str, max_file_bytes: int | None = None) -> None:
         """Fetch ``commits`` with their trees, but without their ancestors, and without files above ``max_file_bytes``.
@@ -81,7 +76,7 @@ class Remote:
         # git leaves out files of exactly the limit, too
         files = "blob:none" if max_file_bytes is None else f"blob:limit={max_file_bytes + 1}"
         options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--depth=1", f"--filter={files}")
-        self._run_until_success("fetch", *options, self.url, *commits)
+        self._repeat("fetch", *options, self.url, *commits)
 
     def push(self, commit: str, branch: str, expected: str | None) -> bool:
         """Move ``branch`` from the commit ``expected`` to ``commit``. Return False if somebody else has moved the
@@ -93,36 +88,31 @@ class Remote:
         # With this option, GitHub moves the branch only if it is at ``expected``. An empty value means that the branch
         # must not exist yet.
         lease = f"--force-with-lease={ref}:{expected or ''}"
-        for delay_s in _DELAYS_AFTER_ATTEMPT_S:
-            answer = self._run_git("push", "--porcelain", "--no-verify", lease, self.url, f"{commit}:{ref}")
-            tip = self.tips(branch).get(branch)
-            if tip == commit:
-                return True
-            if tip != expected:
-                return False
-            # The branch is still at ``expected``, so the push failed for another reason than a moved branch.
-            # Group 1 of the match is the reason of a rejected push.
-            rejection = _REJECTED.search(answer.out)
-            if rejection is not None and rejection[1] not in _MOVED_REASONS:
-                raise ForgeError(f"GitHub does not take a push to {branch}: {self._hide_token(rejection[1])}")
-            if self._is_refused(answer):
-                raise ForgeError(self._describe_refusal(f"push to {branch}", answer))
-            if delay_s is None:
-                break
-            self._sleep(delay_s)
-        raise AwayError(self._describe_failure(f"push to {branch}", answer))
 
-    def _run_until_success(self, *arguments: str) -> GitResult:
-        """Run git until it succeeds. Raises ForgeError if GitHub refuses the request or all attempts fail."""
-        for delay_s in _DELAYS_AFTER_ATTEMPT_S:
+        def has_moved(_: GitResult) -> bool:
+            return self.tips(branch).get(branch) != expected
+
+        self._repeat("push", "--porcelain", "--no-verify", lease, self.url, f"{commit}:{ref}", is_done=has_moved)
+        return self.tips(branch).get(branch) == commit
+
+    def _repeat(self, *arguments: str, is_done: Callable[[GitResult], bool] | None = None) -> GitResult:
+        """Run git until ``is_done``, by default until it succeeds. Raises ForgeError if GitHub refuses the request or
+        all attempts fail."""
+        for delay_s in (*DELAYS_S, None):
             answer = self._run_git(*arguments)
-            if answer.code == 0:
+            if is_done(answer) if is_done is not None else answer.code == 0:
                 return answer
-            if self._is_refused(answer):
-                raise ForgeError(self._describe_refusal(arguments[0], answer))
+            refusal = _REFUSED.search(answer.error + answer.out)
+            if refusal is not None:
+                reason = self._hide_token(f"{answer.error_line} ({refusal[0]})")
+                advice = "the app's token needs the permission 'contents: write' for this repository"
+                raise ForgeError(f"git {arguments[0]}: GitHub refused: {reason}", advice)
             if delay_s is not None:
                 self._sleep(delay_s)
-        raise AwayError(self._describe_failure(arguments[0], answer))
+        raise AwayError(
+            f"git {arguments[0]}: {len(DELAYS_S) + 1} attempts failed: {self._hide_token(answer.error_line)}",
+            "run the job again when GitHub answers: it continues after the last commit that was pushed",
+        )
 
     def _run_git(self, *arguments: str) -> GitResult:
         """Run git once. Raises ForgeError if git cannot be started or takes too long."""
@@ -151,22 +141,6 @@ class Remote:
             environment[f"GIT_CONFIG_VALUE_{number}"] = value
         environment["GIT_CONFIG_COUNT"] = str(existing_count + len(settings))
         return environment
-
-    @staticmethod
-    def _is_refused(answer: GitResult) -> bool:
-        return _REFUSED.search(answer.error) is not None
-
-    def _describe_refusal(self, command: str, answer: GitResult) -> str:
-        return (
-            f"git {command}: GitHub refused: {self._hide_token(answer.error_line)}; the app's token needs the "
-            "permission 'contents: write' for this repository"
-        )
-
-    def _describe_failure(self, command: str, answer: GitResult) -> str:
-        return (
-            f"git {command}: {len(DELAYS_S) + 1} attempts failed: {self._hide_token(answer.error_line)}; "
-            "run the job again when GitHub answers: it continues after the last commit that was pushed"
-        )
 
     def _hide_token(self, text: str) -> str:
         return text.replace(self._token, "***").replace(self._secret, "***")

@@ -7,15 +7,13 @@ approves a merge group: queueing a pull request already requires the role write.
 
 from regbot.github import checks
 from regbot.github.approval import CommandRefusal, GateOutcome, find_protected
-from regbot.github.changed_files import list_changed_files
-from regbot.github.client import Forge, RefusedError
-from regbot.github.commands import RunCommand, format_command
+from regbot.github.client import Forge, MissingError
+from regbot.github.commands import build_run_command
 from regbot.github.metadata import MergeGroup, find_group, has_other_pulls
-from regbot.github.shared_history import MISSING_STATUSES
 from regbot.github.types import CommitComparison
-from regbot.github.workflow_start import Measurement, compute_nonce, request_measurement
+from regbot.github.workflow_start import CommandRequest, compute_nonce, request_measurement
 from regbot.records.config import GitHub
-from regbot.report.markdown import Name, Words, sentence
+from regbot.report.markdown import code
 
 
 def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
@@ -30,48 +28,41 @@ def handle_group(forge: Forge, run_id: int, settings: GitHub) -> GateOutcome:
     if settings.queue != "timed":
         return GateOutcome("nothing", "merge groups are not timed here: see queue in the table [github]")
     change = forge.compare(group.base, group.sha)
-    measurement = Measurement(
-        number=0,
-        sha=group.sha,
-        base=change.merge_base,
-        branch=forge.default_branch(),
-        request_nonce=compute_nonce(forge.repository, "merge group", group.sha),
-        login="merge queue",
-        since=run.started,
-        bot=settings.bot,
-    )
-    result = request_measurement(forge, measurement, lambda: _find_obstacle(forge, group, change, settings))
-    if isinstance(result, CommandRefusal):
-        return GateOutcome("refused", str(sentence(result.reason)))
-    return result
+    nonce = compute_nonce(forge.repository, "merge group", group.sha)
+    request = CommandRequest(0, "merge queue", "none", nonce, run.started)
+
+    def check_again() -> None:
+        _check_group(forge, group, change, settings)
+
+    try:
+        return request_measurement(forge, request, group.sha, change.merge_base, settings.bot, check_again)
+    except CommandRefusal as refusal:
+        return GateOutcome("refused", refusal.reason)
 
 
-def _find_obstacle(forge: Forge, group: MergeGroup, change: CommitComparison, settings: GitHub) -> Words | None:
-    """Return why a merge group may not be measured; None if it may be measured.
+def _check_group(forge: Forge, group: MergeGroup, change: CommitComparison, settings: GitHub) -> None:
+    """Check that a merge group may be measured. Raises CommandRefusal.
 
     The queue may have dropped it. If it changes protected files, it must contain a single pull request, whose head was
     measured before: that measurement required the approval of these files.
     """
     try:
         is_present = forge.tip(group.branch) == group.sha
-    except RefusedError as error:
-        if error.status not in MISSING_STATUSES:
-            raise
+    except MissingError:
         is_present = False
     if not is_present:
-        return ("The merge queue has dropped this group.",)
-    protected_files = find_protected(list_changed_files(forge, change, group.sha), settings.protected)
+        raise CommandRefusal("The merge queue has dropped this group.")
+    protected_files = find_protected(forge, change, group.sha, settings.protected)
     if not protected_files:
-        return None
+        return
     head = forge.pull(group.last_pull).head_sha
     if not has_other_pulls(forge, group):
         text = checks.find(forge, head, group.last_pull, settings.bot).completed_text
         if text is not None and text.stamp.tier == "measured":
-            return None
-    return (
-        f"The merge group of #{group.last_pull} changes ",
-        *protected_files.describe(),
-        ". Somebody with the role `maintain` has to look at these files, and to type ",
-        Name(format_command(RunCommand(head, protected=True))),
-        f" in #{group.last_pull}. After that measurement, queue it again, as the only pull request of its group.",
+            return
+    line = code(build_run_command(head, protected=True).line)
+    raise CommandRefusal(
+        f"The merge group of #{group.last_pull} changes {protected_files}. Somebody with the role `maintain` has to "
+        f"look at these files, and to type {line} in #{group.last_pull}. After that measurement, queue it again, as "
+        "the only pull request of its group."
     )

@@ -4,21 +4,24 @@ Nothing is read from the artifact. A job cannot choose the id, path, event, bran
 of pull requests.
 """
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+
+from pydantic import AliasPath, Field
 
 from regbot.errors import UserError
 from regbot.github import checks
-from regbot.github.client import UNKNOWN_OBJECT, Forge, RefusedError
-from regbot.github.events import MAX_EVENT_BYTES
+from regbot.github.client import Forge, MissingError
+from regbot.github.events import Number, parse_event
 from regbot.github.stamped_text import Tier
-from regbot.github.types import Pull, WorkflowJob, WorkflowRun
+from regbot.github.types import GitHubObject, Pull, Text, WorkflowJob, WorkflowRun
 from regbot.github.workflow_start import MEASURE_TITLE
 from regbot.records.config import GitHub
-from regbot.records.files import RecordError, parse_json, read_capped
 from regbot.records.text.clip import short_commit
 from regbot.workloads.checkout.git import try_git
 
@@ -26,10 +29,10 @@ FOLDER = ".github/workflows/"
 STATIC = FOLDER + "regbot-static.yml"
 MEASURE = FOLDER + "regbot-measure.yml"
 BISECT = FOLDER + "regbot-bisect.yml"
-STATIC_TITLE = re.compile(r"regbot-static (?P<change>[1-9][0-9]{0,8}|[0-9a-f]{40})")
+_CHANGE = "[1-9][0-9]{0,8}|[0-9a-f]{40}"
+STATIC_TITLE = re.compile(rf"regbot-static (?P<change>{_CHANGE})")
 """Title of a run of ``STATIC``: the pull request, or the commit of the merge group. The pull request may have changed
 the title, so it counts only if the pull request comes from the branch of the run."""
-_CHANGE = re.compile(r"[1-9][0-9]{0,8}|[0-9a-f]{40}")
 MAX_MEASUREMENT_AGE = timedelta(days=2)
 """Unposted measurements that are older are not looked for."""
 _QUEUE_BRANCH = re.compile(r"gh-readonly-queue/(?P<target>.+)/pr-(?P<last>[1-9][0-9]{0,8})-(?P<base>[0-9a-f]{40})")
@@ -104,30 +107,27 @@ class PostRequest:
     """A workflow run to judge, which may be of an older head or about to end; None for none."""
 
 
+class _PostEvent(GitHubObject):
+    run_id: Number | None = Field(None, validation_alias=AliasPath("workflow_run", "id"))
+    title: Text = Field("", validation_alias=AliasPath("workflow_run", "display_title"))
+    workflow: Any = None
+    """Path of the workflow that somebody started, with the inputs of regbot-post."""
+    change: str = Field("", pattern=rf"^({_CHANGE})?$", validation_alias=AliasPath("inputs", "change"))
+    input_run: str = Field("", pattern=r"^([1-9][0-9]{0,17})?$", validation_alias=AliasPath("inputs", "run"))
+
+
 def read_request(file: Path, own_id: int = 0) -> PostRequest:
     """Read the event that started regbot-post, or the last job of the run ``own_id`` of regbot-bisect, which posts the
     result of its own run. Raises UserError."""
-    try:
-        event = parse_json(read_capped(file, MAX_EVENT_BYTES), str(file))
-    except RecordError as error:
-        raise UserError(str(error)) from error
-    if not isinstance(event, dict):
-        event = {}
-    run, inputs = event.get("workflow_run"), event.get("inputs")
-    if isinstance(run, dict):
-        title = STATIC_TITLE.fullmatch(str(run.get("display_title")))
-        return PostRequest(title["change"] if title is not None else "", _read_id(run.get("id"), file))
-    if event.get("workflow") == BISECT and own_id:
+    event = parse_event(file, _PostEvent)
+    if event.run_id is not None:
+        title = STATIC_TITLE.fullmatch(event.title)
+        return PostRequest(title["change"] if title is not None else "", event.run_id)
+    if event.workflow == BISECT and own_id:
         return PostRequest("", own_id)
-    if not isinstance(inputs, dict) or _CHANGE.fullmatch(str(inputs.get("change"))) is None:
+    if not event.change:
         raise UserError(f"{file}: names no change", "start regbot-post with the number of a pull request")
-    return PostRequest(str(inputs["change"]), _read_id(inputs["run"], file) if inputs.get("run") else None)
-
-
-def _read_id(run_id: object, file: Path) -> int:
-    if isinstance(run_id, bool) or not re.fullmatch(r"[1-9]\d{0,17}", str(run_id), re.ASCII):
-        raise UserError(f"{file}: names no workflow run", "start regbot-post with the id in a run's URL")
-    return int(str(run_id))
+    return PostRequest(event.change, int(event.input_run) if event.input_run else None)
 
 
 def find_runs(forge: Forge, change: str, bot: str) -> list[WorkflowRun]:
@@ -143,11 +143,8 @@ def find_runs(forge: Forge, change: str, bot: str) -> list[WorkflowRun]:
     stamp = head_checks.text.stamp if head_checks.text is not None else None
     runs = []
     if stamp is not None:
-        try:
+        with contextlib.suppress(MissingError):  # somebody has deleted the run
             runs.append(forge.run(stamp.run))
-        except RefusedError as error:  # somebody has deleted the run
-            if error.status != UNKNOWN_OBJECT:
-                raise
     if head_checks.pending_nonce:
         for run in forge.runs(MEASURE.removeprefix(FOLDER), datetime.now(UTC) - MAX_MEASUREMENT_AGE):
             title = MEASURE_TITLE.fullmatch(run.title)
@@ -178,7 +175,7 @@ def identify_subject(forge: Forge, run: WorkflowRun, github: GitHub, repo: Path)
             return IgnoredRun(f"run {run.id} is of a merge group, but not of a branch of the merge queue")
         if github.queue == "timed":
             return IgnoredRun(f"run {run.id} traces a merge group, which gets its verdict from a measurement")
-        return _build_group_subject(forge, run, "static", group)
+        return _build_subject(forge, run, "static", group)
     if run.path == MEASURE and run.event == "workflow_dispatch":
         return _identify_measured(forge, run, github.bot, repo)
     return IgnoredRun(f"run {run.id} ({run.event}) is of no workflow whose results are posted")
@@ -189,25 +186,16 @@ def _identify_static(forge: Forge, run: WorkflowRun) -> Subject | IgnoredRun:
         return IgnoredRun(f"run {run.id} waits for an approval and has not started")
     if run.conclusion == "skipped":
         return IgnoredRun(f"run {run.id} had nothing to trace: only the title or text was changed")
-    pull = _find_pull(forge, run)
+    match = STATIC_TITLE.fullmatch(run.title)
+    pull = None
+    if match is not None and len(match["change"]) < 40:
+        with contextlib.suppress(MissingError):
+            pull = forge.pull(int(match["change"]))
     if run.conclusion == "cancelled" and (pull is None or pull.head_sha != run.head_sha):
         return IgnoredRun(f"run {run.id} was cancelled for a newer head and has no result")
-    if pull is None:
+    if pull is None or not pull.open or not run.head_repository or not _is_of_branch(run, pull):
         return IgnoredRun(f"the title of run {run.id} names no open pull request from its branch")
-    return _build_subject(run, "static", pull, run.head_sha, checks.STATIC_NONCE)
-
-
-def _find_pull(forge: Forge, run: WorkflowRun) -> Pull | None:
-    match = STATIC_TITLE.fullmatch(run.title)
-    if match is None or len(match["change"]) == 40 or not run.head_repository:
-        return None
-    try:
-        pull = forge.pull(int(match["change"]))
-    except RefusedError as error:
-        if error.status != UNKNOWN_OBJECT:
-            raise
-        return None
-    return pull if pull.open and _is_of_branch(run, pull) else None
+    return _build_subject(forge, run, "static", pull, run.head_sha)
 
 
 def _is_of_branch(run: WorkflowRun, pull: Pull) -> bool:
@@ -225,13 +213,7 @@ def find_group(forge: Forge, run: WorkflowRun) -> MergeGroup | None:
     is_trace_of_group = run.path == STATIC and run.event == "merge_group"
     if match is None or not is_of_this_repository or not is_trace_of_group:
         return None
-    return MergeGroup(
-        branch=run.head_branch,
-        sha=run.head_sha,
-        target=match["target"],
-        base=match["base"],
-        last_pull=int(match["last"]),
-    )
+    return MergeGroup(run.head_branch, run.head_sha, match["target"], match["base"], int(match["last"]))
 
 
 def has_other_pulls(forge: Forge, group: MergeGroup) -> bool:
@@ -241,8 +223,7 @@ def has_other_pulls(forge: Forge, group: MergeGroup) -> bool:
     first parent of its commit is therefore its base. A queue that rebases adds all commits of a pull request. One pull
     request with several commits then looks like several pull requests, and the result is True.
     """
-    first_parent = next(iter(forge.parents(group.sha)), None)
-    return first_parent != group.base
+    return forge.parents(group.sha)[:1] != [group.base]
 
 
 def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> Subject | IgnoredRun:
@@ -259,50 +240,39 @@ def _identify_measured(forge: Forge, run: WorkflowRun, bot: str, repo: Path) -> 
         return IgnoredRun(
             f"the commit of run {run.id} is not in the default branch; the run may be of a tag with the branch's name"
         )
-    number, sha, nonce, base = int(match["pr"]), match["sha"], match["nonce"], match["base"]
-    head_checks = checks.find(forge, sha, number, bot)
-    if not head_checks.can_show(nonce, run.id):
+    number, sha = int(match["pr"]), match["sha"]
+    if not checks.find(forge, sha, number, bot).can_show(match["nonce"], run.id):
         return IgnoredRun(f"run {run.id} is not the last requested measurement of {short_commit(sha)}")
-    if number:  # 0 stands for a merge group
-        subject = _build_subject(run, "measured", forge.pull(number), sha, nonce)
-        return replace(subject, measured_base=base, jobs=forge.jobs(run.id))
-    # The branch of a merge group is known only from the run of regbot-static that traced it.
-    tracing_runs = forge.head_runs(STATIC.removeprefix(FOLDER), "merge_group", sha)
-    groups = (find_group(forge, tracing_run) for tracing_run in tracing_runs)
-    group = next((group for group in groups if group is not None), None)
-    if group is None:
+    change: Pull | MergeGroup | None = None
+    if number:
+        change = forge.pull(number)
+    else:  # the branch of a merge group is known only from the run of regbot-static that traced it
+        tracing_runs = forge.head_runs(STATIC.removeprefix(FOLDER), "merge_group", sha)
+        groups = (find_group(forge, tracing_run) for tracing_run in tracing_runs)
+        change = next((group for group in groups if group is not None), None)
+    if change is None:
         return IgnoredRun(f"run {run.id} measured {short_commit(sha)}, which is no merge group of the merge queue")
-    subject = _build_group_subject(forge, run, "measured", group)
-    return replace(subject, nonce=nonce, measured_base=base, jobs=forge.jobs(run.id))
+    subject = _build_subject(forge, run, "measured", change, sha)
+    return replace(subject, nonce=match["nonce"], measured_base=match["base"], jobs=forge.jobs(run.id))
 
 
-def _build_subject(run: WorkflowRun, tier: Tier, pull: Pull, sha: str, nonce: str) -> Subject:
-    """Return the subject for the commit ``sha`` of a pull request.
+def _build_subject(forge: Forge, run: WorkflowRun, tier: Tier, change: Pull | MergeGroup, sha: str = "") -> Subject:
+    """Return the subject for the commit ``sha`` of a pull request, or for a merge group.
 
-    The base branch may have moved since the run. ``base_tips`` therefore has two items: the commit that GitHub recorded
-    for the pull request, and the branch itself, which stands for its present commit.
+    The base branch may have moved since the run of a pull request. ``base_tips`` therefore has two items: the commit
+    that GitHub recorded for the pull request, and the branch itself, which stands for its present commit.
     """
+    if isinstance(change, Pull):
+        base_tips = (change.base_sha, change.base_ref)
+        return Subject(run, tier, sha, change.number, change.number, change.base_ref, base_tips)
     return Subject(
         run=run,
         tier=tier,
-        sha=sha,
-        number=pull.number,
-        comment_number=pull.number,
-        target_branch=pull.base_ref,
-        base_tips=(pull.base_sha, pull.base_ref),
-        nonce=nonce,
-    )
-
-
-def _build_group_subject(forge: Forge, run: WorkflowRun, tier: Tier, group: MergeGroup) -> Subject:
-    return Subject(
-        run=run,
-        tier=tier,
-        sha=group.sha,
+        sha=change.sha,
         number=0,
-        comment_number=group.last_pull,
-        target_branch=group.target,
-        base_tips=(group.base,),
-        group_head=forge.pull(group.last_pull).head_sha,
-        has_other_pulls=has_other_pulls(forge, group),
+        comment_number=change.last_pull,
+        target_branch=change.target,
+        base_tips=(change.base,),
+        group_head=forge.pull(change.last_pull).head_sha,
+        has_other_pulls=has_other_pulls(forge, change),
     )

@@ -14,46 +14,48 @@ from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, 
 from regbot.check.conclusion import replace_references
 from regbot.check.references import store_at
 from regbot.github import checks, verdict_text
-from regbot.github.annotations import collect_annotations
-from regbot.github.artifact import ARTIFACT, MAX_ARCHIVE_BYTES, read_artifact
+from regbot.github.artifact import (
+    ARTIFACT,
+    MAX_ARCHIVE_BYTES,
+    ExpiredArtifact,
+    UnusableArtifact,
+    read_artifact,
+    read_newest_artifact,
+)
 from regbot.github.base_branch import load_base_config, load_github_settings
 from regbot.github.bisection import BisectionReply, post_bisection
 from regbot.github.changed_files import fetched_trees
 from regbot.github.client import Forge
 from regbot.github.comment_thread import CommentThread
 from regbot.github.declarations import Declarations, read_declarations
-from regbot.github.labels import set_label
 from regbot.github.metadata import BISECT, MEASURE, IgnoredRun, PostRequest, Subject, find_runs, identify_subject
-from regbot.github.publication import Result, publish
-from regbot.github.run_artifact import ExpiredArtifact, UnusableArtifact, read_newest_artifact
-from regbot.github.shared_history import find_merge_bases
+from regbot.github.publication import Result, mark_stale, publish
 from regbot.github.stamped_text import Stamp, StampedText
-from regbot.github.sticky_comment import mark_stale
 from regbot.github.transport import ForgeError
 from regbot.github.trusted_runs import build_trusted_session
-from regbot.github.types import Annotation, WorkflowRun
+from regbot.github.types import WorkflowRun
 from regbot.judge import judge
 from regbot.records.config import Config, ConfigError, GitHub
 from regbot.records.session import Session
 from regbot.records.text.clip import short_commit
 from regbot.records.verdict import Status
 from regbot.report.markdown import UntrustedText, Words
-from regbot.workloads import plan
 from regbot.workloads.checkout.git import CheckoutError
+from regbot.workloads.task import plan
 
 
 @dataclass(frozen=True)
 class PostedResult:
-    number: int
-    """Number of the pull request; 0 for a merge group."""
-    sha: str
     status: Status
     title: str
     text: str
-    is_published: bool
-    """Whether the pull request shows this result; False if a stronger result exists."""
     fault: str = ""
     """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
+    number: int = 0
+    """Number of the pull request; 0 for a merge group."""
+    sha: str = ""
+    is_published: bool = False
+    """Whether the pull request shows this result; False if a stronger result exists."""
 
 
 def post(forge: Forge, request: PostRequest, repo: Path) -> Sequence[PostedResult | BisectionReply | IgnoredRun]:
@@ -89,22 +91,24 @@ def post_run(
     subject = identify_subject(forge, run, github, repo)
     if isinstance(subject, IgnoredRun):
         return subject
+    post_context = _PostContext(forge, subject, repo, github)
     artifact = _read_session(forge, run)
-    bases = find_merge_bases(forge, subject.base_tips, subject.sha)
+    merge_bases = (forge.merge_base(tip, subject.sha) for tip in subject.base_tips)
+    bases = list(dict.fromkeys(base for base in merge_bases if base))
     # The base branch may have moved since the measurement, so the session's base may be any of its merge bases.
     base = next(iter(bases), "")
     if isinstance(artifact, Session) and artifact.header.base.commit in bases:
         base = artifact.header.base.commit
-    if isinstance(artifact, ExpiredArtifact) and _is_shown(forge, subject, bases, github):
+    if isinstance(artifact, ExpiredArtifact) and post_context.is_shown(bases):
         return IgnoredRun(f"the artifact of run {run.id} has expired; the earlier result is kept")
     if thread is None or thread.number != subject.comment_number:
         thread = CommentThread(forge, subject.comment_number)
     if isinstance(artifact, UnusableArtifact):
-        verdict = _write_invalid(artifact.reason, subject, github)
+        verdict = post_context.write_invalid(artifact.reason)
     else:
         # With several pull requests in a merge group, no declaration counts.
         declarations = Declarations() if subject.has_other_pulls else read_declarations(thread, subject.acceptance_sha)
-        verdict = _judge(forge, subject, artifact, base, repo, github, declarations=declarations)
+        verdict = post_context.judge(artifact, base, declarations)
     stamp = Stamp(
         pr=subject.number,
         head=subject.sha,
@@ -115,40 +119,14 @@ def post_run(
         base="" if isinstance(artifact, UnusableArtifact) else base,
         target=subject.target_branch,
     )
-    result = Result(
-        stamped_text=StampedText(stamp, verdict.text),
-        nonce=subject.nonce,
-        title=verdict.title,
-        annotations=verdict.annotations,
-        url=run.url,
-        bases=bases,
-    )
-    publication = publish(forge, result, github, thread)
-    if subject.number and publication.is_head:  # a result of an old head gets no label
-        set_label(forge, subject.number, publication.text.stamp.status, github.labels)
-    return PostedResult(
-        number=subject.number,
-        sha=subject.sha,
-        status=stamp.status,
-        title=result.title,
-        text=verdict.text,
-        is_published=publication.text.stamp == stamp,
-        fault=verdict.fault,
-    )
-
-
-def _is_shown(forge: Forge, subject: Subject, bases: Sequence[str], github: GitHub) -> bool:
-    text = checks.find(forge, subject.sha, subject.number, github.bot).text
-    if text is None or text.stamp.status == "INVALID":
-        return False
-    run, stamp = subject.run, text.stamp
-    is_of_run = (stamp.tier, stamp.run, stamp.attempt) == (subject.tier, run.id, run.attempt)
-    return is_of_run and stamp.base in bases and stamp.target == subject.target_branch
+    result = Result(StampedText(stamp, verdict.text), subject.nonce, verdict.title, run.url, bases)
+    is_published = publish(forge, result, github, thread).stamp == stamp
+    return replace(verdict, number=subject.number, sha=subject.sha, is_published=is_published)
 
 
 def _read_session(forge: Forge, run: WorkflowRun) -> Session | UnusableArtifact:
     if run.conclusion != "success":
-        return UnusableArtifact(*verdict_text.explain_failed_run(run))
+        return UnusableArtifact(verdict_text.explain_failed_run(run))
     try:
         return read_newest_artifact(
             forge, run.id, ARTIFACT, MAX_ARCHIVE_BYTES, lambda archive: read_artifact(archive, "the artifact")
@@ -158,113 +136,93 @@ def _read_session(forge: Forge, run: WorkflowRun) -> Session | UnusableArtifact:
 
 
 @dataclass(frozen=True)
-class _JudgedText:
-    status: Status
-    title: str
-    text: str
-    annotations: Sequence[Annotation] = ()
-    fault: str = ""
-    """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
+class _PostContext:
+    forge: Forge
+    subject: Subject
+    repo: Path
+    github: GitHub
 
+    def is_shown(self, bases: Sequence[str]) -> bool:
+        """Return whether the check run shows a result of this run, against one of the commits ``bases``."""
+        subject = self.subject
+        text = checks.find(self.forge, subject.sha, subject.number, self.github.bot).text
+        if text is None or text.stamp.status == "INVALID":
+            return False
+        run, stamp = subject.run, text.stamp
+        is_of_run = (stamp.tier, stamp.run, stamp.attempt) == (subject.tier, run.id, run.attempt)
+        return is_of_run and stamp.base in bases and stamp.target == subject.target_branch
 
-def _judge(
-    forge: Forge,
-    subject: Subject,
-    session: Session,
-    base: str,
-    repo: Path,
-    github: GitHub,
-    *,
-    declarations: Declarations,
-) -> _JudgedText:
-    """Judge a session by the configuration of the commit ``base``. If the session cannot be judged, the result is
-    INVALID. Raises ForgeError."""
-    try:
-        return _judge_by_base(forge, subject, session, base, repo, github, declarations=declarations)
-    except ForgeError:
-        raise
-    except UnusableArtifact as error:
-        return _write_invalid(("the job's artifact cannot be judged: ", *error.reason), subject, github)
-    except (ConfigError, CheckoutError) as error:
-        return _write_invalid(("it cannot be judged: ", UntrustedText(str(error))), subject, github)
-    except Exception as error:  # a pull request's job wrote the records; records that break the judge must not pass
-        reason = f"regbot failed on the job's artifact ({type(error).__name__}); see the log of regbot-post"
-        return replace(_write_invalid((reason,), subject, github), fault=traceback.format_exc())
+    def write_invalid(self, reason: Words, fault: str = "") -> PostedResult:
+        title = verdict_text.write_invalid_title(reason, self.subject, self.github)
+        text = verdict_text.write_invalid_text(reason, self.subject, self.github)
+        return PostedResult("INVALID", title, text, fault)
 
+    def judge(self, session: Session, base: str, declarations: Declarations) -> PostedResult:
+        """Judge a session by the configuration of the commit ``base``, which is '' if there is no merge base. If the
+        session cannot be judged, the result is INVALID. Raises ForgeError."""
+        try:
+            return self._judge_by_base(session, base, declarations)
+        except ForgeError:
+            raise
+        except UnusableArtifact as error:
+            return self.write_invalid(("the job's artifact cannot be judged: ", *error.reason))
+        except (ConfigError, CheckoutError) as error:
+            return self.write_invalid(("it cannot be judged: ", UntrustedText(str(error))))
+        except Exception as error:  # a pull request's job wrote the records; records that break the judge must not pass
+            reason = f"regbot failed on the job's artifact ({type(error).__name__}); see the log of regbot-post"
+            return self.write_invalid((reason,), fault=traceback.format_exc())
 
-def _judge_by_base(
-    forge: Forge,
-    subject: Subject,
-    artifact_session: Session,
-    base: str,
-    repo: Path,
-    github: GitHub,
-    *,
-    declarations: Declarations,
-) -> _JudgedText:
-    """Judge a session by the configuration of the commit ``base``. ``base`` is '' if there is no merge base.
-
-    Raises UnusableArtifact, ConfigError, CheckoutError or ForgeError if the session cannot be judged.
-    """
-    if not base:
-        raise UnusableArtifact("GitHub finds no merge base of the commit and its base branch")
-    if subject.measured_base not in ("", base):  # '' if the title of the run names no base commit
-        raise UnusableArtifact(
-            f"the commit was measured against {short_commit(subject.measured_base)}, but its base is "
-            f"{short_commit(base)}"
+    def _judge_by_base(self, artifact_session: Session, base: str, declarations: Declarations) -> PostedResult:
+        subject, repo = self.subject, self.repo
+        if not base:
+            raise UnusableArtifact("GitHub finds no merge base of the commit and its base branch")
+        if subject.measured_base not in ("", base):  # '' if the title of the run names no base commit
+            raise UnusableArtifact(
+                f"the commit was measured against {short_commit(subject.measured_base)}, but its base is "
+                f"{short_commit(base)}"
+            )
+        # The branch that the change merges into must not supply the thresholds of a measurement on a node.
+        target_branch = subject.target_branch if subject.tier == "static" else None
+        loaded_config = load_base_config(repo, base, target_branch)
+        config = loaded_config.config
+        # Only a measurement can prove that both arms run the same code, and needs the files for it.
+        with fetched_trees(
+            self.forge, base, subject.sha, checkout=repo, with_files=subject.tier == "measured"
+        ) as trees:
+            concern_result = self._find_unconcerned(artifact_session, config, base, trees)
+            session = build_trusted_session(artifact_session, config, subject, base, trees, concern_result.unconcerned)
+        traced_variants = [(run.workload, run.variant) for run in session.runs if run.tier == "static"]
+        timed_variants = [(timed_plan.entry, timed_plan.variant) for timed_plan in session.header.timed]
+        variants = [*traced_variants, *timed_variants]
+        with store_at(repo, base, config.baselines.folder, override=None, workloads=variants) as store:
+            session = replace_references(session, store)
+        # ``loaded_config`` has warnings about where the configuration comes from.
+        warnings = [*loaded_config.messages(), *concern_result.warnings, *declarations.warnings]
+        distinct_warnings = list(dict.fromkeys([*warnings, *session.header.warnings]))
+        header = session.header.model_copy(update={"warnings": distinct_warnings})
+        session = session.model_copy(update={"header": header})
+        verdict = judge(session, config, declarations.rules)
+        acceptance = declarations.acceptance if verdict.verdict == "REVIEW" else None
+        status: Status = "PASS" if acceptance else verdict.verdict
+        return PostedResult(
+            status=status,
+            title=verdict_text.write_title(verdict, session, status, subject, self.github),
+            text=verdict_text.write_verdict_text(verdict, session, subject, acceptance, self.github),
         )
-    # The branch that the change merges into must not supply the thresholds of a measurement on a node.
-    target_branch = subject.target_branch if subject.tier == "static" else None
-    loaded_config = load_base_config(repo, base, target_branch)
-    config = loaded_config.config
-    # Only a measurement can prove that both arms run the same code, and needs the files for it.
-    with fetched_trees(forge, base, subject.sha, checkout=repo, with_files=subject.tier == "measured") as trees:
-        concern_result = _find_unconcerned(subject, artifact_session, config, base, repo, trees)
-        session = build_trusted_session(artifact_session, config, subject, base, trees, concern_result.unconcerned)
-    traced_variants = [(run.workload, run.variant) for run in session.runs if run.tier == "static"]
-    timed_variants = [(timed_plan.entry, timed_plan.variant) for timed_plan in session.header.timed]
-    variants = [*traced_variants, *timed_variants]
-    with store_at(repo, base, config.baselines.folder, override=None, workloads=variants) as store:
-        session = replace_references(session, store)
-    # ``loaded_config`` has warnings about where the configuration comes from.
-    warnings = [*loaded_config.messages(), *concern_result.warnings, *declarations.warnings, *session.header.warnings]
-    distinct_warnings = list(dict.fromkeys(warnings))
-    session = session.model_copy(update={"header": session.header.model_copy(update={"warnings": distinct_warnings})})
-    verdict = judge(session, config, declarations.rules)
-    acceptance = declarations.acceptance if verdict.verdict == "REVIEW" else None
-    status: Status = "PASS" if acceptance else verdict.verdict
-    return _JudgedText(
-        status=status,
-        title=verdict_text.write_title(verdict, session, status, subject, github),
-        text=verdict_text.write_verdict_text(verdict, session, subject, acceptance, github),
-        annotations=collect_annotations(verdict, session),
-    )
 
-
-def _find_unconcerned(
-    subject: Subject, session: Session, config: Config, base: str, repo: Path, trees: Path
-) -> ConcernResult:
-    """Return the entries that need no runs, because the change cannot affect them (``regbot.check.concern``), by git's
-    list of changed files and the stored references of ``base``. The artifact's own statement is not read."""
-    measured_entries = {run.workload for run in session.runs}
-    is_timed = subject.tier == "measured"
-    # A workload with the adapter "command" is only timed, so a static result has no runs of it.
-    tasks = [task for task in plan(config) if is_timed or task.workload.adapter != "command"]
-    unmeasured_tasks = [task for task in tasks if task.entry not in measured_entries]
-    if not has_paths(unmeasured_tasks):
-        return ConcernResult([], [])
-    # By entry: the kinds of stored sessions that must show which files the workload loads.
-    evidence = list_evidence(config, tasks, is_timed)
-    variants = [(entry, kind.variant) for entry, kinds in evidence.items() for kind in kinds]
-    folder = config.baselines.folder
-    change = ChangedTrees(trees, base, subject.sha, folder, config.inert)
-    with store_at(repo, base, folder, override=None, workloads=variants) as store:
-        return find_unconcerned(change, tasks, evidence, store)
-
-
-def _write_invalid(reason: Words, subject: Subject, github: GitHub) -> _JudgedText:
-    return _JudgedText(
-        status="INVALID",
-        title=verdict_text.write_invalid_title(reason, subject, github),
-        text=verdict_text.write_invalid_text(reason, subject, github),
-    )
+    def _find_unconcerned(self, session: Session, config: Config, base: str, trees: Path) -> ConcernResult:
+        """Return the entries that need no runs, because the change cannot affect them (``regbot.check.concern``), by
+        git's list of changed files and the stored references of ``base``. The artifact's own statement is not read."""
+        measured_entries = {run.workload for run in session.runs}
+        is_timed = self.subject.tier == "measured"
+        # A workload with the adapter "command" is only timed, so a static result has no runs of it.
+        tasks = [task for task in plan(config) if is_timed or task.workload.adapter != "command"]
+        unmeasured_tasks = [task for task in tasks if task.entry not in measured_entries]
+        if not has_paths(unmeasured_tasks):
+            return ConcernResult([], [])
+        evidence = list_evidence(config, tasks, is_timed)
+        variants = [(kind.entry, kind.variant) for kind in evidence]
+        folder = config.baselines.folder
+        change = ChangedTrees(trees, base, self.subject.sha, folder, config.inert)
+        with store_at(self.repo, base, folder, override=None, workloads=variants) as store:
+            return find_unconcerned(change, tasks, evidence, store)

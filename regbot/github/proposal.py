@@ -1,25 +1,36 @@
-"""What a refresh proposal may add to the store. The node that measured wrote it and is not trusted.
+"""Check a refresh proposal, and commit it to the branch of the refresh pull request. The node that measured wrote the
+proposal and is not trusted. The commit changes only the folder of references. It never changes a stored session, and
+causes no problem in the store.
 
 A proposal contains records and cannot name files: the path of each record in the store is computed from the record. The
 numbers in its report are the node's word, and a person reviews them. A *night* is the report on one workload.
 """
 
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path, PurePosixPath
 
-from regbot.baselines import BaselineError, Store
-from regbot.baselines.names import class_folder
+from regbot.baselines import Store, verify
+from regbot.baselines.names import ANCHOR, class_folder
 from regbot.baselines.store import record_digest
-from regbot.check.refresh.night import describe_absorbed_slowdown, night_slowdown_pct
-from regbot.check.refresh.storing import remove_withheld_copies, timed_sessions
+from regbot.check.refresh.night import describe_absorbed_slowdown
+from regbot.check.refresh.storing import remove_withheld_copies, store_files, timed_sessions
 from regbot.errors import UserError
-from regbot.github.archive import read_single_file
+from regbot.github.artifact import read_single_file
 from regbot.judge.interim import thresholds_from
 from regbot.records.baseline import Anchor, Baseline
 from regbot.records.config import Config
-from regbot.records.files import MAX_RECORD_BYTES, RecordError, parse_record
+from regbot.records.files import MAX_RECORD_BYTES, parse_record
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import WorkloadRefresh
 from regbot.records.text.clip import short_commit
+from regbot.stats.paired import LOOKS
+from regbot.workloads.checkout.commits import commit_files
+from regbot.workloads.checkout.export import export, list_files
+from regbot.workloads.checkout.git import CheckoutError, git, try_git
 
 ARTIFACT = "regbot-proposal"
 """Name of the uploaded artifact, or its beginning if several nodes upload artifacts."""
@@ -32,22 +43,10 @@ TreeOf = Callable[[str], str | None]
 Key = tuple[str, str]
 
 
-def unpack_proposal(archive: bytes, origin: str) -> bytes:
-    """Return the bytes of the proposal in the zip ``archive`` of an artifact. Raises UserError."""
-    try:
-        return read_single_file(archive, MEMBER, MAX_RECORD_BYTES, origin)
-    except RecordError as error:
-        raise UserError(str(error)) from error
-
-
-def read_proposal(data: bytes, origin: str) -> Proposal:
-    """Parse the JSON text of a proposal. Error messages call the text ``origin``. Raises UserError."""
-    if len(data) > MAX_RECORD_BYTES:
-        raise UserError(f"{origin}: {len(data):,} bytes, more than the {MAX_RECORD_BYTES:,} of any proposal")
-    try:
-        return parse_record(data, Proposal, origin)
-    except RecordError as error:
-        raise UserError(str(error)) from error
+def read_proposal(archive: bytes, origin: str) -> Proposal:
+    """Return the proposal in the zip ``archive`` of an artifact. Error messages call it ``origin``. Raises
+    RecordError."""
+    return parse_record(read_single_file(archive, MEMBER, MAX_RECORD_BYTES, origin), Proposal, origin)
 
 
 def check_proposal(proposal: Proposal, store: Store, tree_of: TreeOf, config: Config) -> None:
@@ -57,15 +56,12 @@ def check_proposal(proposal: Proposal, store: Store, tree_of: TreeOf, config: Co
     """
     nights = {(night.name, night.variant): night for night in proposal.refreshed.workloads}
     faults: list[str] = []
-    try:
-        for session in proposal.sessions:
-            found = _find_session_faults(session, nights.get(_get_key(session)), proposal, store, tree_of, config)
-            faults += [f"{session.tier} session {short_commit(session.session)} {fault}" for fault in found]
-        for anchor in proposal.anchors:
-            found = _find_anchor_faults(anchor, nights.get(_get_key(anchor)), proposal, store, tree_of)
-            faults += [f"the anchor of {anchor.workload} {fault}" for fault in found]
-    except BaselineError as error:
-        raise UserError(f"the store of {short_commit(proposal.commit)} cannot be used: {error}") from error
+    for session in proposal.sessions:
+        found = _find_session_faults(session, nights.get(_get_key(session)), proposal, store, tree_of, config)
+        faults += [f"{session.tier} session {short_commit(session.session)} {fault}" for fault in found]
+    for anchor in proposal.anchors:
+        found = _find_anchor_faults(anchor, nights.get(_get_key(anchor)), proposal, store, tree_of)
+        faults += [f"the anchor of {anchor.workload} {fault}" for fault in found]
     attached = {record_digest(ledger) for ledger in proposal.ledgers}
     needed = {session.ledger for session in proposal.sessions}
     faults += [f"the ledger {short_commit(digest)} belongs to no session" for digest in sorted(attached - needed)]
@@ -117,7 +113,7 @@ def _find_session_faults(
         yield "was not run beside the commit that the night names"
     elif session.series == "rolling" and night.accepted is None:
         thresholds, budget_pct = thresholds_from(config.throughput), config.baselines.creep_budget_pct
-        if night_slowdown_pct(against, thresholds) is None:
+        if len(against.log_ratios.get("median", ())) < LOOKS[0]:
             yield "would join the reference with too few pairs for an estimate"
         folder = class_folder(session.workload, session.variant, session.node_class)
         earlier = [
@@ -152,22 +148,19 @@ def _find_anchor_faults(
 
 def store_proposal(proposal: Proposal, store: Store) -> None:
     """Write the records of a proposal to ``store``, which may contain earlier nights. A first anchor does not replace
-    a stored one. Raises UserError if the store already has the same session with different content."""
-    try:
-        accepted_keys = {
-            (night.name, night.variant) for night in proposal.refreshed.workloads if night.accepted is not None
-        }
-        main_sessions = _select_main_sessions(proposal)
-        accepted_sessions = [session for session in main_sessions if _get_key(session) in accepted_keys]
-        remove_withheld_copies(store, accepted_sessions)
-        store.add(proposal.sessions, {record_digest(ledger): ledger for ledger in proposal.ledgers})
-        for anchor in proposal.anchors:
-            stored_anchor = store.anchor(anchor.workload, anchor.variant, anchor.node_class)
-            is_moved = anchor.previous is not None  # otherwise the proposal has a first anchor
-            if stored_anchor is None or (is_moved and stored_anchor.commit != anchor.commit):
-                store.move_anchor(anchor)
-    except BaselineError as error:
-        raise UserError(f"the proposal cannot be stored: {error}") from error
+    a stored one. Raises BaselineError if the store already has the same session with different content."""
+    accepted_keys = {
+        (night.name, night.variant) for night in proposal.refreshed.workloads if night.accepted is not None
+    }
+    main_sessions = _select_main_sessions(proposal)
+    accepted_sessions = [session for session in main_sessions if _get_key(session) in accepted_keys]
+    remove_withheld_copies(store, accepted_sessions)
+    store.add(proposal.sessions, {record_digest(ledger): ledger for ledger in proposal.ledgers})
+    for anchor in proposal.anchors:
+        stored_anchor = store.anchor(anchor.workload, anchor.variant, anchor.node_class)
+        is_moved = anchor.previous is not None  # otherwise the proposal has a first anchor
+        if stored_anchor is None or (is_moved and stored_anchor.commit != anchor.commit):
+            store.move_anchor(anchor)
 
 
 def _select_main_sessions(proposal: Proposal) -> list[Baseline]:
@@ -176,3 +169,125 @@ def _select_main_sessions(proposal: Proposal) -> list[Baseline]:
 
 def _get_key(record: Baseline | Anchor) -> Key:
     return record.workload, record.variant
+
+
+@dataclass(frozen=True)
+class RefreshBranch:
+    repo: Path
+    main: str
+    folder: str
+    parent: str
+    """Newest commit of the branch, which becomes the parent of the night's commit. For a new branch, it is the measured
+    commit."""
+
+
+@dataclass(frozen=True)
+class NightCommit:
+    commit: str
+    """Hash of the commit. If the branch already contains the whole night, it is the branch's newest commit."""
+    files: tuple[str, ...]
+    is_already_in_main: bool
+    """Whether main already contains everything that is on the branch."""
+
+
+def is_reachable(repo: Path, commit: str, tip: str) -> bool:
+    """Return whether ``commit`` is in the checkout and in the history of ``tip``. Raises CheckoutError."""
+    return try_git(repo, "merge-base", "--is-ancestor", commit, tip).code == 0
+
+
+def check_night(branch: RefreshBranch, proposals: Sequence[Proposal], config: Config) -> None:
+    """Check that the proposals do only what a refresh may do. Raises UserError, CheckoutError."""
+
+    @cache
+    def tree_of(commit: str) -> str | None:
+        """Return the tree of a commit; None if the commit is not in the history of main."""
+        is_known = is_reachable(branch.repo, commit, branch.main)
+        return git(branch.repo, "rev-parse", f"{commit}^{{tree}}").strip() if is_known else None
+
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        store = _export_store(branch, proposals[0].commit, Path(scratch))
+        for proposal in proposals:
+            check_proposal(proposal, store, tree_of, config)
+
+
+def make_commit(
+    branch: RefreshBranch, proposals: Sequence[Proposal], message: str, at: datetime, now: datetime
+) -> NightCommit:
+    """Commit ``proposals`` on top of ``branch.parent``.
+
+    Raises UserError if the commit would cause a new problem in the store. Raises CheckoutError.
+    """
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        store = _export_store(branch, branch.parent, Path(scratch))
+        files_before = store_files(store)
+        for proposal in proposals:
+            store_proposal(proposal, store)
+        files_after = store_files(store)
+        changed_paths = _list_changes(branch, files_before, files_after)
+        commit = branch.parent
+        if changed_paths:
+            # The commit takes the content of each file, and removes a file whose value is None.
+            files = {
+                f"{branch.folder}/{path}": store.root / path if path in files_after else None for path in changed_paths
+            }
+            commit = commit_files(branch.repo, branch.parent, files, message, at)
+    merged_tree = _merge(branch.repo, branch.main, commit)
+    # Check the merged store. With conflicts, which GitHub shows, there is no merged store: check that of the branch.
+    checked_version, version_before = (merged_tree, branch.main) if merged_tree else (commit, branch.parent)
+    problems = _find_problems(branch, checked_version, now)
+    problems_before = _find_problems(branch, version_before, now) if problems else []
+    new_problems = [problem for problem in problems if problem not in problems_before]
+    if new_problems:
+        raise UserError(f"the store would be invalid with this commit: {'; '.join(new_problems[:3])}")
+    diff = ("diff", "--name-only", "--no-renames", "-z", branch.main, merged_tree or commit, "--", branch.folder)
+    names = git(branch.repo, *diff).split("\0")
+    main_tree = git(branch.repo, "rev-parse", f"{branch.main}^{{tree}}").strip()
+    return NightCommit(
+        commit=commit,
+        files=tuple(name for name in names if name),
+        is_already_in_main=merged_tree == main_tree,
+    )
+
+
+def _export_store(branch: RefreshBranch, commit: str, scratch: Path) -> Store:
+    export(branch.repo, commit, [branch.folder], scratch)
+    return Store(scratch / branch.folder)
+
+
+def _list_changes(
+    branch: RefreshBranch, before: dict[PurePosixPath, bytes], after: dict[PurePosixPath, bytes]
+) -> list[PurePosixPath]:
+    """Return the changed paths. Only the content of an anchor may change. A file may be removed only if a file is added
+    to the same folder: a session whose slowdown a person accepted replaces its earlier copy in the series ``held``. An
+    added file must not exist in the parent commit: it would have been missed when the store was read.
+
+    ``before`` and ``after`` have the files of the store, by path. Raises UserError.
+    """
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    folders_with_additions = [path.parent for path in changed if path not in before]
+    existing_paths = {entry.path for entry in list_files(branch.repo, branch.parent, [branch.folder])}
+    for path in changed:
+        if path not in before and str(PurePosixPath(branch.folder, path)) in existing_paths:
+            raise UserError(
+                f"{path} would be added, but {short_commit(branch.parent)} already has this file: the store was not "
+                "read completely"
+            )
+        if path in before and path in after and path.name != ANCHOR:
+            raise UserError(f"{path} would be changed", "a refresh may change only anchors")
+        if path not in after and path.parent not in folders_with_additions:
+            raise UserError(f"{path} would be removed without a replacement")
+    return changed
+
+
+def _merge(repo: Path, main: str, commit: str) -> str | None:
+    """Return the tree of the merged commits; None if they conflict."""
+    answer = try_git(repo, "merge-tree", "--write-tree", "--no-messages", main, commit)
+    if answer.code not in (0, 1):
+        raise CheckoutError(f"{repo}: git merge-tree failed, git 2.38 or newer is needed: {answer.error_line}")
+    return answer.out.strip() if answer.code == 0 else None
+
+
+def _find_problems(branch: RefreshBranch, commit: str, now: datetime) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
+        store = _export_store(branch, commit, Path(scratch))
+        return list(verify(store, now).problems) if store.root.is_dir() else []

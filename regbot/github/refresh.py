@@ -5,48 +5,32 @@ refresh branch, so that earlier commits, including commits by people, are never 
 be repeated without doing anything twice: the commit of a night is always the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
 
 from regbot.baselines.intake import FUTURE_TOLERANCE
-from regbot.check.refresh.text import commit_message, proposal_body, proposal_title
+from regbot.check.refresh.text import commit_message, describe_outcome, files_section, proposal_body, proposal_title
 from regbot.errors import UserError
-from regbot.github.client import AwayError, Forge, ForgeError
+from regbot.github.client import AwayError, Forge
 from regbot.github.git_remote import Remote
-from regbot.github.labels import set_label
-from regbot.github.proposal import ARTIFACT, read_proposal, unpack_proposal
-from regbot.github.refresh_commit import (
-    RefreshBranch,
-    check_night,
-    is_reachable,
-    make_commit,
-)
-from regbot.github.refresh_text import list_unmeasured, write_pull_body
+from regbot.github.proposal import ARTIFACT, RefreshBranch, check_night, is_reachable, make_commit, read_proposal
 from regbot.github.types import Pull
 from regbot.records.baseline import parse_time
-from regbot.records.config import FILE_NAME, Config, load_commit
+from regbot.records.config import FILE_NAME, load_commit
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import RefreshReport
 from regbot.records.text.clip import clip, short_commit
 from regbot.records.text.printable import printable
 from regbot.records.verdict import select_gravest_status
-from regbot.workloads.checkout import CheckoutError
-from regbot.workloads.checkout.git import DEEPEN_ADVICE, file_at, is_shallow
+from regbot.report.markdown import code
+from regbot.workloads.checkout.git import DEEPEN_ADVICE, CheckoutError, file_at, is_shallow
 
 BRANCH = "regbot/refresh"
-ATTEMPTS = 4
-"""Largest number of attempts to push a night. An attempt fails if somebody else moves the branch before the push."""
-
-
-class ReceivedProposal(NamedTuple):
-    """The proposal of one node, not yet checked."""
-
-    origin: str
-    data: bytes
+REASON_CHARACTERS = 300
+MAX_CHARACTERS = 60_000
 
 
 @dataclass(frozen=True)
@@ -90,29 +74,25 @@ class _RefreshNight:
         )
 
 
-def fetch_proposals(forge: Forge, run: int) -> list[ReceivedProposal]:
-    """Return the proposals that the nodes of a run uploaded. If several artifacts have the same name, the newest is
-    used. Raises ForgeError, UserError."""
-    newest_artifacts = {}
-    for artifact in forge.artifacts(run):  # oldest first
-        is_proposal = artifact.name == ARTIFACT or artifact.name.startswith(f"{ARTIFACT}-")
-        if is_proposal and not artifact.expired:
-            newest_artifacts[artifact.name] = artifact  # replaces an older artifact of the same name
+def fetch_proposals(forge: Forge, run: int) -> list[Proposal]:
+    """Return the proposals that the nodes of a run uploaded, not yet checked. If several artifacts have the same name,
+    the newest is used. Raises UserError."""
+    # The artifacts are listed oldest first, so a newer one replaces an older one of the same name.
+    artifacts = [artifact for artifact in forge.artifacts(run) if not artifact.expired]
+    newest_artifacts = {item.name: item for item in artifacts if f"{item.name}-".startswith(f"{ARTIFACT}-")}
     proposals = []
     for name, artifact in sorted(newest_artifacts.items()):
         origin = f"artifact {clip(printable(name), 80)}"
-        archive = forge.download(artifact.id, MAX_RECORD_BYTES)
-        proposals.append(ReceivedProposal(origin, unpack_proposal(archive, origin)))
+        proposals.append(read_proposal(forge.download(artifact.id, MAX_RECORD_BYTES), origin))
     return proposals
 
 
 def post_refresh(
-    forge: Forge, remote: Remote, received: Sequence[ReceivedProposal], now: datetime, run_url: str = ""
+    forge: Forge, remote: Remote, proposals: Sequence[Proposal], now: datetime, run_url: str = ""
 ) -> RefreshPost:
     """Add one night to the open refresh pull request, or open a new one. ``run_url`` is the URL of the run that
     measured; '' if unknown. Raises UserError if a proposal is refused. In that case nothing is changed. Raises
     ForgeError, CheckoutError, ConfigError."""
-    proposals = [read_proposal(item.data, item.origin) for item in received]
     if not proposals:
         raise UserError("no node uploaded a proposal", "see the log of the job that measures")
     commits = {proposal.commit for proposal in proposals}
@@ -123,27 +103,18 @@ def post_refresh(
         raise UserError("a proposal's time is in the future: the clock of its node or of this machine is wrong")
     if is_shallow(remote.repo):
         raise CheckoutError(f"{remote.repo}: the repository is shallow", DEEPEN_ADVICE)
-    night = _RefreshNight(
-        forge=forge, remote=remote, proposals=proposals, now=now, run_url=run_url, main_name=forge.default_branch()
-    )
-    unmeasured = list_unmeasured(proposals)
+    night = _RefreshNight(forge, remote, proposals, now, run_url, main_name=forge.default_branch())
     if all(proposal.empty for proposal in proposals):  # a proposal without records to store
-        unchanged = _report_unchanged(night, _find_open_pull(night), "Tonight there is nothing to store.")
-        return replace(unchanged, unmeasured=unmeasured)
-    for _ in range(ATTEMPTS):
+        outcome = _report_unchanged(night, _find_open_pull(night), "Tonight there is nothing to store.")
+    else:
         outcome = _store_night(night)
-        if outcome is not None:
-            return replace(outcome, unmeasured=unmeasured)
-    raise AwayError(f"the branch {BRANCH} was moved {ATTEMPTS} times while this job ran", "run the job again")
+    return replace(outcome, unmeasured=tuple(line for proposal in proposals for line in _find_unmeasured(proposal)))
 
 
-def _store_night(night: _RefreshNight) -> RefreshPost | None:
-    """Commit the night, push the commit, and open or update the pull request. Return None if somebody else moved the
-    branch before the push."""
+def _store_night(night: _RefreshNight) -> RefreshPost:
+    """Commit the night, push the commit, and open or update the pull request."""
     remote, measured_commit = night.remote, night.measured_commit
     tips = remote.tips(night.main_name, BRANCH)
-    if night.main_name not in tips:
-        raise ForgeError(f"the repository has no branch {night.main_name}, which GitHub calls its default branch")
     remote.fetch(*tips.values())
     # ``main`` is the newest commit of main. ``tip`` is that of the refresh branch; None if the branch does not exist.
     main, tip = tips[night.main_name], tips.get(BRANCH)
@@ -151,20 +122,22 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
         raise UserError(
             f"the measured commit {short_commit(measured_commit)} is not in the history of {night.main_name}"
         )
-    config, measured_config = _load_configs(night, main)
-    folder = config.baselines.folder
+    text_at = partial(file_at, remote.repo, FILE_NAME)
+    config, measured_config = (load_commit(text_at, commit).config for commit in (main, measured_commit))
+    if config.baselines.folder != measured_config.baselines.folder:
+        raise UserError("main has moved its references to another folder since the measurement", "measure again")
     pull = _find_open_pull(night)
     closed_pulls = [other for other in night.forge.pulls_from(BRANCH, "closed") if other.base_ref == night.main_name]
     # The last pull request, if a person closed it without merging and no other pull request is open.
-    is_rejected = pull is None and bool(closed_pulls) and not closed_pulls[0].merged
+    is_rejected = pull is None and bool(closed_pulls) and not closed_pulls[0].merged_at
     rejected_pull = closed_pulls[0] if is_rejected else None
-    if rejected_pull is not None and _has_commit(night, rejected_pull.head_sha, measured_commit):
+    if rejected_pull is not None and night.forge.is_ancestor(measured_commit, rejected_pull.head_sha):
         reason = f"#{rejected_pull.number} was closed without merging, and main has not changed since."
         return _report_unchanged(night, None, reason)
     # After its pull request was merged or closed, the branch starts again from the measured commit.
     is_finished = pull is None and tip in {closed_pull.head_sha for closed_pull in closed_pulls}
     parent = measured_commit if tip is None or is_finished else tip
-    branch = RefreshBranch(repo=remote.repo, main=main, folder=folder, parent=parent)
+    branch = RefreshBranch(repo=remote.repo, main=main, folder=config.baselines.folder, parent=parent)
     check_night(branch, night.proposals, measured_config)
     message, at = commit_message(night.report), parse_time(night.proposals[0].created)
     night_commit = make_commit(branch, night.proposals, message, at, night.now)
@@ -174,19 +147,14 @@ def _store_night(night: _RefreshNight) -> RefreshPost | None:
         return _report_unchanged(night, pull, "The pull request already has this night.")
     report = night.report.model_copy(update={"files": list(night_commit.files)})
     if night_commit.commit != branch.parent and not remote.push(night_commit.commit, BRANCH, tip):
-        return None  # somebody else moved the branch
-    body = write_pull_body(night.proposals, report, night_commit, night.run_url)
-    return _write_pull(night, proposal_title(report), body, pull, config)
-
-
-def _write_pull(night: _RefreshNight, title: str, body: str, pull: Pull | None, config: Config) -> RefreshPost:
+        raise AwayError(f"somebody moved the branch {BRANCH} while this job ran", "run the job again")
+    title, body = proposal_title(report), _write_body(night, report)
     if pull is None:
         pull = night.forge.create_pull(title, body, BRANCH, night.main_name)
         message = f"Opened #{pull.number}."
     else:
         night.forge.edit_pull(pull.number, title, body)
         message = f"Brought #{pull.number} up to date."
-    set_label(night.forge, pull.number, night.report.status, config.github.labels)
     return RefreshPost(pull.number, message, f"# {title}\n\n{message}\n\n{body}")
 
 
@@ -203,24 +171,35 @@ def _find_open_pull(night: _RefreshNight) -> Pull | None:
     return next((pull for pull in night.forge.pulls_from(BRANCH) if pull.base_ref == night.main_name), None)
 
 
-def _has_commit(night: _RefreshNight, tip: str, commit: str) -> bool:
-    """Return whether ``commit`` is in the history of ``tip``; False if GitHub does not have ``tip`` any more."""
-    try:
-        night.remote.fetch(tip)
-    except AwayError:
-        raise
-    except ForgeError:
-        return False
-    return is_reachable(night.remote.repo, commit, tip)
+def _write_body(night: _RefreshNight, report: RefreshReport) -> str:
+    """Return the text of the pull request as markdown: tonight's evidence. ``report`` combines the reports of all
+    proposals, and has the files of the commit."""
+    lines = []
+    if len(night.proposals) == 1:
+        lines.append(proposal_body(report))
+    else:
+        for proposal in night.proposals:
+            classes = dict.fromkeys(session.node_class for session in proposal.sessions if session.tier == "timed")
+            body = proposal_body(proposal.refreshed.model_copy(update={"files": []}))
+            lines.append(f"# {code(', '.join(classes) or 'no node', 200)}\n\n{body}")
+        lines.append(files_section(report.files))
+    if night.run_url:
+        lines.append(f"Measured by [this run]({night.run_url}).")
+    text = "\n\n".join(line.strip() for line in lines)
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    whole_lines, _, _ = text[:MAX_CHARACTERS].rpartition("\n")
+    return f"{whole_lines}\n\n…The text is cut off here. The files have all numbers."
 
 
-def _load_configs(night: _RefreshNight, main: str) -> tuple[Config, Config]:
-    """Load the configurations of main and of the measured commit.
-
-    Raises ConfigError. Raises UserError if main has moved the folder of references since the measured commit.
-    """
-    text_at = partial(file_at, night.remote.repo, FILE_NAME)
-    main_config, measured_config = (load_commit(text_at, commit).config for commit in (main, night.measured_commit))
-    if main_config.baselines.folder != measured_config.baselines.folder:
-        raise UserError("main has moved its references to another folder since the measurement", "measure again")
-    return main_config, measured_config
+def _find_unmeasured(proposal: Proposal) -> Iterator[str]:
+    """Yield one line of plain text for each workload of which no session is stored, with the reason."""
+    stored_keys = {(session.workload, session.variant) for session in proposal.sessions if session.tier == "timed"}
+    for night in proposal.refreshed.workloads:
+        if night.series is None:  # there is no valid measurement
+            reason = "; ".join([describe_outcome(night), *night.reasons])
+        elif (night.name, night.variant) in stored_keys:
+            continue
+        else:
+            reason = night.not_stored or "the proposal contains no session of this workload"
+        yield printable(f"{night.name} ({night.variant}): {reason}")[:REASON_CHARACTERS]

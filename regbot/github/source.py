@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from regbot.records.config import ConfigError
 from regbot.records.text.printable import printable
@@ -71,16 +70,17 @@ def parse_source(root: Path, text: str) -> str:
     requirement = re.sub(r"\s*@\s*", " @ ", text.strip(), count=1)
     if _GIT.fullmatch(requirement) or _ARCHIVE.fullmatch(requirement):
         return requirement
-    if "@" in text or "://" in text:
-        raise ConfigError(
-            f"{option}: give '{EXAMPLE}' with all 40 digits of a commit, or "
-            f"'{DISTRIBUTION} @ https://...whl#sha256=...'",
-            "leave out user and password: everybody can read the workflow",
-        )
     path = "/".join([".", *PurePosixPath(text).parts])
     if text.startswith("/") or not _PATH.fullmatch(path):
-        raise ConfigError(f"{option}: give a path in the repository, such as ./vendor/regbot, or '{EXAMPLE}'")
-    _check_installable(root / path, root, option)
+        raise ConfigError(
+            f"{option}: give a path in the repository, such as ./vendor/regbot, '{EXAMPLE}' with all 40 digits of a "
+            f"commit, or '{DISTRIBUTION} @ https://...whl#sha256=...'",
+            "leave out user and password: everybody can read the workflow",
+        )
+    if not (root / path).resolve().is_relative_to(root.resolve()):
+        raise ConfigError(f"{option}: leads out of the repository")
+    if not (root / path).is_file() and not (root / path / "pyproject.toml").is_file():
+        raise ConfigError(f"{option}: is no file and no project", "give a checkout of regbot, or its wheel")
     return path
 
 
@@ -116,27 +116,3 @@ def source_for(name: str, source: str) -> str:
     """
     is_in_repository = source == "." or source.startswith("./")
     return f"./code{source[1:]}" if is_in_repository and name == "regbot-static" else source
-
-
-def _check_installable(path: Path, root: Path, option: str) -> None:
-    """Raise ConfigError if pip cannot install regbot from ``path``. ``option`` names the option and its value.
-
-    pip can install a project's folder, an archive, and a wheel with its full name."""
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise ConfigError(f"{option}: leads out of the repository")
-    if path.is_dir():
-        if not (path / "pyproject.toml").is_file():
-            raise ConfigError(f"{option}: has no pyproject.toml", "give a checkout of regbot, or its wheel")
-        return
-    if not path.is_file():
-        raise ConfigError(f"{option}: there is no such file in the repository")
-    if path.name.endswith(".tar.gz"):
-        return
-    try:
-        name = parse_wheel_filename(path.name)[0]
-    except InvalidWheelFilename:
-        raise ConfigError(
-            f"{option}: pip needs the full name of a wheel, such as regbot_moe-1.0-py3-none-any.whl"
-        ) from None
-    if name != DISTRIBUTION:
-        raise ConfigError(f"{option}: is a wheel of {name}, not of regbot")

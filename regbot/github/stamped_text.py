@@ -8,11 +8,14 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, get_args
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from regbot.records.text.clip import short_commit
 from regbot.records.verdict import Status
-from regbot.report.markdown import Markdown, Name, sentence
+from regbot.report.markdown import code
 
 Tier = Literal["static", "measured"]
 """static: the result is self-reported. It comes from a job of the pull request or merge group, which could have forged
@@ -41,20 +44,19 @@ VOID_BANNER_END = " The verdict below is on the same commit, but from another jo
 INVALID_HEADING = "### ⛔ INVALID: "
 _LOG = re.compile(r"The log is in \[the run\]\([^()\s]{1,220}\)\.")
 _MAX_VOID_CHARACTERS = 2_000
-_SHA = re.compile(r"[0-9a-f]{40}")
 
 
-@dataclass(frozen=True)
+@pydantic_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Stamp:
     pr: int
     """Number of the pull request; 0 for a merge group."""
-    head: str
+    head: Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
     tier: Tier
     run: int
     attempt: int
     """Attempt of ``run``. GitHub counts the attempts if somebody runs the workflow run again."""
     status: Status
-    base: str = ""
+    base: Annotated[str, Field(pattern=r"^([0-9a-f]{40})?$")] = ""
     """Commit that head was compared with; '' if the result was not judged."""
     target: str = ""
 
@@ -81,19 +83,12 @@ class Stamp:
         if match is None:
             return None
         try:
-            stamp = cls(**json.loads(match[1]))
-        except (ValueError, TypeError, RecursionError):
+            return _STAMP_ADAPTER.validate_json(match[1])
+        except ValidationError:  # somebody has edited the comment
             return None
-        # The JSON may come from an edited comment, so check the type of every field.
-        numbers = (stamp.pr, stamp.run, stamp.attempt)
-        has_numbers = all(type(number) is int for number in numbers)
-        has_known_words = stamp.tier in get_args(Tier) and stamp.status in get_args(Status)
-        has_texts = all(isinstance(text, str) for text in (stamp.head, stamp.base, stamp.target))
-        if not has_known_words or not has_texts or not has_numbers:
-            return None
-        has_head = _SHA.fullmatch(stamp.head) is not None
-        has_valid_base = stamp.base == "" or _SHA.fullmatch(stamp.base) is not None
-        return stamp if has_head and has_valid_base else None
+
+
+_STAMP_ADAPTER = TypeAdapter(Stamp)
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ class StampedText:
     text: str
     void: "StampedText | None" = None
 
-    def body(self, current_head: str | None = None, note: Markdown | None = None) -> str:
+    def body(self, current_head: str | None = None, note: str | None = None) -> str:
         """Return the posted body: stamp, banners and text.
 
         If it is not the stamp's commit, a banner says that the text is stale. It is left out if there is a banner about
@@ -167,16 +162,9 @@ def _shorten(stamped_text: StampedText) -> StampedText:
 
 
 def _write_stale_banner(head: str, current_head: str) -> str:
-    old_name, new_name = Name(short_commit(head)), Name(short_commit(current_head))
-    message = sentence(
-        (
-            "⏳ **Stale:** the result below belongs to ",
-            old_name,
-            ". The head is now ",
-            new_name,
-            ", which has no verdict yet. Commands below that name ",
-            old_name,
-            " are refused.",
-        )
+    old_name, new_name = code(short_commit(head)), code(short_commit(current_head))
+    message = (
+        f"⏳ **Stale:** the result below belongs to {old_name}. The head is now {new_name}, which has no verdict yet. "
+        f"Commands below that name {old_name} are refused."
     )
     return f"{STALE}\n> {message}\n\n"

@@ -8,9 +8,8 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Literal
 
@@ -71,12 +70,7 @@ def render(name: str, settings: WorkflowSettings, installed: str = "") -> str:
     """Return the workflow ``name`` with its stamp and filled fields. Values in the ``installed`` text are kept."""
     text = (_TEMPLATE_FOLDER / f"{name}.yml").read_text(encoding="utf-8")
     for field in _FIELDS:
-        installed_values = _values_by_job(field, _body(installed))
-        new_values = [
-            _field_value(name, field, template_value, installed_values.get(job_and_position), settings)
-            for job_and_position, template_value in _values_by_job(field, text).items()
-        ]
-        text = _fill_fields(field, text, iter(new_values))
+        text = _fill_field(name, field, text, _body(installed), settings)
     stamp = f"# Written by 'regbot init' ({settings.version}, {_hash(text)}); run it again after an upgrade of regbot."
     return f"{stamp}\n{text}"
 
@@ -125,33 +119,35 @@ def _source_value(name: str, template_value: str, installed: str | None, setting
     return source_for(name, settings.own_source or settings.other_source or template_value)
 
 
-def _values_by_job(field: str, text: str) -> dict[tuple[str, int], str]:
-    """Return the values of a field, by the name of the job and the position within the job.
+def _fill_field(name: str, field: str, text: str, installed: str, settings: WorkflowSettings) -> str:
+    installed_values: dict[tuple[str, int], str] = {}
+    _replace_values(field, installed, installed_values.setdefault)
+    return _replace_values(
+        field, text, lambda key, value: _field_value(name, field, value, installed_values.get(key), settings)
+    )
+
+
+def _replace_values(field: str, text: str, choose: Callable[[tuple[str, int], str], str]) -> str:
+    """Replace each value of a field by ``choose``, which gets the value, and the job and the position within the job.
 
     A position in the whole file would not identify a value, because an upgrade may add a job.
     """
-    jobs = [(match.start(), match["name"]) for match in _JOB.finditer(text)]
-    values: dict[tuple[str, int], str] = {}
+    jobs = list(_JOB.finditer(text))
     counts: Counter[str] = Counter()
-    for match in _FIELDS[field].finditer(text):
-        jobs_before = [name for start, name in jobs if start < match.start()]
-        job = jobs_before[-1] if jobs_before else ""  # '' before the first job
-        values[job, counts[job]] = match["value"]
-        counts[job] += 1
-    return values
 
-
-def _fill_fields(field: str, text: str, values: Iterator[str]) -> str:
     def fill(match: re.Match[str]) -> str:
+        jobs_before = [job["name"] for job in jobs if job.start() < match.start()]
+        job = jobs_before[-1] if jobs_before else ""  # '' before the first job
+        counts[job] += 1
         start, end = (position - match.start() for position in match.span("value"))
-        return match[0][:start] + next(values) + match[0][end:]
+        return match[0][:start] + choose((job, counts[job]), match["value"]) + match[0][end:]
 
     return _FIELDS[field].sub(fill, text)
 
 
 def _hash(body: str) -> str:
     for field in _FIELDS:
-        body = _fill_fields(field, body, repeat(""))
+        body = _replace_values(field, body, lambda *_: "")
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 

@@ -6,15 +6,16 @@ because they repeat a POST, and its objects are not used, because reading their 
 """
 
 import http.client
+import itertools
 import json
 import re
 import time
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from datetime import UTC, datetime, timedelta
+from typing import Any, Generic, TypeVar
 
 from github import Auth, Github, GithubException
 from regbot import __version__
@@ -33,7 +34,6 @@ PATIENCE_S = 300.0
 example because the request quota is used up, the job ends and says when to run it again."""
 RATE_LIMIT_DELAY_S = 60.0
 """Seconds to wait after a rate limit if GitHub names no time."""
-WRITE_INTERVAL_S = 1.0
 MAX_LOOKUPS = 2
 """Number of lookups for a created object after a lost reply, before the object is requested again. Several lookups are
 needed because GitHub may list a new object some seconds late."""
@@ -55,6 +55,10 @@ class RefusedError(ForgeError):
         self.status = status
 
 
+class MissingError(RefusedError):
+    """GitHub does not know the object, has deleted it, or cannot apply the request to it."""
+
+
 class TooLargeError(ForgeError):
     """A file is larger than its limit."""
 
@@ -69,33 +73,43 @@ class AwayError(ForgeError):
 class ApiResponse:
     data: Any
     """The JSON of the response; None if it is empty."""
-    more: bool = False
-    last_page: int = 1
-    """For a list: number of the last page; 1 if GitHub names none."""
+    links: str = ""
+    """For a list: the header with the links to other pages."""
     location: str = ""
     """URL of a redirect; '' if the response is no redirect."""
 
 
 @dataclass(frozen=True)
-class FailedAttempt:
-    """A request without a usable response, which may be repeated."""
+class Page(Generic[T]):
+    items: list[T]
+    more: bool
+    """Whether another page follows."""
+    last_page: int
+    """Number of the last page; 1 if GitHub names none."""
 
-    reason: str
-    wait_s: float | None = None
-    """Seconds that GitHub asks the client to wait; None if GitHub names no time."""
+
+class FailedAttempt(Exception):
+    """A request has no usable response, and may be repeated. ``wait_s`` are the seconds that GitHub asks the client to
+    wait; None if GitHub names no time."""
+
+    def __init__(self, reason: str, wait_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.wait_s = wait_s
 
 
 class Transport:
-    """Sends requests with one token. ``patience_s`` is the total number of seconds to wait after failed attempts."""
+    """Sends requests with one token. Paths begin at ``root``. ``patience_s`` is the total number of seconds to wait
+    after failed attempts.
 
-    def __init__(self, token: str, url: str, sleep: Callable[[float], None], patience_s: float) -> None:
-        self.url = url.rstrip("/")
+    The arguments ``read`` convert JSON of GitHub. ForgeError is raised if the JSON lacks a field.
+    """
+
+    def __init__(self, token: str, url: str, root: str, sleep: Callable[[float], None], patience_s: float) -> None:
+        self.url, self._root = url.rstrip("/"), root
         self._token = token
         self._sleep = sleep
         self._remaining_s = patience_s
         self._patience_s = patience_s
-        self._last_write_s: float | None = None
-        """Time of the last write, on the monotonic clock; None before the first write."""
         self._requester = Github(
             auth=Auth.Token(token) if token else None,
             base_url=self.url,
@@ -107,29 +121,32 @@ class Transport:
             api_version=API_VERSION,
         ).requester
 
-    def get(self, path: str, parameters: Mapping[str, object] | None = None) -> Any:
-        """Return the JSON at ``path``. Raises ForgeError."""
-        return self._send_until_answered("GET", path, parameters).data
+    def get(self, path: str, read: Callable[[Any], T], **query: object) -> T:
+        """Return the object at ``path``. Raises ForgeError."""
+        return _convert(read, self._get(path, query).data)
 
-    def pages(self, path: str, parameters: Mapping[str, object] | None = None, key: str = "") -> Iterator[Any]:
-        """Yield the items of a list from all its pages. ``key`` is the name of the field with the list if GitHub puts
-        the list into an object; otherwise ''. Raises ForgeError."""
-        page = 1
-        while True:
-            answer = self.page(path, page, parameters)
-            yield from answer.data[key] if key else answer.data
-            if not answer.more:
-                return
-            page += 1
+    def pages(self, path: str, read: Callable[[Any], T], key: str = "", **query: object) -> list[T]:
+        """Return the items of a list from all its pages, as ``page`` returns those of one. Raises ForgeError."""
+        items: list[T] = []
+        for number in itertools.count(1):
+            page = self.page(path, read, key, number, **query)
+            items += page.items
+            if not page.more:
+                break
+        return items
 
-    def page(self, path: str, number: int, parameters: Mapping[str, object] | None = None) -> ApiResponse:
-        """Return one page of a list. The first page has the number 1. Raises ForgeError."""
-        return self._send_until_answered("GET", path, {**(parameters or {}), "per_page": PER_PAGE, "page": number})
+    def page(self, path: str, read: Callable[[Any], T], key: str = "", number: int = 1, **query: object) -> Page[T]:
+        """Return one page of a list. The first page has the number 1. ``key`` is the name of the field with the list if
+        GitHub puts the list into an object; otherwise ''. Raises ForgeError."""
+        answer = self._get(path, {**query, "per_page": PER_PAGE, "page": number})
+        items = _convert(lambda data: [read(item) for item in (data[key] if key else data)], answer.data)
+        last = re.search(r'[?&]page=([0-9]{1,9})[^<>]*>; rel="last"', answer.links)
+        return Page(items, more='rel="next"' in answer.links, last_page=int(last[1]) if last else 1)
 
-    def change(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Send a request until GitHub answers it, and return the JSON of the answer. The request must have no further
-        effect when it is repeated. Raises ForgeError."""
-        return self._send_until_answered(verb, path, body=body).data
+    def change(self, verb: str, path: str, body: Mapping[str, Any] | None = None) -> None:
+        """Send a request until GitHub answers it. The request must have no further effect when it is repeated. Raises
+        ForgeError."""
+        self._repeat(f"{verb} {path}", lambda: self._attempt(verb, path, {}, body))
 
     def create(
         self,
@@ -137,7 +154,6 @@ class Transport:
         body: Mapping[str, Any],
         read: Callable[[Any], T],
         find_created: Callable[[], T | None],
-        verb: str = "POST",
         max_lookups: int = MAX_LOOKUPS,
     ) -> T:
         """Create an object once and return it. Raises ForgeError.
@@ -146,75 +162,62 @@ class Transport:
         the request may have created, and returns None if it does not exist. The request is sent again after
         ``max_lookups`` lookups without success.
         """
-        attempts = 0
+        failures = 0
         while True:
-            outcome = self._attempt(verb, path, parameters=None, body=body)
-            if isinstance(outcome, ApiResponse):
-                return read(outcome.data)
-            attempts += 1
-            # If GitHub names a time to wait, wait for this time and look once.
-            lookups = 1 if outcome.wait_s else max_lookups
-            for lookup in range(lookups):  # a lookup without success lengthens the next wait, as a failure does
-                self._wait(outcome, attempts + lookup, f"{verb} {path}")
-                created = find_created()
-                if created is not None:
-                    return created
+            try:
+                return _convert(read, self._attempt("POST", path, {}, body).data)
+            except FailedAttempt as failure:  # noqa: PERF203 (it is rare)
+                # If GitHub names a time to wait, wait for this time and look once.
+                for _ in range(1 if failure.wait_s else max_lookups):
+                    failures += 1  # a lookup without success lengthens the next wait, as a failure does
+                    self._wait(failure, failures, f"POST {path}")
+                    created = find_created()
+                    if created is not None:
+                        return created
 
     def download(self, path: str, limit: int) -> bytes:
         """Return the content of a file of at most ``limit`` bytes. GitHub redirects the request to another host, which
         has the file. Raises TooLargeError, ForgeError."""
-        failures = 0
-        while True:
-            location = self._send_until_answered("GET", path).location
-            if not location:
-                raise ForgeError(f"GET {path}: GitHub does not say where the file is")
-            outcome = self._fetch(urllib.parse.urljoin(self.url, location), limit)
-            if isinstance(outcome, bytes):
-                if len(outcome) > limit:
-                    raise TooLargeError(f"GET {path}: has more than the {limit:,} bytes that are read")
-                return outcome
-            failures += 1
-            self._wait(outcome, failures, f"GET {path}")
+        return self._repeat(f"GET {path}", lambda: self._fetch(self._get(path, {}).location, limit))
 
-    def _send_until_answered(
-        self,
-        verb: str,
-        path: str,
-        parameters: Mapping[str, object] | None = None,
-        body: Mapping[str, Any] | None = None,
-    ) -> ApiResponse:
-        """Send a request until GitHub answers it. A GET with the status 404 is repeated once, because GitHub may not
+    def _get(self, path: str, query: Mapping[str, object]) -> ApiResponse:
+        """Send a GET until GitHub answers it. The status 404 is believed only if it comes twice, because GitHub may not
         know a new object yet. Raises ForgeError."""
+        request = f"GET {path}"
+        try:
+            return self._repeat(request, lambda: self._attempt("GET", path, query, None))
+        except MissingError as error:
+            if error.status != 404:
+                raise
+        self._wait(FailedAttempt("does not know the object yet"), 1, request)
+        return self._repeat(request, lambda: self._attempt("GET", path, query, None))
+
+    def _repeat(self, request: str, attempt: Callable[[], T]) -> T:
+        """Call ``attempt`` until it does not fail. Raises ForgeError."""
         failures = 0
-        may_be_new = verb == "GET"  # whether a 404 may mean that GitHub does not know the object yet
         while True:
             try:
-                outcome = self._attempt(verb, path, parameters, body)
-            except RefusedError as error:
-                if error.status != 404 or not may_be_new:
-                    raise
-                outcome = FailedAttempt("does not know the object yet")
-                may_be_new = False
-            if isinstance(outcome, ApiResponse):
-                return outcome
-            failures += 1
-            self._wait(outcome, failures, f"{verb} {path}")
+                return attempt()
+            except FailedAttempt as failure:  # noqa: PERF203 (it is rare)
+                failures += 1
+                self._wait(failure, failures, request)
 
     def _attempt(
-        self, verb: str, path: str, parameters: Mapping[str, object] | None, body: Mapping[str, Any] | None
-    ) -> ApiResponse | FailedAttempt:
-        """Send one request. Return a failed attempt after a lost connection, an error of GitHub or a rate limit, since
+        self, verb: str, path: str, query: Mapping[str, object], body: Mapping[str, Any] | None
+    ) -> ApiResponse:
+        """Send one request. Raises FailedAttempt after a lost connection, an error of GitHub or a rate limit, since
         another attempt may succeed. Raises RefusedError if GitHub refuses the request.
 
         A redirect of a GET is a response with a ``location``. A redirect of another request is refused.
         """
-        self._pace(verb)
-        query = {key: str(value) for key, value in (parameters or {}).items()}
+        parameters = {key: str(value) for key, value in query.items()}
         accept_header = {"Accept": "application/vnd.github+json"}
         try:
-            status, headers, text = self._requester.requestJson(verb, path, query, accept_header, body)
+            status, headers, text = self._requester.requestJson(
+                verb, self._root + path, parameters, accept_header, body
+            )
         except (OSError, GithubException) as error:  # the errors of the library ``requests`` are OSErrors
-            return FailedAttempt(f"the connection failed ({type(error).__name__})")
+            raise FailedAttempt(f"the connection failed ({type(error).__name__})") from None
         except RuntimeError as error:  # PyGithub refuses to follow a redirect to another host or protocol
             raise ForgeError(f"{verb} {path}: {self._clean(str(error))}") from None
         if status in (301, 302, 307, 308):
@@ -225,36 +228,36 @@ class Transport:
             try:
                 data = json.loads(text) if text else None
             except ValueError:
-                return FailedAttempt(f"answered {status} with something that is not JSON")
-            links = headers.get("link", "")
-            return ApiResponse(data, more='rel="next"' in links, last_page=_read_last_page(links))
+                raise FailedAttempt(f"answered {status} with something that is not JSON") from None
+            return ApiResponse(data, links=headers.get("link", ""))
         message = self._quote_message(text)
         if status in (408, 429) or status >= 500:
             default_wait_s = RATE_LIMIT_DELAY_S if status == 429 else None
-            return FailedAttempt(f"answered {status}{message}", read_requested_wait(headers, default_wait_s))
+            raise FailedAttempt(f"answered {status}{message}", read_requested_wait(headers, default_wait_s))
         if status == 403 and (wait_s := read_rate_limit_wait(headers, message)) is not None:
-            return FailedAttempt(f"answered 403{message}", wait_s)
+            raise FailedAttempt(f"answered 403{message}", wait_s)
         reason = _REFUSALS.get(status, f"GitHub refused ({status})")
-        raise RefusedError(f"{verb} {path}: {reason}{_describe_permission(headers)}{message}", status)
+        error_type = MissingError if status in _MISSING_STATUSES else RefusedError
+        raise error_type(f"{verb} {path}: {reason}{_describe_permission(headers)}{message}", status)
 
-    def _fetch(self, url: str, limit: int) -> bytes | FailedAttempt:
-        """Return at most ``limit`` + 1 bytes of the file at ``url``, which GitHub named. The additional byte shows that
-        the file is larger than ``limit``. The token is not sent to this host."""
-        scheme = urllib.parse.urlsplit(url).scheme
-        if scheme != "https" and scheme != urllib.parse.urlsplit(self.url).scheme:
-            raise ForgeError("the file was not fetched, because the URL that GitHub names does not begin with https")
+    def _fetch(self, location: str, limit: int) -> bytes:
+        """Return the file of at most ``limit`` bytes at the URL ``location``, which GitHub named. The token is not sent
+        to this host. Raises TooLargeError, ForgeError, FailedAttempt."""
+        url = urllib.parse.urljoin(self.url, location)
+        if not location or urllib.parse.urlsplit(url).scheme not in ("https", urllib.parse.urlsplit(self.url).scheme):
+            raise ForgeError("the file was not fetched, because GitHub names no URL that begins with https")
         request = urllib.request.Request(url, headers={"User-Agent": f"regbot/{__version__}"})
         try:
             with urllib.request.urlopen(request, timeout=TIMEOUT_S) as reply:
                 length = reply.headers.get("Content-Length", "")
-                if length.isdecimal() and int(length) > limit:
-                    raise TooLargeError(f"the file has {int(length):,} bytes, more than the {limit:,} that are read")
-                data: bytes = reply.read(limit + 1)
+                data: bytes = reply.read(limit + 1)  # one more byte shows that the file is too large
         except (OSError, ValueError, http.client.HTTPException) as error:
             # The text of the error is left out, because it may contain the URL, which is a secret.
-            return FailedAttempt(f"the file could not be fetched ({type(error).__name__})")
+            raise FailedAttempt(f"the file could not be fetched ({type(error).__name__})") from None
+        if len(data) > limit:
+            raise TooLargeError(f"the file has more than the {limit:,} bytes that are read")
         if length.isdecimal() and len(data) < int(length):
-            return FailedAttempt("the file was cut off")
+            raise FailedAttempt("the file was cut off")
         return data
 
     def _wait(self, failure: FailedAttempt, failure_count: int, request: str) -> None:
@@ -265,58 +268,46 @@ class Transport:
         doubled_delay_s = min(FIRST_DELAY_S * 2 ** (failure_count - 1), MAX_DELAY_S)
         delay_s = max(doubled_delay_s, failure.wait_s or 0.0)
         if delay_s > self._remaining_s:
-            wait_text = f", which asks to wait {failure.wait_s:.0f} s" if failure.wait_s else ""
-            retry_text = (
-                f"after {_format_time(time.time() + failure.wait_s)}" if failure.wait_s else "when GitHub answers"
-            )
+            wait_text, retry_text = "", "when GitHub answers"
+            if failure.wait_s:
+                wait_text = f", which asks to wait {failure.wait_s:.0f} s"
+                end = datetime.now(UTC) + timedelta(seconds=failure.wait_s + 59)
+                retry_text = f"after {end:%Y-%m-%d %H:%M} UTC"
             raise AwayError(
-                f"{request}: GitHub ({self.url}) {failure.reason}{wait_text}",
+                f"{request}: GitHub ({self.url}) {failure}{wait_text}",
                 f"a job waits at most {self._patience_s / 60:.0f} minutes in all. Run this job again {retry_text}: it "
                 "completes the work, and posts nothing twice",
             )
         self._remaining_s -= delay_s
         self._sleep(delay_s)
 
-    def _pace(self, verb: str) -> None:
-        if verb == "GET":
-            return
-        if self._last_write_s is not None:
-            pause_s = self._last_write_s + WRITE_INTERVAL_S - time.monotonic()
-            if pause_s > 0:
-                self._sleep(pause_s)
-        self._last_write_s = time.monotonic()
-
     def _quote_message(self, text: str) -> str:
         """Return GitHub's message on a refusal as one line that begins with a colon; '' if ``text``, the body of the
         response, has no message."""
         try:
             data = json.loads(text)
-            messages = [str(data["message"]), *map(_describe_error, data.get("errors") or [])]
-        except (ValueError, KeyError, TypeError, AttributeError):
+            message, errors = data["message"], data.get("errors") or ""
+            return f": {self._clean(f'{message} {errors}')}"
+        except (ValueError, KeyError, AttributeError):
             return ""
-        return f": {self._clean('; '.join(message for message in messages if message))}"
 
     def _clean(self, text: str) -> str:
         text = text.replace(self._token, "***") if self._token else text
         return clip(printable(" ".join(text.split())), MESSAGE_CHARACTERS)
 
 
-def _describe_error(error: Any) -> str:
-    return str(error.get("message") or error.get("code") or "") if isinstance(error, dict) else str(error)
-
-
-def _format_time(unix_s: float) -> str:
-    return f"{datetime.fromtimestamp(unix_s + 59, UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def _read_last_page(links: str) -> int:
-    match = re.search(r'[?&]page=([0-9]{1,9})[^<>]*>; rel="last"', links)
-    return int(match[1]) if match else 1
+def _convert(read: Callable[[Any], T], data: Any) -> T:
+    """Return ``read(data)``. Raises ForgeError if GitHub's answer lacks a field or has an unexpected form."""
+    try:
+        return read(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ForgeError(clip(f"GitHub's answer cannot be read ({type(error).__name__}: {error})", 300)) from error
 
 
 _MOVED_REASON = (
     "nothing was written, because GitHub redirects the request; the repository may have been renamed or moved"
 )
+_MISSING_STATUSES = (404, 410, 422)
 _REFUSALS = {
     401: "GitHub does not accept the token: it has expired or was revoked. Run the job again to get a new one. For "
     "the token of an app, check that the app is still installed and its key still valid",

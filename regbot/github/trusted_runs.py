@@ -1,63 +1,24 @@
 """Build a trusted session from an artifact: keep the runs, and write a new header.
 
 A job that runs a pull request's code wrote the header in the artifact, so the header must not decide anything.
-``HEADER_SUPPLIERS`` says where each field comes from instead. If the runs in the artifact contradict these fields, the
+docs/security.md says where each field comes from instead. If the runs in the artifact contradict these fields, the
 artifact is unusable. A workload without runs becomes INVALID when the session is judged.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Set
-from enum import StrEnum
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
+from regbot.github.artifact import UnusableArtifact
 from regbot.github.metadata import Subject
-from regbot.github.run_artifact import UnusableArtifact
 from regbot.judge.clocks import find_impossible_times
 from regbot.records.config import Config, ConfigError
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan, UnconcernedWorkload
 from regbot.records.text.clip import clip, short_commit
 from regbot.report.markdown import UntrustedText
-from regbot.workloads import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, timed_tasks
-from regbot.workloads.checkout import digest_behaviour, list_changed_files, resolve_exactly
-
-
-class Supplier(StrEnum):
-    """Who supplies a field of the header. Only what the job says is unverified, and it is only shown."""
-
-    CONSTANT = "the same for every posted session"
-    GITHUB = "GitHub's record of the workflow run"
-    GIT = "git, from the two commits that GitHub names"
-    CONFIG = "`regbot.toml` of the base"
-    STORE = "stored references of the base"
-    COMMENTS = "comments, which the judge gets beside the header"
-    JOB = "the job, unverified: shown, and never judged"
-
-
-HEADER_SUPPLIERS: Mapping[str, Supplier] = {
-    "schema": Supplier.CONSTANT,
-    "regbot": Supplier.JOB,
-    "created": Supplier.GITHUB,
-    "base": Supplier.GIT,
-    "head": Supplier.GIT,
-    "workloads": Supplier.CONFIG,
-    "untraced": Supplier.CONFIG,
-    "left_out": Supplier.CONFIG,
-    "timing": Supplier.GITHUB,
-    "command": Supplier.CONSTANT,
-    "expectations": Supplier.COMMENTS,
-    "timed": Supplier.CONFIG,
-    "stored": Supplier.STORE,
-    "seed": Supplier.CONSTANT,
-    "budget_min": Supplier.CONFIG,
-    "changed_files": Supplier.GIT,
-    "inert_files": Supplier.GIT,
-    "unconcerned": Supplier.GIT,
-    "throughput": Supplier.CONFIG,
-    "sharding": Supplier.CONFIG,
-    "wire": Supplier.CONFIG,
-    "warnings": Supplier.JOB,
-}
-"""Supplier of each field of a posted session's header, by its name in the record. docs/security.md has this table."""
+from regbot.workloads.checkout.arms import resolve_exactly
+from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
+from regbot.workloads.task import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, timed_tasks
 
 MAX_GPUS = 2**20
 MAX_WARNINGS = 100
@@ -75,7 +36,7 @@ def build_trusted_session(
     trees: Path,
     unconcerned: Sequence[UnconcernedWorkload] = (),
 ) -> Session:
-    """Return the runs of ``session`` with a header from the suppliers in ``HEADER_SUPPLIERS``. Raises UnusableArtifact,
+    """Return the runs of ``session`` with a trusted header. Raises UnusableArtifact,
     ConfigError, CheckoutError.
 
     The repository ``trees`` has both. The artifact needs no runs of these entries.

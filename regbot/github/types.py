@@ -1,110 +1,92 @@
-"""GitHub's objects as frozen data classes, parsed from GitHub's JSON. If a required field is missing, parsing fails.
+"""GitHub's objects, parsed from GitHub's JSON. If a required field is missing, parsing fails.
 
 The text in these objects is untrusted. It is shown only through ``regbot.report.markdown``.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field
 
 Role = Literal["none", "read", "triage", "write", "maintain", "admin"]
 """Roles in a repository, the weakest first."""
 ROLES: tuple[Role, ...] = get_args(Role)
 
 MAX_COMPARED = 300
-CheckStatus = Literal["queued", "in_progress", "completed"]
 Conclusion = Literal["success", "failure", "neutral", "cancelled", "skipped", "timed_out", "action_required"]
-Level = Literal["notice", "warning", "failure"]
-Json = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Pull:
+def _read_text(value: Any) -> Any:
+    return value.replace("\r\n", "\n") if isinstance(value, str) else value or ""
+
+
+def _list_paths(files: list[dict[str, Any]] | None) -> tuple[str, ...] | None:
+    if files is None or len(files) >= MAX_COMPARED:
+        return None
+    paths = (path for file in files for path in (file["filename"], file.get("previous_filename")))
+    return tuple(dict.fromkeys(path for path in paths if path))
+
+
+Text = Annotated[str, BeforeValidator(_read_text)]
+"""A text; '' if GitHub sends null. GitHub may change line ends."""
+Names = Annotated[tuple[str, ...], BeforeValidator(lambda items: [item["name"] for item in items])]
+Paths = Annotated[tuple[str, ...] | None, BeforeValidator(_list_paths)]
+WorkflowPath = Annotated[str, BeforeValidator(lambda path: path.partition("@refs/")[0])]
+"""Path of a workflow file. GitHub may add "@refs/..." to it; the file name itself may contain "@"."""
+
+
+class GitHubObject(BaseModel):
+    """An object of GitHub. Fields that are not declared are ignored."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+
+class Pull(GitHubObject):
     number: int
-    open: bool
-    merged: bool
-    draft: bool
-    head_sha: str
-    head_repository: str
+    state: str
+    merged_at: datetime | None = None
+    head_sha: str = Field(validation_alias=AliasPath("head", "sha"))
+    head_repository: Text = Field("", validation_alias=AliasPath("head", "repo", "full_name"))
     """Repository with the head branch, as "owner/name"; '' if it was deleted."""
-    head_ref: str
-    base_ref: str
-    base_sha: str
-    labels: tuple[str, ...]
+    head_ref: str = Field(validation_alias=AliasPath("head", "ref"))
+    base_ref: str = Field(validation_alias=AliasPath("base", "ref"))
+    base_sha: str = Field(validation_alias=AliasPath("base", "sha"))
+    labels: Names
 
-    @classmethod
-    def from_json(cls, data: Json) -> "Pull":
-        head, base = data["head"], data["base"]
-        return cls(
-            number=int(data["number"]),
-            open=data["state"] == "open",
-            merged=data.get("merged_at") is not None,
-            draft=bool(data.get("draft")),
-            head_sha=str(head["sha"]),
-            head_repository=_read_full_name(head["repo"]),
-            head_ref=str(head["ref"]),
-            base_ref=str(base["ref"]),
-            base_sha=str(base["sha"]),
-            labels=tuple(str(label["name"]) for label in data["labels"]),
-        )
+    @property
+    def open(self) -> bool:
+        return self.state == "open"
 
 
-@dataclass(frozen=True)
-class CommitComparison:
-    merge_base: str
-    files: tuple[str, ...] | None
+class CommitComparison(GitHubObject):
+    merge_base: str = Field(validation_alias=AliasPath("merge_base_commit", "sha"))
+    files: Paths = None
     """Paths of the changed files; a renamed file appears with both paths. None if GitHub may not have listed all
     files."""
 
-    @classmethod
-    def from_json(cls, data: Json) -> "CommitComparison":
-        listed_files = data.get("files")
-        paths: dict[str, None] = {}  # without duplicates, in order
-        for file in listed_files or ():
-            paths[str(file["filename"])] = None
-            if file.get("previous_filename"):
-                paths[str(file["previous_filename"])] = None
-        is_complete = listed_files is not None and len(listed_files) < MAX_COMPARED
-        return cls(str(data["merge_base_commit"]["sha"]), tuple(paths) if is_complete else None)
 
-
-@dataclass(frozen=True)
-class Comment:
+class Comment(GitHubObject):
     id: int
-    author: str
+    author: Text = Field("", validation_alias=AliasPath("user", "login"))
     """Login name; '' for a deleted account."""
-    bot: bool
-    """Whether the author is an app."""
-    body: str
-    created: datetime
-    updated: datetime
+    author_type: Text = Field("", validation_alias=AliasPath("user", "type"))
+    body: Text = ""
+    created: datetime = Field(validation_alias="created_at")
+    updated: datetime = Field(validation_alias="updated_at")
     """Time of the last edit. If the comment was never edited, it equals ``created``."""
-    association: str = ""
+    association: Text = Field("", validation_alias="author_association")
     """GitHub's description of the author, such as "MEMBER" or "NONE". It does not show the role of the author, because
     GitHub does not show every membership."""
 
-    @classmethod
-    def from_json(cls, data: Json) -> "Comment":
-        user = data["user"] or {}
-        return cls(
-            id=int(data["id"]),
-            author=_read_login(data["user"]),
-            bot=user.get("type") == "Bot",
-            body=str(data["body"] or ""),
-            created=_parse_time(data["created_at"]),
-            updated=_parse_time(data["updated_at"]),
-            association=str(data.get("author_association") or ""),
-        )
+    @property
+    def bot(self) -> bool:
+        """Whether the author is an app."""
+        return self.author_type == "Bot"
 
-
-@dataclass(frozen=True)
-class Annotation:
-    path: str
-    line: int
-    level: Level
-    title: str
-    message: str
+    @property
+    def is_edited(self) -> bool:
+        return self.created != self.updated
 
 
 @dataclass(frozen=True)
@@ -113,130 +95,68 @@ class NewCheck:
     sha: str
     external_id: str
     """Identifier that regbot chooses; '' to keep that of an existing check run."""
-    status: CheckStatus
-    conclusion: Conclusion | None
+    status: Literal["in_progress", "completed"]
+    conclusion: str | None
     """None until the check run is completed."""
     title: str
     summary: str
-    annotations: tuple[Annotation, ...] = ()
     details_url: str = ""
     """Page that GitHub links from the check run; '' for GitHub's default."""
 
     def body(self) -> dict[str, Any]:
-        output: dict[str, Any] = {"title": self.title, "summary": self.summary}
-        if self.annotations:
-            output["annotations"] = [
-                {
-                    "path": annotation.path,
-                    "start_line": annotation.line,
-                    "end_line": annotation.line,
-                    "annotation_level": annotation.level,
-                    "title": annotation.title,
-                    "message": annotation.message,
-                }
-                for annotation in self.annotations
-            ]
-        body: dict[str, Any] = {"name": self.name, "status": self.status, "output": output}
-        if self.external_id:
-            body["external_id"] = self.external_id
-        if self.conclusion is not None:
-            body["conclusion"] = self.conclusion
-        if self.details_url:
-            body["details_url"] = self.details_url
-        return body
+        body = {
+            "name": self.name,
+            "status": self.status,
+            "external_id": self.external_id,
+            "conclusion": self.conclusion,
+            "details_url": self.details_url,
+            "output": {"title": self.title, "summary": self.summary},
+        }
+        return {key: value for key, value in body.items() if value}
 
 
-@dataclass(frozen=True)
-class CheckRun:
+class CheckRun(GitHubObject):
     id: int
     name: str
-    sha: str
-    external_id: str
+    sha: str = Field(validation_alias="head_sha")
+    external_id: Text = ""
     """Identifier that the creator of the check run chose; '' if there is none."""
     status: str
     conclusion: str | None
     """None until the check run is completed."""
-    app: str
-    title: str = ""
-    summary: str = ""
-    annotations: int = 0
-    """Number of annotations, which cannot be removed."""
-
-    @classmethod
-    def from_json(cls, data: Json) -> "CheckRun":
-        output = data.get("output") or {}
-        app = data.get("app") or {}
-        return cls(
-            id=int(data["id"]),
-            name=str(data["name"]),
-            sha=str(data["head_sha"]),
-            external_id=str(data.get("external_id") or ""),
-            status=str(data["status"]),
-            conclusion=data["conclusion"],
-            app=str(app.get("slug") or ""),
-            title=str(output.get("title") or ""),
-            summary=str(output.get("summary") or ""),
-            annotations=int(output.get("annotations_count") or 0),
-        )
+    app: Text = Field("", validation_alias=AliasPath("app", "slug"))
+    title: Text = Field("", validation_alias=AliasPath("output", "title"))
+    summary: Text = Field("", validation_alias=AliasPath("output", "summary"))
 
 
-@dataclass(frozen=True)
-class WorkflowRun:
+class WorkflowRun(GitHubObject):
     """A run of a workflow. All fields come from GitHub, and no job can change them."""
 
     id: int
-    path: str
+    path: WorkflowPath
     event: str
-    head_branch: str
+    head_branch: Text
     """Branch or tag of the run; '' if unknown."""
     head_sha: str
-    head_repository: str
+    head_repository: Text = Field(validation_alias=AliasPath("head_repository", "full_name"))
     """Repository with ``head_branch``, as "owner/name"; '' if it was deleted."""
-    title: str
-    status: str
+    title: str = Field(validation_alias="display_title")
+    status: Text
     conclusion: str | None
     """None until the run has ended."""
-    attempt: int
-    repository: str
+    attempt: int = Field(1, validation_alias="run_attempt")
+    repository: str = Field(validation_alias=AliasPath("repository", "full_name"))
     """Repository whose workflow runs, as "owner/name"."""
-    started: datetime
-    updated: datetime
-    url: str = ""
-
-    @classmethod
-    def from_json(cls, data: Json) -> "WorkflowRun":
-        return cls(
-            id=int(data["id"]),
-            path=str(data["path"]).partition("@refs/")[0],  # the file name itself may contain "@"
-            event=str(data["event"]),
-            head_branch=str(data["head_branch"] or ""),
-            head_sha=str(data["head_sha"]),
-            head_repository=_read_full_name(data["head_repository"]),
-            title=str(data["display_title"]),
-            status=str(data["status"] or ""),
-            conclusion=data["conclusion"],
-            attempt=int(data.get("run_attempt") or 1),
-            repository=_read_full_name(data["repository"]),
-            started=_parse_time(data.get("run_started_at") or data["created_at"]),
-            updated=_parse_time(data["updated_at"]),
-            url=str(data.get("html_url") or ""),
-        )
+    started: datetime = Field(validation_alias="run_started_at")
+    updated: datetime = Field(validation_alias="updated_at")
+    url: Text = Field("", validation_alias="html_url")
 
 
-@dataclass(frozen=True)
-class WorkflowJob:
+class WorkflowJob(GitHubObject):
     name: str
-    started: datetime
-    completed: datetime | None
+    started: datetime = Field(validation_alias="started_at")
+    completed: datetime | None = Field(validation_alias="completed_at")
     """Time of the end; None if the job has not ended."""
-
-    @classmethod
-    def from_json(cls, data: Json) -> "WorkflowJob":
-        return cls(
-            name=str(data["name"]),
-            started=_parse_time(data["started_at"]),
-            completed=_parse_time(data["completed_at"]) if data["completed_at"] else None,
-        )
 
     @property
     def seconds(self) -> float:
@@ -244,31 +164,8 @@ class WorkflowJob:
         return (self.completed - self.started).total_seconds() if self.completed is not None else 0.0
 
 
-@dataclass(frozen=True)
-class Artifact:
+class Artifact(GitHubObject):
     id: int
     name: str
-    size: int
     expired: bool = False
     """Whether GitHub has deleted the content."""
-
-    @classmethod
-    def from_json(cls, data: Json) -> "Artifact":
-        return cls(
-            id=int(data["id"]),
-            name=str(data["name"]),
-            size=int(data["size_in_bytes"]),
-            expired=bool(data.get("expired")),
-        )
-
-
-def _read_full_name(repository: Json | None) -> str:
-    return "" if repository is None else str(repository["full_name"])
-
-
-def _read_login(user: Json | None) -> str:
-    return "" if user is None else str(user["login"])
-
-
-def _parse_time(text: str) -> datetime:
-    return datetime.fromisoformat(text)

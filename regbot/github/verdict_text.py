@@ -25,6 +25,7 @@ RESERVED_CHARACTERS = 4_000
 """Characters that are reserved for the stamp, the banners and the line about an INVALID measurement."""
 _URL = re.compile(r"https?://[A-Za-z0-9.:/_-]{1,200}")
 
+WRITER, MAINTAINER = "Somebody with the role `write` can", "Somebody with the role `maintain` can"
 SuggestedCommand = tuple[str, str]
 
 
@@ -72,15 +73,16 @@ def write_verdict_text(
 
 def write_invalid_text(reason: Words, subject: Subject, github: GitHub) -> str:
     """Return the text to post if a result could not be judged: the reason, and what to do."""
+    url = subject.run.url
+    log_link = f" The log is in [the run]({url})." if _URL.fullmatch(url) else ""
     parts = [f"### ⛔ INVALID: {sentence(reason)}"]
     parts += [f"> {note}" for note in _write_notes("INVALID", subject, github, has_result=False)]
     parts.append(
-        f"Nothing is known about {code(short_commit(subject.sha))}: this is neither a pass nor a regression."
-        f"{_link_log(subject)}"
+        f"Nothing is known about {code(short_commit(subject.sha))}: this is neither a pass nor a regression.{log_link}"
     )
     suggestions = []
     if subject.number:  # 0 for a merge group, which no command can measure
-        suggestions = [("Somebody with the role `write` can start a measurement with", f"/regbot run {subject.sha}")]
+        suggestions = [(f"{WRITER} start a measurement with", f"/regbot run {subject.sha}")]
     return _join_within_limit(parts, _write_suggestions(suggestions, subject), sections="")
 
 
@@ -127,61 +129,47 @@ def _list_suggestions(verdict: Verdict, subject: Subject) -> Iterator[SuggestedC
             alone_text = ", as the only pull request of its group" if subject.has_other_pulls else ""
             pull = f"#{subject.comment_number}"
             text = (
-                f"Somebody with the role `maintain` can accept this REVIEW for the head of {pull}, by this comment in "
-                f"{pull}, and then has to queue {pull} again{alone_text}:"
+                f"{MAINTAINER} accept this REVIEW for the head of {pull}, by this comment in {pull}, and then has to "
+                f"queue {pull} again{alone_text}:"
             )
             yield text, f"/regbot accept {subject.acceptance_sha}: why"
         return
     if subject.tier == "static" or status == "INVALID":  # a static result is self-reported
-        text = (
-            "Somebody with the role `write` can start a measurement by a workflow that this pull request cannot "
-            "change, with"
+        yield (
+            f"{WRITER} start a measurement by a workflow that this pull request cannot change, with",
+            f"/regbot run {sha}",
         )
-        yield text, f"/regbot run {sha}"
-    elif status == "INCONCLUSIVE" and _has_undecided_times(verdict):
-        yield "Somebody with the role `write` can request more timed pairs with", f"/regbot more {sha}"
+    elif status == "INCONCLUSIVE" and any(
+        entry.throughput is not None and entry.throughput.status == status for entry in verdict.workloads
+    ):
+        yield f"{WRITER} request more timed pairs with", f"/regbot more {sha}"
     if status == "REVIEW":
-        text = "Somebody with the role `maintain` can accept this REVIEW for this commit and its merge group with"
-        yield text, f"/regbot accept {sha}: why"
-    expect_lines = [line for line in _list_expect_lines(verdict) if _can_be_copied(line)]
+        yield f"{MAINTAINER} accept this REVIEW for this commit and its merge group with", f"/regbot accept {sha}: why"
+    expect_lines = list(_list_expect_lines(verdict))[:MAX_RULES]
     if expect_lines:
-        text = (
-            "Somebody with the role `write` can declare an intended change of the sharding, for all later commits too, "
-            "with"
-        )
-        yield text, "\n".join(expect_lines[:MAX_RULES])
+        text = f"{WRITER} declare an intended change of the sharding, for all later commits too, with"
+        yield text, "\n".join(expect_lines)
     if subject.tier == "measured" and status == "FAIL":
-        text = "Somebody with the role `write` can search for the commit that caused the regression with"
+        text = f"{WRITER} search for the commit that caused the regression with"
         yield text, f"/regbot bisect {verdict.base.commit}..{sha}"
 
 
-def _can_be_copied(line: str) -> bool:
-    """Return whether a reader can copy a line from the text into a comment. A line that is too long is cut off, and a
-    line with invisible characters is changed."""
-    return visible(line, len(line)) == line and len(line) < LOG_LINE_CHARACTERS
-
-
-def _has_undecided_times(verdict: Verdict) -> bool:
-    sections = [entry.throughput for entry in verdict.workloads]
-    return any(section is not None and section.status == "INCONCLUSIVE" for section in sections)
-
-
-def _list_expect_lines(verdict: Verdict) -> list[str]:
-    """Return the ``/regbot expect`` lines that declare the findings with FAIL or REVIEW. A finding of all workloads
-    gets one line with ``*`` instead of the workload."""
+def _list_expect_lines(verdict: Verdict) -> Iterator[str]:
+    """Yield the ``/regbot expect`` lines that declare the findings with FAIL or REVIEW. A finding of all workloads gets
+    one line with ``*`` instead of the workload. A line that a reader cannot copy, because it is cut off or has
+    invisible characters, is left out."""
     names_by_finding: dict[tuple[str, str], list[str]] = {}
     for entry in verdict.workloads:
         findings = entry.sharding.findings if entry.sharding is not None else []
         for finding in findings:
             if finding.status in ("FAIL", "REVIEW"):
                 names_by_finding.setdefault((finding.pattern, finding.axis), []).append(entry.name)
-    lines = []
     for (pattern, axis), names in names_by_finding.items():
         is_in_all = len(set(names)) == len(verdict.workloads)
-        lines += [
-            f"/regbot expect {pattern}@{axis}@{name}: why this is intended" for name in (["*"] if is_in_all else names)
-        ]
-    return lines
+        for name in ["*"] if is_in_all else names:
+            line = f"/regbot expect {pattern}@{axis}@{name}: why this is intended"
+            if visible(line, len(line)) == line and len(line) < LOG_LINE_CHARACTERS:
+                yield line
 
 
 def _write_suggestions(suggestions: Sequence[SuggestedCommand], subject: Subject) -> list[str]:
@@ -199,14 +187,10 @@ def _join_within_limit(parts: Sequence[str], optional_parts: Sequence[str], sect
     If the text is too long, the ``optional_parts`` are left out, and the end is cut off if the rest is still too long.
     """
     max_characters = MAX_CHARACTERS - RESERVED_CHARACTERS
-    full_text = _join_parts([*parts, *optional_parts, sections])
-    if len(full_text) <= max_characters:
-        return full_text
-    return _join_parts([*parts, sections])[:max_characters]
-
-
-def _join_parts(parts: Sequence[str]) -> str:
-    return "\n\n".join(part for part in parts if part) + "\n"
+    full_text, short_text = (
+        "\n\n".join(part for part in [*parts, *options, sections] if part) + "\n" for options in (optional_parts, ())
+    )
+    return full_text if len(full_text) <= max_characters else short_text[:max_characters]
 
 
 def _locate_report(verdict: Verdict) -> str:
@@ -218,20 +202,6 @@ def _locate_report(verdict: Verdict) -> str:
     return f"`report.html`: download the artifact `{ARTIFACT}` of the workflow run, and type {command}."
 
 
-def _link_log(subject: Subject) -> str:
-    url = subject.run.url
-    return f" The log is in [the run]({url})." if _URL.fullmatch(url) else ""
-
-
-def explain_failed_run(run: WorkflowRun) -> Words:
-    return (f"the job for this commit {_CONCLUSIONS.get(run.conclusion or '', 'failed')}",)
-
-
-_CONCLUSIONS = {
-    "cancelled": "was cancelled",
-    "timed_out": "ran into its time limit",
-    "skipped": "was skipped",
-    "startup_failure": "could not be started",
-    "stale": "was ended by GitHub, because no machine started it",
-}
-"""What happened to a job, by the conclusion of its run. Other conclusions mean that the job failed."""
+def explain_failed_run(run: WorkflowRun) -> str:
+    known_endings = {"cancelled": "was cancelled", "timed_out": "ran into its time limit", "skipped": "was skipped"}
+    return f"the job for this commit {known_endings.get(run.conclusion or '', 'failed')}"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from regbot.errors import UserError
-from regbot.ledgers.catalogue import EXPLANATIONS
+from regbot.ledgers.catalogue import PATTERNS
 from regbot.records.text.clip import clip
 from regbot.records.verdict import Finding
 
@@ -61,9 +61,9 @@ def parse_expectation(text: str) -> Expectation:
     if len(parts) != 3 or not all(parts):
         raise ExpectationError(text, f"write '{FORM}'; axis and workload may be '*'")
     pattern, axis, workload = parts
-    names = {_normalise(name): name for name in EXPLANATIONS}
+    names = {_normalise(name): name for name in PATTERNS}
     if _normalise(pattern) not in names:
-        raise ExpectationError(text, f"unknown pattern {pattern!r}; the patterns are: {'; '.join(EXPLANATIONS)}")
+        raise ExpectationError(text, f"unknown pattern {pattern!r}; the patterns are: {'; '.join(PATTERNS)}")
     return Expectation(names[_normalise(pattern)], axis, workload, reason)
 
 

@@ -1,17 +1,19 @@
 """Decide on the pairs of a workload that exist so far.
 
-One session looks at its pairs after 4, 8 and 12 pairs. If the noise of the node class is known, head may already pass
-after the first block (look 0). Timing the same trees again does not start a new test: the pairs of both sessions are
-judged together by an interval that stays valid however often one looks.
+One session looks at its pairs after 4, 8 and 12 pairs, or after every block if the noise of the node class is known. A
+look whose runs have no steady state decides nothing, and the session goes on. Timing the same trees again does not
+start a new test: the pairs of both sessions are judged together by an interval that stays valid however often one
+looks.
 """
 
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
-from regbot.judge.pairs import PairSet, pair_up
+from regbot.judge.pairs import Pair, PairSet, pair_up
 from regbot.judge.references import select_reference
-from regbot.judge.steadiness import has_gpus, warn_of_unsteady_arms
+from regbot.judge.steadiness import describe_unsteady
+from regbot.judge.training import compare_training
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
@@ -20,8 +22,7 @@ from regbot.records.verdict import Decision
 from regbot.stats.anytime import decide_anytime
 from regbot.stats.arm_luck import SharedLuck
 from regbot.stats.launch import SUMMARIES
-from regbot.stats.look0 import LOOK0_PAIRS, look0
-from regbot.stats.paired import Interval, SequentialTest, Thresholds, sequential_test
+from regbot.stats.paired import LOOKS, PASSING, ClassNoise, Interval, SequentialTest, Thresholds, sequential_test
 from regbot.stats.slow_launches import PairOutlier
 
 
@@ -31,7 +32,6 @@ class InterimDecision:
 
     pair_set: PairSet
     decision: Decision = "undecided"
-    """A pass by look 0 is "within_bound"."""
     pairs: int = 0
     """Numbers of pairs that the decision uses."""
     unused: int = 0
@@ -45,12 +45,14 @@ class InterimDecision:
     tests: dict[str, tuple[Decision, Interval]] = field(default_factory=dict)
     """Decision and interval by summary. Empty if there are too few pairs for an interval."""
     class_noise: PairNoise | None = None
-    """Noise of the node class, if this is the decision of look 0; else None."""
+    """Noise of the node class, if the intervals count it."""
     outliers: tuple[PairOutlier, ...] = ()
     withheld: bool = False
     """Whether only the more frequent slow launches of head prevent a pass."""
     assumed_luck: float = 0.0
     """Luck of an arm (standard deviation, log scale) that the intervals assume because none was measured; else 0."""
+    barred: str = ""
+    """Why these pairs must not decide, '' if they may."""
     decision_without_luck: Decision | None = None
     """What undecided pairs would decide without the assumed luck; None if they would stay undecided."""
 
@@ -104,18 +106,29 @@ def decide_so_far(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -
 def _decide_at_looks(pair_set: PairSet, pairs: int, header: SessionHeader, plan: TimedPlan) -> InterimDecision:
     ratios = {name: values[:pairs] for name, values in pair_set.log_ratios().items()}
     luck = _find_luck(pair_set, plan)
-    # If there are more pairs than those of the first block, look 0 was taken earlier and did not pass the change.
-    if pairs == LOOK0_PAIRS and (noise := _find_class_noise(pair_set, header, plan)):
-        first_look = look0(ratios, noise, count_primary_tests(header), thresholds(header), luck)
-        return _conclude(pair_set, first_look, luck, final=first_look.final, class_noise=noise)
+    noise = _find_class_noise(pair_set, header, plan)
+    class_noise = None if noise is None else ClassNoise.from_record(noise, pair_set.base_levels())
 
     def test(luck: SharedLuck | None) -> SequentialTest | None:
-        return sequential_test(ratios, count_primary_tests(header), thresholds(header), luck=luck)
+        return sequential_test(
+            ratios,
+            count_primary_tests(header),
+            thresholds(header),
+            luck=luck,
+            noise=class_noise,
+            reason_to_go_on=lambda pairs, decision: _reason_to_go_on(pair_set.valid[:pairs], decision),
+        )
 
     result = test(luck)
     if result is None:
         return InterimDecision(pair_set)
-    return _conclude(pair_set, result, luck, final=result.final, retest=test)
+    return _conclude(pair_set, result, luck, final=result.final, retest=test, noise=noise)
+
+
+def _reason_to_go_on(pairs: Sequence[Pair], decision: Decision) -> str:
+    """Return why these pairs must not decide, '' if they may. Head passes only if it is known to train like base."""
+    undecided_training = compare_training(pairs).undecided if decision in PASSING else []
+    return describe_unsteady(pairs) or "".join(undecided_training[:1])
 
 
 def _conclude(
@@ -124,8 +137,8 @@ def _conclude(
     luck: SharedLuck | None,
     *,
     final: bool,
-    retest: Callable[[None], SequentialTest | None] = lambda _: None,
-    class_noise: PairNoise | None = None,
+    retest: Callable[[None], SequentialTest | None],
+    noise: PairNoise | None = None,
     continued: bool = False,
 ) -> InterimDecision:
     """``retest`` repeats ``test`` without luck. If only the assumed luck prevents a decision, its decision is recorded.
@@ -142,9 +155,10 @@ def _conclude(
         continued=continued,
         alpha=test.alpha,
         tests=test.tests,
-        class_noise=class_noise,
+        class_noise=noise if any(interval.prior_df for _, interval in test.tests.values()) else None,
         outliers=test.outliers,
         withheld=test.withheld,
+        barred=test.barred,
         assumed_luck=assumed_luck,
         decision_without_luck=(
             without_luck.decision if without_luck is not None and without_luck.decision != "undecided" else None
@@ -153,20 +167,16 @@ def _conclude(
 
 
 def _find_class_noise(pair_set: PairSet, header: SessionHeader, plan: TimedPlan) -> PairNoise | None:
-    """None if the gate takes no look 0 or the noise is not known. Stored pairs are of the committed configuration, so
-    there is no look 0 if an arm has overrides, nor if the gate errs too often here, or an arm has no steady state."""
-    first_block = pair_set.valid[:LOOK0_PAIRS]
-    gate_takes_no_look0 = header.throughput.gate in ("pairs", "stored")
-    if gate_takes_no_look0 or header.base.overrides or header.head.overrides:
+    """None if the noise is not known. Stored pairs are of the committed configuration, so they say nothing if an arm
+    has overrides, nor if a calibration shows that the gate errs too often here. A calibration and a night (the only
+    session with ``max_pairs``) show the noise anew, so they do not use what is stored."""
+    has_overrides = bool(header.base.overrides or header.head.overrides)
+    if not pair_set.valid or has_overrides or plan.max_pairs or plan.measures_luck:
         return None
-    reference = select_reference(plan, first_block[0].head)
+    reference = select_reference(plan, pair_set.valid[0].head)
     if isinstance(reference, str):  # a string says why there is no reference
         return None
-    if reference.calibrated is not None and reference.calibrated.contradicted:  # the gate errs too often here
-        return None
-    if has_gpus(first_block[0].head) and warn_of_unsteady_arms(first_block):
-        return None
-    return reference.noise
+    return None if reference.calibrated is not None and reference.calibrated.contradicted else reference.noise
 
 
 def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
@@ -192,19 +202,20 @@ def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashabl
 def _decide_joined(
     pair_set: PairSet, first_session_pairs: int, header: SessionHeader, plan: TimedPlan
 ) -> InterimDecision:
-    """Decide on the pairs of several sessions. If the first session decided by its looks, its decision stays until the
-    always-valid interval decides; otherwise a few more pairs could undo it. A pass is withheld all the same if head now
-    has more slow launches, and a decision of look 0, which rests on stored noise, does not stay."""
+    """Decide on the pairs of several sessions. If the first session decided, its decision stays until the always-valid
+    interval decides; otherwise a few more pairs could undo it. A pass is withheld all the same if head now has more
+    slow launches, and a decision of the first block, which rests mostly on stored noise, does not stay."""
     luck = _find_luck(pair_set, plan)
 
     def test_all(luck: SharedLuck | None) -> SequentialTest:
         return decide_anytime(pair_set.log_ratios(), count_primary_tests(header), thresholds(header), luck)
 
     test = test_all(luck)
+    if barred := _reason_to_go_on(pair_set.valid, test.decision):
+        test = replace(test, decision="undecided", barred=barred)
     first_decision = _decide_at_looks(pair_set, first_session_pairs, header, plan)
-    is_look0 = first_decision.class_noise is not None
-    first_session_decided = first_decision.decision != "undecided" and not is_look0
-    if test.decision == "undecided" and first_session_decided and not test.withheld:
+    stays = first_decision.decision != "undecided" and first_decision.pairs >= LOOKS[0]
+    if test.decision == "undecided" and stays and not test.withheld:
         return replace(first_decision, unused=len(pair_set.valid) - first_decision.pairs, final=False)
     if not all(math.isfinite(bounds.low) and math.isfinite(bounds.high) for _, bounds in test.tests.values()):
         return InterimDecision(pair_set, continued=True)  # too few pairs for an always-valid interval

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from regbot.judge.health import describe_outside_cause, find_slowed_blocks
 from regbot.records.run import Run, Timing
 from regbot.stats.launch import SUMMARIES, launch_cut, launch_summaries
+from regbot.stats.stalls import common_period
 
 PARTNER_VOID = "the other run of its pair does not count"
 
@@ -35,6 +36,8 @@ class Pair:
     """Number of leading steps that are excluded from both runs."""
     log_ratios: dict[str, float]
     """log(head / base) of the step time, by summary: "median" and "mean" of the steady steps."""
+    base_levels: dict[str, float]
+    """Log of base's step time, by summary."""
 
     @property
     def draw(self) -> tuple[str | None, int | None]:
@@ -59,6 +62,9 @@ class PairSet:
 
     def log_ratios(self) -> dict[str, list[float]]:
         return {name: [pair.log_ratios[name] for pair in self.valid] for name in SUMMARIES}
+
+    def base_levels(self) -> dict[str, list[float]]:
+        return {name: [pair.base_levels[name] for pair in self.valid] for name in SUMMARIES}
 
 
 def is_head_only(run: Run) -> bool:
@@ -89,7 +95,7 @@ def pair_up(runs: Iterable[Run]) -> PairSet:
         if (key := pair_key(run)) is not None:
             members.setdefault(key, []).append(run)
     slowed = find_slowed_blocks(runs)  # why the hardware makes a block void, by block and attempt
-    valid: list[Pair] = []
+    complete: list[tuple[PairKey, Run, Run]] = []
     reasons: dict[PairKey, str] = {}
     unstarted: list[PairKey] = []
     for key, pair_runs in members.items():
@@ -102,8 +108,10 @@ def pair_up(runs: Iterable[Run]) -> PairSet:
             reasons[key] = "the other run of its pair was not started"
             unstarted.append(key)
         else:
-            valid.append(_build_pair(key, by_arm["base"], by_arm["head"]))
-    return PairSet(tuple(valid), reasons, unstarted)
+            complete.append((key, by_arm["base"], by_arm["head"]))
+    period = _find_period(complete)
+    valid = tuple(_build_pair(key, base, head, period) for key, base, head in complete)
+    return PairSet(valid, reasons, unstarted)
 
 
 def pair_key(run: Run) -> PairKey | None:
@@ -139,13 +147,23 @@ def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
     return f"its pair is void: {mismatch}" if mismatch else ""
 
 
-def _build_pair(key: PairKey, base: Run, head: Run) -> Pair:
+def _find_period(pairs: Sequence[tuple[PairKey, Run, Run]]) -> int:
+    """Return the period of the stalls that both arms have, in steps; 0 if they have none in common."""
+    arms = ([base.timing for _, base, _ in pairs], [head.timing for _, _, head in pairs])
+    base, head = ([timing.step_s[launch_cut(timing) :] for timing in arm if timing is not None] for arm in arms)
+    return common_period(base, head)
+
+
+def _build_pair(key: PairKey, base: Run, head: Run, period: int) -> Pair:
     assert base.timing is not None
     assert head.timing is not None
     cut = choose_shared_cut(base.timing, head.timing)
+    steps = min(len(base.timing.step_s), len(head.timing.step_s))
+    if 0 < period <= steps - cut:
+        cut += (steps - cut) % period  # whole periods are left
     base_summary, head_summary = summarise_timing(base.timing, cut), summarise_timing(head.timing, cut)
     log_ratios = {name: head_summary[name] - base_summary[name] for name in SUMMARIES}
-    return Pair(key, base, head, cut, log_ratios)
+    return Pair(key, base, head, cut, log_ratios, base_summary)
 
 
 def choose_shared_cut(base: Timing, head: Timing) -> int:

@@ -3,13 +3,13 @@
 from collections.abc import Iterator, Sequence
 
 from regbot.judge.estimates import format_estimate, percent
-from regbot.judge.interim import InterimDecision
+from regbot.judge.interim import InterimDecision, count_primary_tests
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.text.words import count
-from regbot.stats.paired import LOOKS, Thresholds, luck_of_draw, pairs_needed, session_mde
-from regbot.stats.slow_launches import PairOutlier, trimmed_pairs
+from regbot.stats.paired import LOOKS, Thresholds, look_alpha, luck_of_draw, pairs_needed, session_mde
+from regbot.stats.slow_launches import PairOutlier, set_aside
 
 
 def explain_decision(
@@ -36,23 +36,19 @@ def explain_decision(
                     f"{interim.pairs} pairs; the interval lies beyond the limit of {settings.indifference_pct:g}%"
                 )
         return
-    if interim.decision == "within_bound":  # a pass by look 0
-        assert interim.class_noise is not None
-        noise = interim.class_noise
+    if interim.decision == "within_bound":
         yield (
             f"no slowdown of {settings.threshold_pct:g}% or more: {interim.pairs} pairs give "
             f"{format_estimate(interim.median_interval)}; {_describe_bound(interim.bound)}"
         )
-        yield (
-            f"{interim.pairs} pairs suffice (look 0), because stored pairs of this node class scatter by "
-            f"{100 * noise.median_sd:.2g}% ({noise.df} degrees of freedom) and these pairs are not noisier"
-        )
+        yield from _describe_class_noise(interim)
         return
     if interim.decision == "no_change":
         yield (
             f"no change: over {interim.pairs} pairs the median and mean step times differ by less than "
             f"{settings.threshold_pct:g}%; {_describe_bound(interim.bound)}"
         )
+        yield from _describe_class_noise(interim)
         return
     yield f"undecided after {interim.pairs} pairs: {format_estimate(interim.median_interval)} by the median step time"
     if interim.withheld:
@@ -65,12 +61,11 @@ def explain_decision(
         yield f"{interim.pairs} of at most {LOOKS[-1]} pairs were run in {spent_min:.1f} minutes: {reason}"
     if interim.withheld or interim.decision_without_luck:
         return  # noise is not the cause, so the advice on noise does not apply
-    assert interim.alpha is not None
     max_pairs = LOOKS[-1]
     sd = max(interval.sd for interval in interim.intervals)
     # The luck of an arm is the part of its speed that is drawn with its compiler caches.
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
-    needed_pairs = pairs_needed(sd, interim.alpha, limits, luck=luck)
+    needed_pairs = pairs_needed(sd, look_alpha(max_pairs, count_primary_tests(header)), limits, luck=luck)
     # ``eps`` is the slowdown above which an interval proves a regression.
     detectable_slowdown = round_up_percent(percent(session_mde(interim.intervals, max_pairs, limits.eps)))
     effort = f"about {needed_pairs} pairs" if needed_pairs is not None else "too many pairs to run"
@@ -101,6 +96,15 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
         )
 
 
+def _describe_class_noise(interim: InterimDecision) -> Iterator[str]:
+    if interim.class_noise is not None and interim.pairs < LOOKS[0]:
+        noise = interim.class_noise
+        yield (
+            f"{interim.pairs} pairs suffice, because stored pairs of this node class scatter by "
+            f"{100 * noise.median_sd:.2g}% ({noise.df} degrees of freedom) and these pairs are not noisier"
+        )
+
+
 def _describe_bound(bound: float) -> str:
     if bound <= 0:
         return "head is not slower than base"
@@ -111,19 +115,16 @@ def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
     """Return a sentence that lists the slow launches of a session. ``outliers`` has at least one; ``pairs`` is the
     number of pairs that the decision uses."""
     slow_launches = "1 run was" if len(outliers) == 1 else f"{len(outliers)} runs were"
-    trimmed = trimmed_pairs(pairs)  # number of pairs that the interval leaves out at each end
-    pairs_left_out = (
-        "the slowest and the fastest pair" if trimmed == 1 else f"the {trimmed} slowest and the {trimmed} fastest pairs"
-    )
-    launches = _list_launches(outliers)
-    return f"{slow_launches} far slower than the others: {launches}; the interval leaves out {pairs_left_out}"
+    is_counted = len(set_aside(outliers, pairs)) == pairs
+    effect = "too many to leave out" if is_counted else "the interval leaves out these pairs"
+    return f"{slow_launches} far slower than the others: {_list_launches(outliers)}; {effect}"
 
 
 def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
     """Return why head does not pass although its interval would."""
     return (
-        "without the slowest and the fastest pairs, head would pass. But head has more slow runs than base, and may be "
-        f"the cause of them: {_list_launches(outliers)}"
+        "without these pairs, head would pass. But head has more slow runs than base, and may be the cause of them: "
+        f"{_list_launches(outliers)}"
     )
 
 

@@ -54,12 +54,18 @@ def find_age_days(measured: str, header: SessionHeader) -> float | None:
     return max(0.0, age / timedelta(days=1))
 
 
+def other_nodes(reference: Reference, run: Run) -> list[str]:
+    """Return the node of each stored session if none is that of ``run``, else []. Sessions without a node count as
+    those of one node, which is never that of ``run``."""
+    nodes = [session.node or "" for session in reference.sessions]
+    return [] if run.node is not None and run.node.name in nodes else nodes
+
+
 def explain_unknown_node(reference: Reference, run: Run) -> str:
     """Return why stored sessions cannot be used for the node of ``run``, '' if they can: one is from this node, or they
     are from at least ``MIN_NODES`` nodes."""
-    nodes = {session.node for session in reference.sessions}
-    node = run.node.name if run.node is not None else None
-    if node in nodes or len(nodes) >= MIN_NODES:
+    nodes = set(other_nodes(reference, run))
+    if not nodes or len(nodes) >= MIN_NODES:
         return ""
     return f"stored sessions are of {count(len(nodes), 'other node')}, and at least {MIN_NODES} are needed"
 

@@ -9,17 +9,13 @@ from collections.abc import Iterable, Sequence
 from statistics import median
 
 from regbot.judge.pairs import Pair
-from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.run import Run
 from regbot.stats.launch import launch_steady_state
-from regbot.stats.steady import unsettled_warnings
+from regbot.stats.steady import SteadyState, unsettled_warnings
 
 
-def reason_not_to_decide(pairs: Sequence[Pair], calibrated: CalibrationSummary | None) -> str:
-    """Return why the pairs must not decide, '' if they may decide. They must not if the calibration of the node class
-    (``calibrated``) took away the gate's vote, or if runs on GPUs have no steady state."""
-    if calibrated is not None and calibrated.contradicted:
-        return f"regbot judges no step times on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
+def describe_unsteady(pairs: Sequence[Pair]) -> str:
+    """Return why pairs on GPUs without a steady state must not decide; '' if they may."""
     if has_gpus(pairs[-1].head) and (warnings := warn_of_unsteady_arms(pairs)):
         return f"no steady state: {warnings[0]}; raise the number of steps (session.steps), or find what drifts"
     return ""
@@ -27,7 +23,9 @@ def reason_not_to_decide(pairs: Sequence[Pair], calibrated: CalibrationSummary |
 
 def warn_of_unsteady_arms(pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Return warnings if too many runs of the pairs have no steady state, else ()."""
-    return unsettled_warnings([_is_steady(pair.base) for pair in pairs], [_is_steady(pair.head) for pair in pairs])
+    return unsettled_warnings(
+        [_steady_state(pair.base) for pair in pairs], [_steady_state(pair.head) for pair in pairs]
+    )
 
 
 def measure_warmup_steps(runs: Iterable[Run]) -> float | None:
@@ -43,6 +41,5 @@ def has_gpus(run: Run) -> bool:
     return run.node is not None and bool(run.node.gpus)
 
 
-def _is_steady(run: Run) -> bool:
-    state = launch_steady_state(run.timing) if run.timing is not None else None
-    return state is None or state.steady
+def _steady_state(run: Run) -> SteadyState | None:
+    return launch_steady_state(run.timing) if run.timing is not None else None

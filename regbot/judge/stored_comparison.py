@@ -19,6 +19,7 @@ from regbot.judge.references import (
     explain_other_dispatcher,
     explain_unknown_node,
     find_age_days,
+    other_nodes,
     select_reference,
     stored_levels,
 )
@@ -99,10 +100,11 @@ def _explain_incomparable(reference: Reference, pairs: Sequence[Pair]) -> str:
 
 def _predict(reference: Reference, pairs: Sequence[Pair], arm: str, alpha: float) -> dict[str, PredictionInterval]:
     stored_step_times = stored_levels(reference, len(pairs))
+    nodes = other_nodes(reference, pairs[-1].base)
     runs = [(pair.base if arm == "base" else pair.head, pair.cut) for pair in pairs]
     summaries = [summarise_timing(run.timing, cut) for run, cut in runs if run.timing is not None]
     return {
-        name: prediction_interval(stored_step_times[name], fmean(summary[name] for summary in summaries), alpha)
+        name: prediction_interval(stored_step_times[name], fmean(summary[name] for summary in summaries), alpha, nodes)
         for name in SUMMARIES
     }
 

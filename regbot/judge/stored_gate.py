@@ -13,7 +13,13 @@ from typing import Any
 from regbot.judge.estimates import format_estimate, percent
 from regbot.judge.interim import count_primary_tests, thresholds
 from regbot.judge.pairs import is_head_only, is_sound, summarise_timing
-from regbot.judge.references import explain_other_dispatcher, explain_unknown_node, select_reference, stored_levels
+from regbot.judge.references import (
+    explain_other_dispatcher,
+    explain_unknown_node,
+    other_nodes,
+    select_reference,
+    stored_levels,
+)
 from regbot.judge.steadiness import has_gpus
 from regbot.judge.training import has_other_trajectory, loss_rounding
 from regbot.records.reference import Reference
@@ -93,7 +99,12 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
     # The largest slowdown that a pass may leave possible.
     max_bound = math.log1p(header.throughput.screen_bound_pct / 100)
     decision, tests = stored_gate(
-        stored_levels(reference), levels, count_primary_tests(header), thresholds(header), max_bound
+        stored_levels(reference),
+        levels,
+        count_primary_tests(header),
+        thresholds(header),
+        max_bound,
+        other_nodes(reference, head[-1]),
     )
     bound = max(prediction.high for _, prediction in tests.values())
     return StoredVerdict(decision, reason="", reference=reference, tests=tests, bound=bound)
@@ -123,7 +134,7 @@ def explain_stored(result: StoredVerdict) -> list[str]:
         return [*sentences, f"{spread_text}; pairs on one node can detect smaller changes (gate = 'pairs')"]
     if result.decision == "no_change":
         return [f"no change: {comparison_text} give {format_estimate(median_prediction)}"]
-    advice = "pairs on one node would settle it (gate = 'look0')"
+    advice = "pairs on one node would settle it (gate = 'pairs')"
     return [f"undecided: {comparison_text} give {format_estimate(median_prediction)}, and {spread_text}; {advice}"]
 
 

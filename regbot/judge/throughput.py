@@ -15,7 +15,7 @@ from regbot.judge.reasons import describe_slow_launches, explain_decision, expla
 from regbot.judge.references import select_reference
 from regbot.judge.run_verdicts import compare_ranks, run_verdicts, step_s
 from regbot.judge.secondary_measures import run_secondary_tests
-from regbot.judge.steadiness import has_gpus, measure_warmup_steps, reason_not_to_decide, warn_of_unsteady_arms
+from regbot.judge.steadiness import has_gpus, measure_warmup_steps, warn_of_unsteady_arms
 from regbot.judge.stored_gate import explain_stored, judge_by_stored, stored_numbers
 from regbot.judge.stragglers import warn_of_stragglers
 from regbot.judge.timed_validity import (
@@ -27,14 +27,14 @@ from regbot.judge.timed_validity import (
     list_failures,
     make_validity,
 )
-from regbot.judge.training import training_differences
+from regbot.judge.training import compare_training
 from regbot.judge.validity import environment_warnings
 from regbot.judge.walls import Summary, find_wall
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.clip import clip, clip_message
 from regbot.records.verdict import Cost, Decision, PrimaryTest, SlowLaunch, Status, Throughput, Validity
-from regbot.stats.paired import LOOKS, Interval, session_mde
+from regbot.stats.paired import LOOKS, session_mde
 from regbot.stats.slow_launches import PairOutlier
 
 STATUS: dict[Decision, Status] = {
@@ -87,16 +87,17 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     if invalid := _distrust(header, plan, all_runs, (base, head), interim.pair_set, fields):
         return replace(invalid, base=base, head=head, warnings=warnings)
     valid = interim.pair_set.valid
-    training_changes = [*training_differences([pair.base for pair in valid], [pair.head for pair in valid])]
+    training = compare_training(valid)
+    warnings += tuple(training.undecided)
     has_enough_pairs = bool(interim.tests)  # with too few pairs, there are no tests
     fields = _common_fields(plan, all_runs, interim.pair_set, interim.pairs if has_enough_pairs else None)
     section = _judge_pairs(header, plan, interim, paired_runs, fields)
     if interim.outliers:  # pairs with a slow launch
         warnings += (describe_slow_launches(interim.outliers, interim.pairs),)
-    # With GPUs, pairs without a steady state decide nothing (``_judge_pairs``). Without GPUs, this is only a warning.
+    # With GPUs, pairs without a steady state decide nothing (``interim``). Without GPUs, this is only a warning.
     if valid and not has_gpus(valid[-1].head):
         warnings += warn_of_unsteady_arms(valid)
-    validity = make_validity("REVIEW", training_changes) if training_changes else None
+    validity = make_validity("REVIEW", training.proven) if training.proven else None
     return TimedResult(section, validity, base, head, warnings)
 
 
@@ -116,7 +117,7 @@ def _judge_head_only(
         if failures := list(dict.fromkeys(describe_run_failure(run) for run in runs if not is_sound(run))):
             section = _build_section("INVALID", [result.reason], **fields)
             return TimedResult(section, make_validity("INVALID", failures), warnings=warnings)
-        reason = f"stored sessions cannot decide: {result.reason}; pairs on one node can (gate = 'look0')"
+        reason = f"stored sessions cannot decide: {result.reason}; pairs on one node can (gate = 'pairs')"
         return TimedResult(_undecided(reason, by="stored", **fields), warnings=warnings)
     head = find_last_good(runs, "head")
     if head is not None and (invalid := _distrust(header, plan, runs, (head,), PairSet(()), fields)):
@@ -210,7 +211,6 @@ def _judge_pairs(
         advice = "go on with --resume, or set a larger budget"
         return _undecided(too_few, advice, **fields, **_estimate_fields(interim.pair_set))
     assert interim.alpha is not None
-    is_look0 = interim.class_noise is not None  # look 0 uses the stored noise of the node class
     used_pairs = interim.pair_set.valid[: interim.pairs]
     median_interval = interim.median_interval
     reference = select_reference(plan, used_pairs[-1].head)
@@ -220,7 +220,7 @@ def _judge_pairs(
         "base_warmup_steps": measure_warmup_steps(pair.base for pair in used_pairs),
         "head_warmup_steps": measure_warmup_steps(pair.head for pair in used_pairs),
         "decision": interim.decision,
-        "by": "look0" if is_look0 else "pairs",
+        "by": "pairs",
         "class_noise": interim.class_noise,
         "estimate_pct": percent(median_interval.estimate),
         "low_pct": percent(median_interval.low),
@@ -242,10 +242,12 @@ def _judge_pairs(
     # detectable slowdowns hold for the looks only: ``mde_pct`` with these pairs, ``mde_full_pct`` with those of a full
     # session. ``eps`` is the slowdown above which an interval proves a regression.
     if not interim.continued:
-        if not is_look0:
-            section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
+        section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
         section["mde_full_pct"] = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
-    if reason := reason_not_to_decide(used_pairs, calibrated):  # no vote of the gate, or no steady state
+    reason = interim.barred
+    if calibrated is not None and calibrated.contradicted:  # the gate has no vote on this node class
+        reason = f"regbot judges no step times on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
+    if reason:
         section |= {"decision": "undecided", "pass_withheld": False, "decision_without_luck": None}
         return _build_section("INCONCLUSIVE", [reason], **section)
     if STATUS[interim.decision] == "PASS":
@@ -282,7 +284,6 @@ def primary_test(name: str, decision: Decision, estimate: LogEstimate, ratios: S
             "low_pct": percent(estimate.low),
             "high_pct": percent(estimate.high),
             "sd_pct": 100 * estimate.sd,
-            "trimmed": estimate.trimmed if isinstance(estimate, Interval) else 0,
             "log_ratios": list(ratios),
         }
     )

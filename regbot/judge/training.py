@@ -1,31 +1,61 @@
-"""Compare the training of base and head: the loss of every step, and the number of dropped tokens.
+"""Compare the training of base and head: the losses, and the number of dropped tokens.
 
 Both arms use the same data, seeds and weights, so the losses of two runs of one commit differ only by rounding and by
-the order of sums. A step that is faster but trains differently is no gain.
+the order of sums. A step that is faster but trains differently is no gain. A loss is a sample of its launch, so the
+arms are compared by Student's t test over launches. If caches are drawn anew, the launches of a draw share the kernels
+that were chosen with it, so the draws are the samples.
 """
 
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 
+from regbot.judge.pairs import Pair
 from regbot.records.run import Run
+from regbot.stats.unpaired import student
 
 ROUNDING = {"float32": 1e-4, "bfloat16": 2e-3}
 """Relative difference of the loss that a different order of sums can cause within a few dozen steps, by dtype. Chosen,
 not derived. On the ``cpu`` variant of Mixtral, without the gradients of the router, the loss differs by 0.006 of 6.16
 after 50 steps; without those of the experts, by 0.9."""
-MAX_BASE_SPREADS = 3.0
-"""Head trains differently if its loss differs by more than rounding and by more than this many times the spread: the
-largest difference between losses of base runs at one step."""
+
+ALPHA = 0.01
+"""Two-sided error of one test. Two are made: of the mean loss, and of that of the last quarter of the steps."""
+
+MIN_LAUNCHES = 4
+MIN_DRAWS = 3
+"""Launches, or draws of caches, of each arm that a decision needs. If one of two kernels is drawn, all draws of base
+have one and all of head the other in 2 of 2^6 sessions with three draws."""
 
 
-def training_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
-    """Yield how head trains differently from base; nothing if base reports too little to compare."""
+@dataclass(frozen=True)
+class TrainingDifferences:
+    proven: list[str] = field(default_factory=list)
+    """How head trains differently."""
+    undecided: list[str] = field(default_factory=list)
+    """Differences that too few launches cannot tell from chance."""
+
+
+def compare_training(pairs: Sequence[Pair]) -> TrainingDifferences:
+    """Compare the arms of ``pairs``. Nothing differs if base reports too little to compare."""
+    base, head = [pair.base for pair in pairs], [pair.head for pair in pairs]
     base_losses, head_losses = _complete_losses(base), _complete_losses(head)
+    differences = TrainingDifferences(proven=list(_drop_differences(base, head)))
     if base_losses and head_losses and len(base_losses[0]) == len(head_losses[0]):
-        yield from _loss_differences(base_losses, head_losses, loss_rounding(base))
+        draws = [pair.draw if pair.draw[1] is not None else index for index, pair in enumerate(pairs)]
+        has_draws = any(pair.draw[1] is not None for pair in pairs)
+        enough = MIN_DRAWS if has_draws else MIN_LAUNCHES
+        difference = _compare_losses(
+            _group(base_losses, draws), _group(head_losses, draws), loss_rounding(base), enough
+        )
+        if difference and min(len(set(draws)), len(base_losses), len(head_losses)) < enough:
+            unit = "draws of compiler caches" if has_draws else "launches"
+            differences.undecided.append(f"{difference}; {enough} {unit} of each arm would tell it from chance")
+        elif difference:
+            differences.proven.append(difference)
     elif base_losses and head:
-        yield "head does not report the loss of every step, but base does"
-    yield from _drop_differences(base, head)
+        differences.proven.append("head does not report the loss of every step, but base does")
+    return differences
 
 
 def has_other_trajectory(
@@ -40,25 +70,35 @@ def has_other_trajectory(
         return False
     if not head_losses or len(head_losses[0]) not in step_counts:
         return True
-    return bool(list(_loss_differences(stored_losses, head_losses, relative_rounding)))
+    return bool(_compare_losses(stored_losses, head_losses, relative_rounding, enough=2))
 
 
-def _loss_differences(base: list[list[float]], head: list[list[float]], relative_rounding: float) -> Iterator[str]:
-    """At each step the medians over the runs are compared. The step whose difference exceeds rounding most decides."""
-    worst_excess, worst_step, worst_base_loss, worst_head_loss = 0.0, 0, 0.0, 0.0  # step 0: no step exceeds rounding
-    spread = 0.0
-    base_by_step, head_by_step = zip(*base, strict=True), zip(*head, strict=True)
-    for step, (base_losses, head_losses) in enumerate(zip(base_by_step, head_by_step, strict=True), 1):
-        spread = max(spread, max(base_losses) - min(base_losses))
-        base_loss, head_loss = median(base_losses), median(head_losses)
-        excess = abs(head_loss - base_loss) - relative_rounding * abs(base_loss)
-        if excess > worst_excess:
-            worst_excess, worst_step, worst_base_loss, worst_head_loss = excess, step, base_loss, head_loss
-    if worst_step and abs(worst_head_loss - worst_base_loss) > MAX_BASE_SPREADS * spread:
-        yield (
-            f"head trains differently: at step {worst_step} its loss is {worst_head_loss:.5g} and base's is "
-            f"{worst_base_loss:.5g}, while the runs of base differ by at most {spread:.2g}"
-        )
+def _group(losses: Sequence[Sequence[float]], draws: Sequence[Hashable]) -> list[list[float]]:
+    """Return the mean trajectory of each draw. Without a loss for every launch, each launch counts for itself."""
+    if len(losses) != len(draws):
+        return [list(trajectory) for trajectory in losses]
+    by_draw: dict[Hashable, list[Sequence[float]]] = {}
+    for draw, trajectory in zip(draws, losses, strict=True):
+        by_draw.setdefault(draw, []).append(trajectory)
+    return [[fmean(values) for values in zip(*members, strict=True)] for members in by_draw.values()]
+
+
+def _compare_losses(
+    base: Sequence[Sequence[float]], head: Sequence[Sequence[float]], relative_rounding: float, enough: int
+) -> str:
+    """Return how the losses of two arms differ, '' if they do not: by more than rounding, and if there are ``enough``
+    trajectories, by more than chance."""
+    steps = len(base[0])
+    for first, words in ((0, "its mean loss"), (steps - max(1, steps // 4), "its loss over the last quarter")):
+        base_values, head_values = ([fmean(values[first:]) for values in arm] for arm in (base, head))
+        base_loss, head_loss = fmean(base_values), fmean(head_values)
+        has_enough = min(len(base), len(head)) >= enough
+        # Without enough launches there is no test, and the difference is only mentioned.
+        chance = student(base_values, head_values, ALPHA) if has_enough else 0.0
+        if abs(head_loss - base_loss) > max(relative_rounding * abs(base_loss), chance):
+            scatter = f", more than the {chance:.2g} that chance explains" if has_enough else ""
+            return f"head trains differently: {words} is {head_loss:.5g} and base's is {base_loss:.5g}{scatter}"
+    return ""
 
 
 def _drop_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:

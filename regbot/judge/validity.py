@@ -193,8 +193,9 @@ def describe_failures(runs: Sequence[Run]) -> list[str]:
 def distrust_code(run: Run, planned: Arm) -> Iterator[str]:
     name = run.arm.name
     is_planned = (run.arm.commit, run.arm.tree, run.arm.overrides) == (planned.commit, planned.tree, planned.overrides)
-    # A run taken over from an earlier session may have another commit that behaves the same.
-    is_equivalent = run.is_from_earlier_session and run.arm.behaves_like(planned)
+    # A run taken over from an earlier session may be of another base, or of a head with the same change.
+    is_same_change = name == "base" and run.arm.overrides == planned.overrides
+    is_equivalent = run.is_from_earlier_session and (is_same_change or run.arm.behaves_like(planned))
     if not is_planned and not is_equivalent:
         run_commit, planned_commit = short_commit(run.arm.commit), short_commit(planned.commit)
         yield f"{name} was run at {run_commit}, not at the planned {planned_commit} with its overrides"

@@ -99,6 +99,23 @@ class Claim:
     noun: str = "MoE layer"
     """What the finding's text calls the items of ``changed_modules`` and ``population`` when it counts them."""
 
+    @classmethod
+    def create(
+        cls,
+        pattern: str,
+        cells: Iterable[Cell],
+        merge_key: tuple[str, ...] = (),
+        *,
+        changed_modules: frozenset[str] | None = None,
+        population: frozenset[str] = frozenset(),
+        detail: str = "",
+    ) -> "Claim":
+        """Return a claim on all axes of ``cells``. By default, all modules that issue them have changed."""
+        cells = tuple(cells)
+        axes = frozenset(cell.signature.axis for cell in cells)
+        modules = list_issuers(cells) if changed_modules is None else changed_modules
+        return cls(pattern, merge_key, axes, cells, modules, population, detail)
+
 
 class View:
     """The table of cells in one direction. ``open_keys`` has the keys of the open cells, and ``claimed_keys`` those of

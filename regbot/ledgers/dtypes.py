@@ -1,6 +1,7 @@
 """Names and widths of element types."""
 
 import re
+from collections.abc import Collection
 
 from regbot.records.text.clip import clip
 
@@ -26,6 +27,11 @@ def parse_torch_dtype(text: str) -> str:
     """Return torch's Python name of an element type: 'float32' for 'Float' and for 'c10::Float'."""
     name = text.removeprefix("c10::").lower().replace(" ", "")
     return clip(_TORCH_NAMES.get(name, name), 100)
+
+
+def join_dtypes(dtypes: Collection[str]) -> str:
+    """Return the one element type of several tensors: 'mixed' if they differ, 'none' without tensors."""
+    return min(dtypes, default="none") if len({*dtypes}) < 2 else "mixed"
 
 
 def width(dtype: str) -> int | None:

@@ -7,14 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from regbot.ledgers.catalogue import (
-    ALL_TO_ALL_REPLACED,
-    AXIS_LOST,
-    COUNTS_ADDED,
-    COUNTS_REMOVED,
-    DISPATCHER_OFF,
-    RECOMPUTES,
-)
+from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, list_issuers, sum_growth, sum_volumes
 from regbot.ledgers.rows import template
 from regbot.records.ledger import Kind, Phase
@@ -58,8 +51,8 @@ class LostExchange:
         issuers = self._issuer_templates
 
         def lies_inside_issuer(module: str) -> bool:
-            names = template(module).split(".")
-            return "" in issuers or any(".".join(names[:end]) in issuers for end in range(1, len(names) + 1))
+            parts = template(module).split(".")
+            return "" in issuers or any(".".join(parts[:end]) in issuers for end in range(1, len(parts) + 1))
 
         return all(lies_inside_issuer(module) for module in modules)
 
@@ -96,7 +89,7 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
         replacement = _find_replacement(view, lost_exchange)
         if replacement:
             yield Claim(
-                pattern=ALL_TO_ALL_REPLACED,
+                pattern=names.ALL_TO_ALL_REPLACED,
                 merge_key=tuple(sorted(lost_exchange.axes)),
                 axes=lost_exchange.axes,
                 cells=_drop_duplicates((*_list_exchange_cells(view, lost_exchange), *replacement)),
@@ -104,6 +97,40 @@ def detect_exchange_replaced(view: View) -> Iterator[Claim]:
                 population=exchanging_modules,
                 detail=", ".join(sorted({cell.signature.axis for cell in replacement})),
             )
+
+
+def detect_exchange_replaced_by_compiler(view: View) -> Iterator[Claim]:
+    """Detect lost all-to-alls if gathers and sums replaced them in a compiled program, whose partitioner chooses the
+    collectives. Yield one claim for the whole program, or nothing. Ledgers of eager code always give nothing.
+
+    In eager code with this fault, forward gathers all tokens and sums the results. In a program that XLA partitioned
+    (GSPMD), forward gathers the experts' weights instead, and backward sums the gradients of these weights. The sum is
+    a reduce-scatter. On a backend without reduce-scatter it is an all-reduce, which has more bytes. XLA's combiner
+    merges collectives of many ops into one, so this detector compares bytes and not calls. The gathered bytes and the
+    summed bytes must each rise by more than the bytes that the lost all-to-alls sent. The rises are totals of the whole
+    program, because the ops that now gather and sum are not the ops that exchanged tokens before."""
+    lost_exchanges = find_lost_exchanges(view) if view.is_compiled else []
+    if not lost_exchanges:
+        return
+    exchange_cells = [cell for exchange in lost_exchanges for cell in exchange.cells]
+    rising = [cell for cell in view.cells if view.is_open(cell) and is_payload(cell) and cell.grows]
+    gathers = [cell for cell in rising if cell.signature.kind == "all_gather"]
+    sums = [cell for cell in rising if cell.signature.kind in SUMS]
+    exchanged_before, _ = sum_volumes(exchange_cells)
+    if min(sum_growth(gathers).bytes, sum_growth(sums).bytes) > exchanged_before.bytes:
+        lost_axes = frozenset().union(*(exchange.axes for exchange in lost_exchanges))
+        replacement_axes = ", ".join(sorted({cell.signature.axis for cell in (*gathers, *sums)}))
+        changed_modules = frozenset().union(*(exchange.modules for exchange in lost_exchanges))
+        yield Claim(
+            pattern=names.ALL_TO_ALL_REPLACED,
+            merge_key=tuple(sorted(lost_axes)),
+            axes=lost_axes,
+            cells=(*exchange_cells, *gathers, *sums),
+            changed_modules=changed_modules,
+            population=changed_modules,  # other ops in which the pattern could occur are not known
+            detail=replacement_axes,  # words that the text of the finding inserts
+            noun="op",  # names of ops take the place of MoE layers
+        )
 
 
 def detect_axis_lost(view: View) -> Iterator[Claim]:
@@ -120,7 +147,7 @@ def detect_axis_lost(view: View) -> Iterator[Claim]:
             if is_payload(cell) and cell.signature.kind in GATHERS_AND_SUMS and lost_exchange.contains(cell.issuers)
         ]
         yield Claim(
-            pattern=AXIS_LOST,
+            pattern=names.AXIS_LOST,
             merge_key=tuple(sorted(lost_exchange.axes)),
             axes=lost_exchange.axes,
             cells=_drop_duplicates((*_list_exchange_cells(view, lost_exchange), *parameter_cells)),
@@ -151,7 +178,7 @@ def claim_dispatcher_change(view: View) -> Claim:
     )
     changed_axes = frozenset(cell.signature.axis for cell in cells) & view.expert_axes
     return Claim(
-        pattern=DISPATCHER_OFF,  # the caller sets DISPATCHER_ON if base replaced the dispatcher
+        pattern=names.DISPATCHER_OFF,  # the caller sets DISPATCHER_ON if base replaced the dispatcher
         merge_key=(),  # there is only one such finding
         axes=changed_axes or view.expert_axes,
         cells=cells,
@@ -175,13 +202,9 @@ def detect_recompute(view: View) -> Iterator[Claim]:
             else:
                 repeated_cells = _find_repeats_in_backward(view, exchange_cells)
             if repeated_cells:
-                yield Claim(
-                    pattern=RECOMPUTES,
-                    merge_key=(axis,),
-                    axes=frozenset({axis}),
-                    cells=tuple(repeated_cells),
-                    changed_modules=frozenset().union(*(cell.issuers_after for cell in repeated_cells)),
-                    population=exchanging_modules,
+                modules = frozenset().union(*(cell.issuers_after for cell in repeated_cells))
+                yield Claim.create(
+                    names.RECOMPUTES, repeated_cells, (axis,), changed_modules=modules, population=exchanging_modules
                 )
 
 
@@ -246,14 +269,8 @@ def detect_count_exchanges(view: View) -> Iterator[Claim]:
             before, after = sum_volumes(axis_cells)
             if before.count == after.count:
                 continue
-            yield Claim(
-                pattern=COUNTS_ADDED if after.count > before.count else COUNTS_REMOVED,
-                merge_key=(axis,),
-                axes=frozenset({axis}),
-                cells=tuple(axis_cells),
-                changed_modules=list_issuers(axis_cells),
-                population=exchanging_modules,
-            )
+            pattern = names.COUNTS_ADDED if after.count > before.count else names.COUNTS_REMOVED
+            yield Claim.create(pattern, axis_cells, (axis,), population=exchanging_modules)
 
 
 def _is_token_exchange(view: View, cell: Cell) -> bool:

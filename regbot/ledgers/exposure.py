@@ -8,15 +8,13 @@ kernel time is not wall time."""
 from collections import defaultdict
 from collections.abc import Sequence
 
-from regbot.ledgers.catalogue import OVERLAP_LOST, OVERLAP_RESTORED
+from regbot.ledgers import catalogue as names
 from regbot.ledgers.overlap import Overlap
-from regbot.ledgers.rows import sum_entries, template
+from regbot.ledgers.rows import MAX_MODULES, sum_entries, template
 from regbot.ledgers.wording import KIND_NAMES, format_seconds
 from regbot.records.ledger import Entry, Kind, Ledger
 from regbot.records.verdict import Finding
 
-MAX_MODULES = 5
-"""Largest number of module templates in a finding. A template is a path such as ``layers.*.moe``."""
 MIN_HIDDEN_CHANGE_POINTS = 10.0
 """Minimum change of the hidden share, in percentage points. The share differs by a few points between steps of one run.
 In a real job, one configuration switch changed the hidden share from 0.1% to 36.6% of the communication time of a step.
@@ -26,8 +24,6 @@ MIN_EXPOSED_RATIO = 1.1
 changes when compute gets faster."""
 MIN_EXPOSED_CHANGE_S = 50e-6
 """Minimum change of the exposed time per step, in seconds. Smaller changes can be jitter of kernel launches."""
-
-"""Kind of collective and name of the axis."""
 
 
 def find_overlap_changes(base: Ledger, head: Ledger) -> list[Finding]:
@@ -49,7 +45,7 @@ def find_overlap_changes(base: Ledger, head: Ledger) -> list[Finding]:
         scope = "a step" if base.scope == "step" else "all that was recorded"
         findings.append(
             Finding(
-                pattern=OVERLAP_LOST if is_lost else OVERLAP_RESTORED,
+                pattern=names.OVERLAP_LOST if is_lost else names.OVERLAP_RESTORED,
                 status="REVIEW" if is_lost else "PASS",
                 axis=axis,
                 base={kind: volume},

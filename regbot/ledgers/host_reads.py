@@ -8,13 +8,10 @@ step counters, which are on the host."""
 from collections import Counter
 from collections.abc import Sequence
 
-from regbot.ledgers.catalogue import HOST_READS_ADDED, HOST_READS_REMOVED
-from regbot.ledgers.rows import template
+from regbot.ledgers import catalogue as names
+from regbot.ledgers.rows import MAX_MODULES, template
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding, Status
-
-MAX_MODULES = 5
-"""Largest number of modules that the finding names. ``layers.*`` stands for the modules of all layers."""
 
 
 def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequence[str] = ()) -> list[Finding]:
@@ -29,7 +26,7 @@ def find_host_read_changes(base: Ledger, head: Ledger, exchange_patterns: Sequen
         return []
     added, removed = after - before, before - after  # a difference of Counters keeps the positive counts only
     reads_rise = after.total() > before.total()
-    pattern, changed_reads = (HOST_READS_ADDED, added) if reads_rise else (HOST_READS_REMOVED, removed)
+    pattern, changed_reads = (names.HOST_READS_ADDED, added) if reads_rise else (names.HOST_READS_REMOVED, removed)
     status: Status = "REVIEW" if reads_rise and not exchange_patterns else "PASS"
     modules = [name or "the model itself" for name, _ in changed_reads.most_common(MAX_MODULES)]
     text = (

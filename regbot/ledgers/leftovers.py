@@ -4,19 +4,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from regbot.ledgers.catalogue import (
-    BYTES_DOWN,
-    BYTES_UP,
-    CONTROL_CHANGED,
-    COUNT_DOWN,
-    COUNT_UP,
-    MOVED,
-    NARROWED,
-    OTHER_LAYER,
-    WIDENED,
-)
+from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Cell, Claim, View, has_equal_totals, is_payload, list_issuers, sum_growth
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.rows import Signature
@@ -29,41 +19,25 @@ GroupName = TypeVar("GroupName")
 AxisGroup = tuple[str, int]
 
 
-class VolumeChange(NamedTuple):
-    """Change of the totals of a group of cells. Both numbers are absolute values."""
-
-    calls: int
-    size: float
-
-
 def detect_other_dtype(view: View) -> Iterator[Claim]:
     """Detect collectives whose dtype changed to one of another width, with equal calls and elements. Only collectives
     of one layer, kind, axis, group size and phase are compared with each other."""
     for unit in view.units:
         # Cells by dtype, for each form: kind, axis, group size and phase.
         cells_by_form: dict[tuple[str, str, int, str], dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
-        widths: dict[str, int] = {}
         for cell in view.open_cells(unit):
             signature = cell.signature
-            element_bytes = width(signature.dtype)
-            if is_payload(cell) and element_bytes:
-                widths[signature.dtype] = element_bytes
+            if is_payload(cell) and width(signature.dtype):
                 form = (signature.kind, signature.axis, signature.group_size, signature.phase)
                 cells_by_form[form][signature.dtype].append(cell)
         for (kind, axis, _, _), cells_by_dtype in cells_by_form.items():
-            decreases, increases = _split_by_direction(cells_by_dtype, widths)
-            for base_dtype, head_dtype in _match_changes(decreases, increases, tolerance=0):
+            widths = {dtype: width(dtype) or 1 for dtype in cells_by_dtype}
+            for base_dtype, head_dtype, cells in _match_changes(cells_by_dtype, tolerance=0, element_widths=widths):
                 if widths[base_dtype] == widths[head_dtype]:
                     continue
-                cells = (*cells_by_dtype[base_dtype], *cells_by_dtype[head_dtype])
-                yield Claim(
-                    pattern=WIDENED if widths[head_dtype] > widths[base_dtype] else NARROWED,
-                    merge_key=(kind, axis, base_dtype, head_dtype),
-                    axes=frozenset({axis}),
-                    cells=cells,
-                    changed_modules=list_issuers(cells),
-                    detail=f"{base_dtype} to {head_dtype}",
-                )
+                pattern = names.WIDENED if widths[head_dtype] > widths[base_dtype] else names.NARROWED
+                merge_key = (kind, axis, base_dtype, head_dtype)
+                yield Claim.create(pattern, cells, merge_key, detail=f"{base_dtype} to {head_dtype}")
 
 
 def detect_moved(view: View) -> Iterator[Claim]:
@@ -72,33 +46,25 @@ def detect_moved(view: View) -> Iterator[Claim]:
     the same two groups as payload belong to the same finding. If only control exchanges moved, the generic findings
     report them."""
     for unit in view.units:
+        # Cells by process group, for each form: role, kind, dtype and phase.
+        cells_by_form: dict[tuple[str, str, str, str], dict[AxisGroup, list[Cell]]]
+        cells_by_form = defaultdict(lambda: defaultdict(list))
+        for cell in view.open_cells(unit):
+            signature = cell.signature
+            form = (signature.role, signature.kind, signature.dtype, signature.phase)
+            cells_by_form[form][signature.group].append(cell)
         payload_moves: set[tuple[AxisGroup, AxisGroup]] = set()
-        for role in ("payload", "control"):  # payload first: control exchanges count only if payload moved with them
-            # Cells by process group, for each form: kind, dtype and phase.
-            cells_by_form: dict[tuple[str, str, str], dict[AxisGroup, list[Cell]]]
-            cells_by_form = defaultdict(lambda: defaultdict(list))
-            for cell in view.open_cells(unit):
-                signature = cell.signature
-                if signature.role == role:
-                    form = (signature.kind, signature.dtype, signature.phase)
-                    cells_by_form[form][signature.group].append(cell)
-            for cells_by_group in cells_by_form.values():
-                decreases, increases = _split_by_direction(cells_by_group)
-                for base_group, head_group in _match_changes(decreases, increases, MOVE_TOLERANCE):
-                    if role == "payload":
-                        payload_moves.add((base_group, head_group))
-                    elif (base_group, head_group) not in payload_moves:
-                        continue
-                    cells = (*cells_by_group[base_group], *cells_by_group[head_group])
-                    (base_axis, base_size), (head_axis, head_size) = base_group, head_group
-                    yield Claim(
-                        pattern=MOVED,
-                        merge_key=(base_axis, str(base_size), head_axis, str(head_size)),
-                        axes=frozenset({base_axis, head_axis}),
-                        cells=cells,
-                        changed_modules=list_issuers(cells),
-                        detail=f"{base_axis} (groups of {base_size}) to {head_axis} (groups of {head_size})",
-                    )
+        # Payload first, because control exchanges count only if payload moved with them.
+        for (role, *_), cells_by_group in sorted(cells_by_form.items(), key=lambda item: item[0][0] == "control"):
+            for base_group, head_group, cells in _match_changes(cells_by_group, MOVE_TOLERANCE):
+                if role == "payload":
+                    payload_moves.add((base_group, head_group))
+                elif (base_group, head_group) not in payload_moves:
+                    continue
+                (base_axis, base_size), (head_axis, head_size) = base_group, head_group
+                merge_key = (base_axis, str(base_size), head_axis, str(head_size))
+                detail = f"{base_axis} (groups of {base_size}) to {head_axis} (groups of {head_size})"
+                yield Claim.create(names.MOVED, cells, merge_key, detail=detail)
 
 
 def detect_other_layer(view: View) -> Iterator[Claim]:
@@ -107,13 +73,7 @@ def detect_other_layer(view: View) -> Iterator[Claim]:
     reductions, because a reduction in another layer does not replace a lost one."""
     for signature, cells in _group_open_cells(view).items():
         if has_equal_totals(cells):
-            yield Claim(
-                pattern=OTHER_LAYER,
-                merge_key=(signature.axis,),
-                axes=frozenset({signature.axis}),
-                cells=tuple(cells),
-                changed_modules=list_issuers(cells),
-            )
+            yield Claim.create(names.OTHER_LAYER, cells, (signature.axis,))
 
 
 def claim_unexplained(view: View) -> Iterator[Claim]:
@@ -133,7 +93,7 @@ def claim_unexplained(view: View) -> Iterator[Claim]:
     for (role, *merge_key), cells_by_signature in groups.items():  # ``merge_key``: kind, axis and group size
         group_cells = [cell for cells in cells_by_signature.values() for cell in cells]
         if role == "control":
-            yield _make_generic_claim(CONTROL_CHANGED, tuple(merge_key), group_cells)
+            yield _make_generic_claim(names.CONTROL_CHANGED, tuple(merge_key), group_cells)
         elif pattern := _choose_pattern(group_cells):
             yield _make_generic_claim(pattern, tuple(merge_key), group_cells)
         else:  # the totals are equal, but the dtype (of the same width) or the phase changed
@@ -155,57 +115,35 @@ def _group_open_cells(view: View) -> dict[Signature, list[Cell]]:
 def _choose_pattern(cells: Iterable[Cell]) -> str | None:
     growth = sum_growth(cells)
     if growth.bytes:
-        return BYTES_UP if growth.bytes > 0 else BYTES_DOWN
+        return names.BYTES_UP if growth.bytes > 0 else names.BYTES_DOWN
     if growth.count:
-        return COUNT_UP if growth.count > 0 else COUNT_DOWN
+        return names.COUNT_UP if growth.count > 0 else names.COUNT_DOWN
     return None
 
 
 def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Cell], detail: str = "") -> Claim:
-    return Claim(
-        pattern=pattern,
-        merge_key=merge_key,
-        axes=frozenset(cell.signature.axis for cell in cells),
-        cells=tuple(cells),
-        changed_modules=list_issuers(cell for cell in cells if cell.changed),
-        detail=detail,
-    )
+    changed_modules = list_issuers(cell for cell in cells if cell.changed)
+    return Claim.create(pattern, cells, merge_key, changed_modules=changed_modules, detail=detail)
 
 
-def _split_by_direction(
-    groups: Mapping[GroupName, list[Cell]], element_widths: Mapping[GroupName, int] | None = None
-) -> tuple[dict[GroupName, VolumeChange], dict[GroupName, VolumeChange]]:
-    """Return the groups whose calls fall, and the groups whose calls rise. A group whose volume changes in the opposite
-    direction is in neither. The volume is counted in bytes. If ``element_widths`` is given, the volume is counted in
-    elements. ``element_widths`` has the bytes per element of each group."""
-    decreases: dict[GroupName, VolumeChange] = {}
-    increases: dict[GroupName, VolumeChange] = {}
+def _match_changes(
+    groups: Mapping[GroupName, list[Cell]], tolerance: float, element_widths: Mapping[GroupName, int] | None = None
+) -> Iterator[tuple[GroupName, GroupName, tuple[Cell, ...]]]:
+    """Yield pairs of a decreasing and an increasing group, with the cells of both. The calls are equal, and the volumes
+    are equal up to ``tolerance``. A group whose calls and volume change in opposite directions is in no pair. The
+    volume is counted in bytes, or with ``element_widths``, the bytes per element of each group, in elements. The groups
+    with equal calls are paired in ascending order of volume, so each group is in at most one pair. The result is
+    symmetric: swapping before and after swaps the names in each pair."""
+    decreases: dict[int, list[tuple[float, GroupName]]] = defaultdict(list)  # volume and name, by the number of calls
+    increases: dict[int, list[tuple[float, GroupName]]] = defaultdict(list)
     for name, cells in groups.items():
         growth = sum_growth(cells)
         calls, size = growth.count, growth.bytes / (1 if element_widths is None else element_widths[name])
         if calls < 0 and size <= 0:
-            decreases[name] = VolumeChange(-calls, -size)
+            decreases[-calls].append((-size, name))
         elif calls > 0 and size >= 0:
-            increases[name] = VolumeChange(calls, size)
-    return decreases, increases
-
-
-def _match_changes(
-    decreases: dict[GroupName, VolumeChange], increases: dict[GroupName, VolumeChange], tolerance: float
-) -> Iterator[tuple[GroupName, GroupName]]:
-    """Yield pairs of a decreasing and an increasing group with equal calls and with volumes equal up to ``tolerance``.
-    The groups with equal calls are paired in ascending order of volume, so each group is in at most one pair. The
-    result is symmetric: swapping ``decreases`` and ``increases`` swaps the names in each pair."""
-
-    def sort_by_size(changes: dict[GroupName, VolumeChange]) -> dict[int, list[GroupName]]:
-        names_by_calls: dict[int, list[GroupName]] = defaultdict(list)
-        for name in sorted(changes, key=lambda name: (changes[name].size, str(name))):
-            names_by_calls[changes[name].calls].append(name)
-        return names_by_calls
-
-    increasing_names = sort_by_size(increases)
-    for calls, decreasing_names in sorted(sort_by_size(decreases).items()):
-        for decreasing_name, increasing_name in zip(decreasing_names, increasing_names[calls], strict=False):
-            decrease, increase = decreases[decreasing_name].size, increases[increasing_name].size
+            increases[calls].append((size, name))
+    for calls, falling in sorted(decreases.items()):
+        for (decrease, old), (increase, new) in zip(sorted(falling), sorted(increases[calls]), strict=False):
             if abs(decrease - increase) <= tolerance * max(decrease, increase):
-                yield decreasing_name, increasing_name
+                yield old, new, (*groups[old], *groups[new])

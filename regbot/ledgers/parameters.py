@@ -17,7 +17,7 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import NamedTuple
 
-from regbot.ledgers.catalogue import GRADIENT_LOST, OPTIMIZER_SUM_REMOVED, RESHARDS
+from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Cell, Claim, View, is_payload, list_issuers
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import SUMS, LostExchange, find_lost_exchanges
@@ -86,7 +86,7 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
         modules_before: frozenset[str] = frozenset().union(*(cell.issuers_before for cell in named_cells))
         cells = (*reductions, *gathers)
         yield Claim(
-            pattern=OPTIMIZER_SUM_REMOVED if _sums_statistics(cells, gradient_sizes) else GRADIENT_LOST,
+            pattern=names.OPTIMIZER_SUM_REMOVED if _sums_statistics(cells, gradient_sizes) else names.GRADIENT_LOST,
             merge_key=(),  # the claims of all units become one finding
             axes=frozenset(cell.signature.axis for cell in named_cells),
             cells=cells,
@@ -113,14 +113,8 @@ def detect_reshards(view: View) -> Iterator[Claim]:
             forward_gather is not None and not forward_gather.changed and cell.after == forward_gather.after
         )
         if is_new and repeats_forward and (cell.place, cell.signature.group) in reduced_groups:
-            yield Claim(
-                pattern=RESHARDS,
-                merge_key=(),  # the claims of all units become one finding
-                axes=frozenset({cell.signature.axis}),
-                cells=(cell,),
-                changed_modules=cell.issuers_after,
-                population=gathering_modules,
-            )
+            # Without a merge key, the claims of all units become one finding.
+            yield Claim.create(names.RESHARDS, [cell], changed_modules=cell.issuers_after, population=gathering_modules)
 
 
 def _gathers_parameters(view: View, cell: Cell) -> bool:

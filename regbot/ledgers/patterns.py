@@ -10,25 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from regbot.ledgers import compiled, expert, leftovers, parameters, wording
-from regbot.ledgers.catalogue import (
-    ALL_TO_ALL_REPLACED,
-    AXIS_GAINED,
-    AXIS_LOST,
-    BYTES_UP,
-    DISPATCHER_OFF,
-    DISPATCHER_ON,
-    EXPLANATIONS,
-    INVERSE,
-    RECOMPUTES,
-    RECOMPUTES_NOT,
-    RESTORED,
-)
+from regbot.ledgers import catalogue as names
+from regbot.ledgers import expert, leftovers, parameters, wording
 from regbot.ledgers.cells import Cell, Claim, View, build_view, is_payload, sum_volumes
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.exposure import find_overlap_changes
 from regbot.ledgers.host_reads import find_host_read_changes
-from regbot.ledgers.rows import sum_by_kind, template
+from regbot.ledgers.rows import MAX_MODULES, sum_by_kind, template
 from regbot.ledgers.rules import REDUCTIONS_LOST, Circumstances, decide_status
 from regbot.ledgers.wire import WireModel, wire_s
 from regbot.records.config import ShardingThresholds as Thresholds
@@ -37,21 +25,11 @@ from regbot.records.ledger import Kind, Ledger
 from regbot.records.text.clip import clip_label
 from regbot.records.verdict import Finding, Volume, WireTime
 
-__all__ = ["EXPLANATIONS", "INVERSE", "DispatcherChange", "compare_ledgers"]
+__all__ = ["DispatcherChange", "compare_ledgers"]
 
-MAX_MODULES = 5
-"""Largest number of module templates in a finding. A template is a path such as ``layers.*.moe``."""
 
-EXCHANGE_PATTERNS = {
-    ALL_TO_ALL_REPLACED,
-    RESTORED,
-    AXIS_LOST,
-    AXIS_GAINED,
-    RECOMPUTES,
-    RECOMPUTES_NOT,
-    DISPATCHER_OFF,
-    DISPATCHER_ON,
-}
+_EXCHANGE_CHANGES = (names.ALL_TO_ALL_REPLACED, names.AXIS_LOST, names.RECOMPUTES, names.DISPATCHER_OFF)
+EXCHANGE_PATTERNS = {*_EXCHANGE_CHANGES, *(names.INVERSE[pattern] for pattern in _EXCHANGE_CHANGES)}
 """Patterns in which head exchanges tokens by another method than base, or a different number of times. These patterns
 also change the host reads, because an all-to-all needs its split sizes on the host."""
 
@@ -65,7 +43,7 @@ def _run_both_ways(detect: Detector) -> Detector:
 
     def detect_both(view: View) -> list[Claim]:
         inverse_claims = [
-            replace(claim, pattern=INVERSE[claim.pattern], cells=tuple(cell.flip() for cell in claim.cells))
+            replace(claim, pattern=names.INVERSE[claim.pattern], cells=tuple(cell.flip() for cell in claim.cells))
             for claim in detect(view.reverse)
         ]
         return [*detect(view), *inverse_claims]
@@ -75,7 +53,7 @@ def _run_both_ways(detect: Detector) -> Detector:
 
 DETECTORS: tuple[Detector, ...] = (
     _run_both_ways(expert.detect_exchange_replaced),
-    _run_both_ways(compiled.detect_exchange_replaced),
+    _run_both_ways(expert.detect_exchange_replaced_by_compiler),
     _run_both_ways(parameters.detect_gradient_lost),
     leftovers.detect_other_layer,
     _run_both_ways(expert.detect_axis_lost),
@@ -92,11 +70,7 @@ itself.
 
 
 def compare_ledgers(
-    base: Ledger,
-    head: Ledger,
-    thresholds: Thresholds,
-    wire: WireConfig,
-    dispatcher: DispatcherChange | None = None,
+    base: Ledger, head: Ledger, thresholds: Thresholds, wire: WireConfig, dispatcher: DispatcherChange | None = None
 ) -> list[Finding]:
     """Return the findings between two comparable ledgers, the most severe first.
 
@@ -130,7 +104,6 @@ def compare_ledgers(
         control_cells = [cell for cell in claim.cells if not is_payload(cell)]
         before, after = _sum_by_kind(payload_cells or control_cells)
         control = _sum_by_kind(control_cells if payload_cells else [])
-        evidence = wording.describe_dispatcher(dispatcher) if claim.pattern in (DISPATCHER_OFF, DISPATCHER_ON) else None
         passed = status == "PASS"
         findings.append(
             Finding(
@@ -139,20 +112,17 @@ def compare_ledgers(
                 axis=clip_label(wording.format_axis(claim)),
                 base=before,
                 head=after,
-                text=wording.write_text(
-                    claim, before, after, claim_wire, passed, scope_text, control=control, evidence=evidence
-                ),
+                text=wording.write_text(claim, before, after, claim_wire, passed, scope_text, control, dispatcher),
                 modules=sorted({template(module) for module in claim.changed_modules})[:MAX_MODULES],
             )
         )
     exchange_patterns = sorted({finding.pattern for finding in findings} & EXCHANGE_PATTERNS)
     findings += [*find_overlap_changes(base, head), *find_host_read_changes(base, head, exchange_patterns)]
     statuses_by_severity = ("FAIL", "REVIEW", "PASS")
-    pattern_order = list(EXPLANATIONS)  # the order of the catalogue
 
     def sort_key(finding: Finding) -> tuple[int, int, str, str]:
         severity = statuses_by_severity.index(finding.status)
-        return severity, pattern_order.index(finding.pattern), finding.axis, finding.text
+        return severity, names.PATTERNS.index(finding.pattern), finding.axis, finding.text
 
     return sorted(findings, key=sort_key)
 
@@ -199,7 +169,7 @@ def _unexplained_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int
     rise is infinite if base has no payload of the kind. ``base_bytes`` has base's payload bytes by kind."""
     rise: dict[Kind, int] = defaultdict(int)
     for claim in claims:
-        if claim.pattern == BYTES_UP:
+        if claim.pattern == names.BYTES_UP:
             for cell in claim.cells:
                 rise[cell.signature.kind] += cell.after.bytes - cell.before.bytes
     return {kind: 100 * rise[kind] / base_bytes[kind] if base_bytes.get(kind) else float("inf") for kind in rise}

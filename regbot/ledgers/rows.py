@@ -10,6 +10,8 @@ from typing import NamedTuple
 from regbot.records.ledger import Entry, Kind, Ledger, Phase, Role
 from regbot.records.verdict import Volume
 
+MAX_MODULES = 5
+"""Largest number of module templates in a finding. A template is a path such as ``layers.*.moe``."""
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)")
 
 
@@ -38,12 +40,7 @@ class Row:
     """Collectives with equal properties and the same module template, in both arms. ``layers`` is the number of modules
     with this template that issue the collectives, at least 1."""
 
-    kind: Kind
-    axis: str
-    group_size: int
-    dtype: str
-    phase: Phase
-    role: Role
+    signature: Signature
     template: str
     module: str
     """The module that issues the collectives. If several modules do, it is their template."""
@@ -94,7 +91,7 @@ def build_rows(base: Ledger, head: Ledger) -> list[Row]:
     for (signature, module_template), (base_entries, head_entries) in entries_by_key.items():
         modules = sorted({entry.where for entry in (*base_entries, *head_entries)})
         row = Row(
-            *signature,  # the first fields of ``Row`` are those of ``Signature``
+            signature=signature,
             template=module_template,
             module=modules[0] if len(modules) == 1 else module_template,
             layers=len(modules),
@@ -105,7 +102,9 @@ def build_rows(base: Ledger, head: Ledger) -> list[Row]:
             hidden_s=sum(entry.hidden_s or 0.0 for entry in head_entries),
         )
         rows.append(row)
-    return sorted(rows, key=lambda row: (row.role == "control", -max(row.base.bytes, row.head.bytes), row.template))
+    return sorted(
+        rows, key=lambda row: (row.signature.role == "control", -max(row.base.bytes, row.head.bytes), row.template)
+    )
 
 
 def sum_by_kind(ledger: Ledger, matches: Callable[[Entry], bool] = lambda _: True) -> dict[Kind, Volume]:

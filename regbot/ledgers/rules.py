@@ -5,39 +5,23 @@ that is not wrong by itself is judged by modelled wire time, and is REVIEW if th
 
 from dataclasses import dataclass
 
-from regbot.ledgers.catalogue import (
-    ALL_TO_ALL_REPLACED,
-    BYTES_DOWN,
-    BYTES_UP,
-    CONTROL_CHANGED,
-    COUNT_DOWN,
-    COUNTS_REMOVED,
-    DISPATCHER_OFF,
-    DISPATCHER_ON,
-    GRADIENT_LOST,
-    KEEPS_GATHERED,
-    MOVED,
-    OPTIMIZER_SUM_REMOVED,
-    OTHER_LAYER,
-    RECOMPUTES_NOT,
-    RESTORED,
-)
+from regbot.ledgers import catalogue as names
 from regbot.records.config import ShardingThresholds as Thresholds
 from regbot.records.verdict import Status, WireTime
 
-REDUCTIONS_LOST = frozenset({GRADIENT_LOST, OPTIMIZER_SUM_REMOVED})
+REDUCTIONS_LOST = frozenset({names.GRADIENT_LOST, names.OPTIMIZER_SUM_REMOVED})
 """Patterns in which gradients may no longer be reduced. A removed sum of the optimizer step is among them, because only
 a person knows that it summed a statistic."""
-ALWAYS_FAIL = REDUCTIONS_LOST | {DISPATCHER_OFF}
+ALWAYS_FAIL = REDUCTIONS_LOST | {names.DISPATCHER_OFF}
 """Patterns that are always FAIL, even if the step gets cheaper."""
-NEVER_FAIL = frozenset({BYTES_DOWN, COUNT_DOWN, CONTROL_CHANGED, MOVED, OTHER_LAYER})
+NEVER_FAIL = frozenset({names.BYTES_DOWN, names.COUNT_DOWN, names.CONTROL_CHANGED, names.MOVED, names.OTHER_LAYER})
 """Patterns that are never FAIL."""
-PASS_IF_CHEAPER = (NEVER_FAIL - {OTHER_LAYER}) | {
-    RESTORED,
-    DISPATCHER_ON,
-    RECOMPUTES_NOT,
-    KEEPS_GATHERED,
-    COUNTS_REMOVED,
+PASS_IF_CHEAPER = (NEVER_FAIL - {names.OTHER_LAYER}) | {
+    names.RESTORED,
+    names.DISPATCHER_ON,
+    names.RECOMPUTES_NOT,
+    names.KEEPS_GATHERED,
+    names.COUNTS_REMOVED,
 }
 """Patterns that are PASS with a note if the step got cheaper. NARROWED is not among them, because a narrower type
 changes numerics. OTHER_LAYER is not among them, because a move to another layer does not change the cost of the step,
@@ -68,13 +52,13 @@ def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresh
     finding_wire = circumstances.finding_wire
     if pattern in ALWAYS_FAIL:
         return "FAIL"
-    if pattern == ALL_TO_ALL_REPLACED:
+    if pattern == names.ALL_TO_ALL_REPLACED:
         # With few ranks, gathering all tokens can be cheaper than the all-to-all.
         gathers_are_cheaper = is_lower(finding_wire.head_s, finding_wire.base_s)
         return "REVIEW" if gathers_are_cheaper else "FAIL"
     if pattern in PASS_IF_CHEAPER and is_cheaper(circumstances):
         return "PASS"
-    is_small_rise = pattern == BYTES_UP and circumstances.bytes_rise_pct < thresholds.bytes_rise_pct
+    is_small_rise = pattern == names.BYTES_UP and circumstances.bytes_rise_pct < thresholds.bytes_rise_pct
     if pattern in NEVER_FAIL or is_small_rise:
         return "REVIEW"
     # A rise of the step's wire time makes a finding FAIL only if the finding itself adds wire time.

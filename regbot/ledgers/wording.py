@@ -32,17 +32,16 @@ def write_text(
     wire: WireTime,
     passed: bool,
     scope_text: str,
-    *,
-    control: tuple[Mapping[Kind, Volume], Mapping[Kind, Volume]] = ({}, {}),
-    evidence: str | None = None,
+    control: tuple[Mapping[Kind, Volume], Mapping[Kind, Volume]],
+    dispatcher: DispatcherChange | None,
 ) -> str:
     """Return the text of one finding, which has one to five sentences. ``before`` and ``after`` are the finding's
     traffic by kind of collective. If the finding has payload and control collectives, they are the payload, and
     ``control`` is the control traffic before and after. ``wire`` is the modelled wire time of the payload.
     ``scope_text`` says what this traffic covers: 'Per step and rank' or 'In all'. ``passed`` says whether the finding
-    has the status PASS. ``decide_status`` gives PASS only if the step became cheaper. ``evidence`` is a sentence on
-    what the runs executed. It replaces the first sentence of the pattern. Without such a sentence, it is None."""
-    first_sentence = evidence or _write_first_sentence(claim)
+    has the status PASS. ``decide_status`` gives PASS only if the step became cheaper. ``dispatcher`` is what the runs
+    executed, if the dispatcher changed."""
+    first_sentence = _write_first_sentence(claim, dispatcher)
     sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]
     if claim.cells:
         has_payload = any(cell.signature.role == "payload" for cell in claim.cells)
@@ -72,15 +71,6 @@ def format_axis(claim: Claim) -> str:
         if base_axis != head_axis:
             return f"{base_axis} -> {head_axis}"
     return ", ".join(sorted(claim.axes))
-
-
-def describe_dispatcher(change: DispatcherChange | None) -> str | None:
-    if change is None:
-        return None
-    return (
-        f"both arms asked for dispatcher {change.requested!r}; "
-        f"base executed {change.base_executed!r}, head executed {change.head_executed!r}"
-    )
 
 
 def format_seconds(value: float) -> str:
@@ -136,7 +126,12 @@ _FIRST_SENTENCES: dict[str, str] = {
 _GENERIC_SENTENCE = "{pattern} on {axis}{bracketed_detail} in {modules}, and no named pattern explains it"
 
 
-def _write_first_sentence(claim: Claim) -> str:
+def _write_first_sentence(claim: Claim, dispatcher: DispatcherChange | None) -> str:
+    if dispatcher is not None and claim.pattern == dispatcher.pattern:
+        return (
+            f"both arms asked for dispatcher {dispatcher.requested!r}; "
+            f"base executed {dispatcher.base_executed!r}, head executed {dispatcher.head_executed!r}"
+        )
     is_compiled = claim.noun == "op"  # in compiled programs, names of ops stand in place of layers
     if is_compiled:
         replacement = "the experts' weights and summing their gradients"

@@ -63,8 +63,3 @@ class Record(BaseModel):
     def to_line(self) -> str:
         """Return the record as one line of JSON, for files that are appended to."""
         return self.model_dump_json() + "\n"
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Return the JSON Schema (draft 2020-12) of this class."""
-        return cls.model_json_schema(by_alias=True, mode="validation")

@@ -39,6 +39,7 @@ VariantName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")]
 Series = Literal["rolling", "anchor", "held"]
 """Which reference a session belongs to. held: none, because the session was held back."""
 NonEmptyText = Annotated[str, Field(min_length=1, max_length=500)]
+LogRatios = dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -121,10 +122,7 @@ class AnchorComparison(Record):
     """Pairs of the anchor's commit and the session's own commit."""
 
     commit: Commit = Field(description="commit of the anchor")
-    log_ratios: dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]] = Field(
-        description="log(step time of the session's commit / step time of the anchor) of the valid pairs, in session "
-        "order"
-    )
+    log_ratios: LogRatios = Field(description="log(this commit / anchor) of the valid pairs, in session order")
 
 
 class Baseline(Record):
@@ -187,12 +185,17 @@ class Baseline(Record):
         }
 
 
-class MoveEvidence(Record):
-    """How much slower the new anchor is than the old one, in pairs. Positive means slower."""
+class IntervalEstimate(Record):
+    """An estimate with its interval in percent; positive means slower."""
 
     estimate_pct: float
     low_pct: float
     high_pct: float
+
+
+class MoveEvidence(IntervalEstimate):
+    """How much slower the new anchor is than the old one, in pairs."""
+
     pairs: Positive
 
     @model_validator(mode="after")
@@ -270,4 +273,3 @@ class BaselineCheck(Record):
     anchors: Annotated[int, Field(ge=0)]
     calibrations: NonNegativeInt = 0
     problems: list[Message]
-    notes: list[Message] = Field([], description="sound content that is no longer used for comparisons")

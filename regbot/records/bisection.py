@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from regbot.records.base import Record
-from regbot.records.files import RecordError, parse_record, read_lines
+from regbot.records.files import parse_log, read_lines
 from regbot.records.ledger import Message, Text
 from regbot.records.run import Commit
 from regbot.records.session import TimedPlan
@@ -185,10 +185,5 @@ class BisectionLog:
 
 def read_bisection(path: Path) -> BisectionLog:
     """Return the bisection log in ``path``, without an incomplete last line. Raises RecordError."""
-    lines = list(read_lines(path))
-    if not lines:
-        raise RecordError(f"{path}: is empty: no bisection was recorded", "leave out --resume")
-    header_number, header_line = lines[0]
-    header = parse_record(header_line, BisectionHeader, f"{path}:{header_number}")
-    observations = [parse_record(line, Observation, f"{path}:{number}") for number, line in lines[1:]]
-    return BisectionLog(header=header, observations=observations)
+    lines = read_lines(path)
+    return BisectionLog(*parse_log(lines, BisectionHeader, Observation, str(path), "leave out --resume"))

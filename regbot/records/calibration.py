@@ -10,6 +10,7 @@ from regbot.records.base import Record
 from regbot.records.baseline import (
     EntryName,
     EnvironmentKey,
+    LogRatios,
     NonEmptyText,
     Positive,
     Provenance,
@@ -19,8 +20,6 @@ from regbot.records.baseline import (
 from regbot.records.ledger import Digest, Text
 from regbot.records.run import Clock
 from regbot.records.verdict import Decision
-
-LogRatios = dict[Annotated[str, Field(pattern="^(median|mean)$")], list[float]]
 
 
 class CalibrationSession(Record):
@@ -32,11 +31,7 @@ class CalibrationSession(Record):
     pairs: NonNegativeInt = Field(description="pairs that the decision used")
     covered: bool | None = Field(description="whether all intervals of the last look contain the true effect")
     log_ratios: LogRatios = Field(description="log(head / base) of all valid pairs, in session order")
-    draws: list[PositiveInt] | None = Field(
-        None,
-        description="for each pair, the number of the draw it belongs to (1, 2, ...): pairs with the same number used "
-        "the same compiler caches; None where the arms shared one cache",
-    )
+    draws: list[PositiveInt] | None = Field(None, description="draw of caches of each pair; None: all share one")
 
 
 class Calibration(Record):
@@ -54,7 +49,6 @@ class Calibration(Record):
     cut: Annotated[int, Field(ge=0)]
     clock: Clock
     dispatcher: Text
-    primary_tests: Positive = Field(description="number of tests that share the error of a look")
     environment: EnvironmentKey
     provenance: Provenance
     sessions: Annotated[list[CalibrationSession], Field(min_length=1, max_length=10_000)]

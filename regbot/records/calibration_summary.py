@@ -40,10 +40,7 @@ class ArmLuck(Record):
     sd_pct: Annotated[float, Field(ge=0)]
     low_pct: NonNegativeFloat = Field(description="low end of the 95% interval of sd_pct")
     high_pct: NonNegativeFloat = Field(description="high end of the 95% interval of sd_pct")
-    counted_pct: NonNegativeFloat = Field(
-        description="luck by which intervals are widened; 0 if chance explains the estimate, or if the luck is proven "
-        "to be small"
-    )
+    counted_pct: NonNegativeFloat = Field(description="luck that widens intervals; 0 if none is proven, or little")
     draws: PositiveInt = Field(description="draws that were compared, each with fresh compiler caches for both arms")
 
 
@@ -59,7 +56,6 @@ class CalibrationSummary(Record):
     covered: Rate = Field(description="placebo and injected sessions whose intervals contained the true effect")
     injected_pct: float | None = Field(description="the injected slowdown; None where none was injected")
     detected: Rate | None = Field(alias="found", description="injected sessions that the gate called regressed")
-    resampled_false: float | None = Field(description="resampled placebo sessions that the gate flags; optimistic")
     lag_correlation: Correlation | None = Field(None, description="of neighbouring pairs; None if there are too few")
     block_correlation: Correlation | None = Field(None, description="of the two pairs of a block")
     arm_luck: ArmLuck | None = Field(None, description="None if the arms shared compiler caches, or after few draws")

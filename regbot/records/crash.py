@@ -24,8 +24,6 @@ class Crash(Record):
     """The traceback of a crash, as far as it shows whose fault the crash is."""
 
     frames: Annotated[list[CrashFrame], Field(max_length=100)] = Field(
-        [],
-        description="frames of the checkout and of regbot, and the innermost one, which is the last; [] if the process "
-        "died without a traceback",
+        [], description="of the checkout and of regbot, and the innermost, which is the last; [] without a traceback"
     )
     keys: Annotated[list[Text], Field(max_length=20)] = Field([], description="keys set by regbot that the error names")

@@ -9,9 +9,9 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pydantic import ValidationError
 
@@ -41,6 +41,7 @@ _BEYOND_BMP = re.compile(rb"[\xf0-\xf4][\x80-\xbf]{3}")
 """A character of four bytes in UTF-8, such as an emoji."""
 
 R = TypeVar("R", bound=Record)
+H = TypeVar("H", bound=Record)
 
 
 class RecordError(UserError):
@@ -102,10 +103,7 @@ def parse_json(data: bytes, origin: str) -> Any:
         text = data.decode("utf-8")
         check_depth(text)
         document = json.loads(
-            text,
-            object_pairs_hook=_refuse_duplicate_keys,
-            parse_constant=_refuse_constant,
-            parse_float=_parse_finite,
+            text, object_pairs_hook=_refuse_duplicate_keys, parse_constant=_refuse_constant, parse_float=_parse_finite
         )
     except UnicodeDecodeError as error:
         raise RecordError(f"{origin}: is not UTF-8 text (byte {error.start})") from error
@@ -185,31 +183,12 @@ def append_line(path: Path, record: Record) -> None:
             raise
 
 
-def drop_torn_line(path: Path) -> bool:
-    """Cut off an incomplete last line, which a crash has left, so that lines can be appended. Return whether there was
-    one."""
+def drop_torn_line(path: Path) -> None:
+    """Cut off an incomplete last line, which a crash has left, so that lines can be appended."""
+    complete_size = path.read_bytes().rfind(b"\n") + 1
     with path.open("r+b") as file:
-        size = file.seek(0, os.SEEK_END)
-        complete_size = _find_end_of_last_line(file, size)
-        if complete_size == size:
-            return False
         file.truncate(complete_size)
-        file.flush()
         os.fsync(file.fileno())
-    return True
-
-
-def _find_end_of_last_line(file: BinaryIO, size: int) -> int:
-    """Return the position after the last newline in the first ``size`` bytes, 0 if there is none."""
-    end = size
-    while end > 0:
-        start = max(0, end - 65536)
-        file.seek(start)
-        newline = file.read(end - start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -221,6 +200,20 @@ def split_lines(data: bytes) -> Iterator[tuple[int, bytes]]:
     for number, line in enumerate(io.BytesIO(data), start=1):
         if line.endswith(b"\n") and line != b"\n":
             yield number, line.removesuffix(b"\n")
+
+
+def parse_log(
+    lines: Iterable[tuple[int, bytes]], header_model: type[H], line_model: type[R], origin: str, advice: str
+) -> tuple[H, list[R]]:
+    """Return the records in numbered ``lines``: a header, and one record in each further line. ``advice`` says what to
+    do if there is no line. Raises RecordError."""
+    numbered_lines = iter(lines)
+    first_line = next(numbered_lines, None)
+    if first_line is None:
+        raise RecordError(f"{origin}: is empty: nothing was recorded", advice)
+    header_number, header_data = first_line
+    header = parse_record(header_data, header_model, f"{origin}:{header_number}")
+    return header, [parse_record(data, line_model, f"{origin}:{number}") for number, data in numbered_lines]
 
 
 def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -31,10 +31,8 @@ class RankHang(Record):
     """What one rank was doing when the run passed its time limit."""
 
     rank: RankNumber
-    host: Text = ""
     answered: bool = Field(description="whether the rank wrote its stacks at the time limit")
     last: Collective | None = Field(None, description="collective that it issued last, by torch's Flight Recorder")
-    frames: Annotated[list[Frame], Field(max_length=16)] = Field([], description="of the main thread, innermost first")
     code_frame: Frame | None = Field(None, alias="at", description="innermost frame of the code under test")
 
 

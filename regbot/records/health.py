@@ -1,4 +1,4 @@
-"""A node's health before, during and after one run, of bounded size. None and [] mean unknown. A fault removes the run
+"""A node's health before and during one run, of bounded size. None and [] mean unknown. A fault removes the run
 from a comparison only if the code under test did not cause it (``Cause.outside``)."""
 
 from typing import Annotated, Literal
@@ -98,7 +98,6 @@ class GpuUsage(Record):
 class NodeUsage(Record):
     """The node while the run ran."""
 
-    seconds: Annotated[float, Field(ge=0, le=1e9)]
     samples: Count
     cpu: CpuUsage
     gpus: Annotated[list[GpuUsage], Field(max_length=MAX_GPUS)]
@@ -118,5 +117,4 @@ class Health(Record):
 
     before: NodeSnapshot
     during: NodeUsage
-    after: NodeSnapshot
     causes: Annotated[list[Cause], Field(max_length=6 * MAX_GPUS)] = Field([])

@@ -49,11 +49,7 @@ class Entry(Record):
     via: CollectiveBackend
     count: Annotated[int, Field(ge=1, le=2**53)]
     bytes: Count
-    static_count: Count | None = Field(
-        None,
-        description="number of these calls in the text of a compiled program, whose loops may execute a call several "
-        "times; ``count`` is the number of executions. None for other sources",
-    )
+    static_count: Count | None = Field(None, description="how many of them a compiled program's text has; else None")
     exposed_s: ExposedSeconds | None = Field(None, description="without overlapping compute; None if unknown")
     hidden_s: ExposedSeconds | None = Field(None, description="seconds in which compute overlapped the collectives")
 
@@ -99,10 +95,7 @@ class Ledger(Record):
     source: Text = Field(description="how it was counted, e.g. 'dispatch-mode'")
     device: Literal["cpu", "cuda"] | None = Field(None, description="device of the traced or executed program")
     gpu: PaperGpu | None = Field(None, description="GPU that the trace's paper GPU imitated")
-    scope: Literal["step", "whole"] = Field(
-        description="step: the counts are those of one step; whole: the counts are those of a whole file, whose number "
-        "of steps may be unknown"
-    )
+    scope: Literal["step", "whole"] = Field(description="whole: of a file, whose number of steps may be unknown")
     steps: PositiveInt = Field(description="number of counted steps; the counts of scope 'step' are divided by it")
     workload: Text | None = Field(None, description="entry name, e.g. 'qwen3-30b-a3b@1/ep'")
     variant: Text | None = None

@@ -35,5 +35,5 @@ class Reference(Record):
     dropped_tokens: Bytes | None = Field(None, description="of the newest session in a step; None if unknown")
     run_s: float | None = Field(None, description="median seconds of one launch; None if unknown")
     calibrated: CalibrationSummary | None = Field(None, description="calibration in this environment")
-    noise: PairNoise | None = Field(None, description="noise of a pair, for look 0; None if few pairs are stored")
+    noise: PairNoise | None = Field(None, description="noise of a pair; None if few pairs are stored")
     warnings: list[Message] = Field([])

@@ -5,18 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeInt
 
 from regbot.records.base import Record
-from regbot.records.baseline import Acceptance
+from regbot.records.baseline import Acceptance, IntervalEstimate
 from regbot.records.ledger import Message, Text
 from regbot.records.run import Commit
 from regbot.records.verdict import Decision, Status
-
-
-class IntervalEstimate(Record):
-    """An estimate with its interval in percent; positive means slower."""
-
-    estimate_pct: float
-    low_pct: float
-    high_pct: float
 
 
 class Drift(Record):

@@ -37,9 +37,7 @@ class Arm(Record):
     subject: Text = Field("", description="first line of the commit message; written by the PR's author")
     overrides: dict[str, Scalar] = Field({})
     behaviour: Digest | None = Field(
-        None,
-        description="digest of everything in the commit that may affect a run, from git, without comments, docstrings "
-        "and documentation; only for head, so that heads of different sessions can be compared; null if unknown",
+        None, description="of head: digest of all changes that may affect a run; None if unknown"
     )
 
     def behaves_like(self, other: "Arm") -> bool:
@@ -78,36 +76,15 @@ class Environment(Record):
     jaxlib: Text | None = Field(None, description="version of jaxlib, which has the compiler of jax")
     variables: Digest | None = Field(None, description="hash over the variables that affect speed, at the start")
     pinning: Literal["numa", "launcher", "off", "unknown"] | None = Field(
-        None,
-        description="cores to which a rank with a GPU is pinned. numa: the cores of the GPU's NUMA node. launcher: the "
-        "cores that the launcher chose. off: pinning is switched off. unknown: the system does not report the GPU's "
-        "cores. None: a run without GPUs",
+        None, description="who chose the cores of a rank with a GPU; unknown: the GPU's own cores are; None: no GPU"
     )
     model: Digest | None = Field(None, description="hash of regbot's own model code in the timed steps; else None")
-
-
-RefusalKind = Literal[
-    "no_torch",
-    "device",
-    "no_framework",
-    "no_paper_gpu",
-    "paper_gpu",
-    "revision",
-    "entry",
-    "shape",
-    "config",
-    "untraceable",
-    "compiled",
-    "routing",
-    "liveness",
-    "code",
-]
 
 
 class Refusal(Record):
     """Why the guest cannot measure. ``where`` is the failing line of the code under test."""
 
-    kind: RefusalKind
+    kind: Text = Field(description="such as 'no_torch'; 'code' if the code under test failed")
     message: Message
     where: Text = ""
     crash: Crash | None = Field(None, description="traceback of an error in the code under test (kind 'code')")
@@ -263,7 +240,6 @@ class RawRun(Record):
     backends: dict[str, Backend] = Field({})
     code: CodeProof | None = None
     environment: Environment | None = None
-    phases_s: dict[str, float] = Field({}, description="seconds the guest spent in each stage")
     peak_rss_bytes: int | None = None
     peak_device_bytes: Bytes | None = Field(None, description="on the paper GPU, each allocation rounded up to 512")
     refusal: Refusal | None = None
@@ -283,7 +259,7 @@ class Run(Record):
     attempt: PositiveInt = 1
     outcome: Outcome
     reason: Message = Field("", description="why the outcome is not ok, and what to do")
-    refusal: RefusalKind | None = Field(None, description="kind of refusal, for refused traces")
+    refusal: Text | None = Field(None, description="kind of refusal, for refused traces")
     exit_code: int | None = None
     wall_s: Annotated[float, Field(ge=0)]
     started_unix_s: Annotated[float, Field(ge=0, le=1e11)] | None = Field(None, description="by the trusted side")

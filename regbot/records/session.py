@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from regbot.records.base import Record
 from regbot.records.baseline import EnvironmentKey
-from regbot.records.files import RecordError, parse_record, read_lines
+from regbot.records.files import parse_log, read_lines
 from regbot.records.ledger import Ledger, Message, Text
 from regbot.records.reference import Reference
 from regbot.records.run import Arm, Commit, Run
@@ -100,11 +100,5 @@ def read_session(path: Path) -> Session:
 
 def parse_session(lines: Iterable[tuple[int, bytes]], origin: str) -> Session:
     """Return the session in ``lines`` of ``origin``, with their numbers. Raises RecordError."""
-    remaining_lines = iter(lines)
-    first_line = next(remaining_lines, None)
-    if first_line is None:
-        raise RecordError(f"{origin}: is empty: no session was recorded", "run 'regbot check' again")
-    header_number, header_data = first_line
-    header = parse_record(header_data, SessionHeader, f"{origin}:{header_number}")
-    runs = [parse_record(data, Run, f"{origin}:{number}") for number, data in remaining_lines]
+    header, runs = parse_log(lines, SessionHeader, Run, origin, "run 'regbot check' again")
     return Session(header=header, runs=runs)

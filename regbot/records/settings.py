@@ -22,7 +22,7 @@ class WireBandwidths(Record):
     inter_node_gb_s: PositiveFloat = 50.0
 
 
-Gate = Literal["look0", "pairs", "stored"]
+Gate = Literal["pairs", "stored"]
 """Rule that decides on throughput."""
 
 
@@ -31,12 +31,7 @@ class ThroughputThresholds(Record):
 
     threshold_pct: Annotated[float, Field(gt=0, le=50)] = Field(2.0, description="no change within plus and minus it")
     indifference_pct: Annotated[float, Field(gt=0, le=50)] = Field(1.0, description="regressed above it")
-    gate: Gate = Field(
-        "look0",
-        description="look0: the first block may pass a change, with the noise of stored pairs, else more pairs decide; "
-        "pairs: looks at 4, 8 and 12 pairs only; stored: head is compared only with "
-        "stored sessions, which may also fail a change",
-    )
+    gate: Gate = Field("pairs", description="rule that decides on throughput (docs/configuration.md)")
     screen_bound_pct: Annotated[float, Field(gt=0, le=100)] = Field(5.0, description='what gate = "stored" excludes')
 
     @model_validator(mode="after")

@@ -87,7 +87,6 @@ class PrimaryTest(Record):
     high_pct: float
     sd_pct: NonNegativeFloat = Field(description="100 times the standard deviation of one pair's log-ratio")
     log_ratios: list[float] = Field(description="log(head / base) of the pairs that decided, in session order")
-    trimmed: NonNegativeInt = Field(0, description="pairs left out at each end, because some runs were far slower")
 
 
 class SlowLaunch(Record):
@@ -162,11 +161,10 @@ class Throughput(Record):
     status: Status
     reasons: list[Message]
     decision: Decision | None = Field(None, description="null if the times must not decide")
-    by: Literal["pairs", "look0", "stored", "identity", "runs"] | None = Field(
+    by: Literal["pairs", "stored", "identity", "runs"] | None = Field(
         None,
-        description="what decided. pairs: pairs of runs. look0: the pairs of the first block, with the noise of the "
-        "node class. stored: stored sessions, without pairs. identity: the proof that both arms run the same program. "
-        "runs: unpaired runs from files.",
+        description="what decided. pairs: pairs of runs. stored: stored sessions, without pairs. identity: the proof "
+        "that both arms run the same program. runs: unpaired runs from files.",
     )
     estimate_pct: float | None = Field(None, description="change of the median step time; positive: head is slower")
     low_pct: float | None = Field(None, description="low end of the interval of estimate_pct")
@@ -186,7 +184,7 @@ class Throughput(Record):
     decision_without_luck: Decision | None = Field(None, description="what undecided pairs would decide without it")
     sessions: NonNegativeInt = Field(0, description="number of stored sessions in the comparison")
     calibrated: CalibrationSummary | None = Field(None, description="calibration of the gate on this node class")
-    class_noise: PairNoise | None = Field(None, description="noise of stored pairs that look 0 used")
+    class_noise: PairNoise | None = Field(None, description="noise of stored pairs that the intervals count")
     base_warmup_steps: float | None = Field(None, description="median over base's runs; None if not measured")
     head_warmup_steps: float | None = Field(None, description="the same for head")
     base_step_s: float | None = Field(None, description="median over runs of the run's median step time")

@@ -237,7 +237,7 @@ def _explain_pass(section: Throughput) -> Words:
     """Return why this measurement could prove that there is no slowdown: the noise of its pairs or of the stored
     sessions was small. Return () if the noise is unknown."""
     pairs = count(section.pairs, "pair")
-    if section.by == "look0" and section.class_noise is not None:
+    if section.class_noise is not None:
         sd = size(100 * section.class_noise.median_sd)
         cause = f"the change varies by only {sd} between stored pairs of this node class"
         return (f"{pairs} were enough, because {cause}",)

@@ -265,10 +265,10 @@ def _format_row(row: Row) -> tuple[Words, ...]:
     if row.changed:
         head_count = (STRONG, *head_count, STRONG)
         size = f"{size} → {binary_bytes(row.head.bytes)}"
-    axis = name_axis(row.axis, row.group_size)
-    names = (Name(clip(row.dtype, 20)),), (Name(clip(row.module or "(root)", 60)),)
+    kind, axis, group_size, dtype, phase, role = row.signature
+    names = (Name(clip(dtype, 20)),), (Name(clip(row.module or "(root)", 60)),)
     counts = (str(row.base.count),), head_count
-    return ((kind_words(row.kind),), axis, (row.phase,), (row.role,), *names, *counts, (size,))
+    return ((kind_words(kind),), name_axis(axis, group_size), (phase,), (role,), *names, *counts, (size,))
 
 
 def _tabulate_wire_times(check: Check) -> list[Block]:

@@ -12,8 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from regbot.stats.arm_luck import SharedLuck
-from regbot.stats.paired import Interval, SequentialTest, Thresholds, add_luck, count_pairs, interval, judge_pairs
-from regbot.stats.slow_launches import find_outliers, trimmed_mean, trimmed_pairs
+from regbot.stats.paired import Interval, SequentialTest, Thresholds, count_pairs, interval, judge_pairs
 
 ANYTIME_ALPHA = 0.01
 """Two-sided error over all requests for more runs. It is divided among the primary tests of the check."""
@@ -35,21 +34,6 @@ def anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
 
 
-def robust_anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
-    """Return the always-valid interval without slow launches, as ``paired.look_interval`` leaves them out. With h pairs
-    left, sqrt(h) times the standard error of the trimmed mean takes the place of the standard deviation."""
-    pairs = len(log_ratios)
-    trimmed = trimmed_pairs(pairs)  # pairs to leave out at each end; 0 for fewer than 8 pairs
-    if not trimmed or not find_outliers(log_ratios):
-        return anytime_interval(log_ratios, alpha)
-    result = trimmed_mean(log_ratios, trimmed)
-    standard_error, kept_pairs = result.standard_error, pairs - 2 * trimmed
-    width_in_sds = _half_width(kept_pairs, alpha)
-    half_width = width_in_sds * math.sqrt(kept_pairs) * standard_error if math.isfinite(width_in_sds) else math.inf
-    low, high, sd = result.mean - half_width, result.mean + half_width, standard_error * math.sqrt(pairs)
-    return Interval(result.mean, low, high, sd, pairs, alpha, trimmed)
-
-
 def decide_anytime(
     log_ratios: Mapping[str, Sequence[float]],
     primary_tests: int,
@@ -60,13 +44,7 @@ def decide_anytime(
     An infinite interval is undecided."""
     count_pairs(log_ratios, primary_tests)
     alpha = ANYTIME_ALPHA / primary_tests
-    return judge_pairs(
-        log_ratios,
-        alpha,
-        thresholds,
-        lambda values: add_luck(robust_anytime_interval(values, alpha), luck),
-        lambda values: add_luck(anytime_interval(values, alpha), luck),
-    )
+    return judge_pairs(log_ratios, alpha, thresholds, None, luck, anytime_interval)
 
 
 def _half_width(pairs: int, alpha: float) -> float:

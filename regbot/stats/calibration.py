@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaincinv, gammaincinv
 
+from regbot.records.calibration_summary import PairNoise
 from regbot.records.verdict import Decision
 from regbot.stats.arm_luck import MAX_LUCK, LuckEstimate
 from regbot.stats.correlation import MAX_CORRELATION, CorrelationEstimate
@@ -22,6 +23,10 @@ from regbot.stats.summary import mean_and_squares
 MAX_FALSE_FLAGS = 0.05
 MIN_COVERAGE = 0.95
 """Rates that the gate promises for a session: the maximum rate of false alarms, and the minimum coverage."""
+
+MIN_NOISE_DF = 8
+"""Minimum degrees of freedom of the stored noise. With fewer, the 95% interval of the sd reaches to more than twice the
+estimate."""
 
 RESAMPLED_SESSIONS = 2000
 RESAMPLING_SEED = 20260803
@@ -101,7 +106,7 @@ def resample_sessions(
     session_blocks = LOOKS[-1] // BLOCK_PAIRS  # blocks of a full session, which ends at the last look
     # Array of shape (sessions, session_blocks): row i has the blocks of the pool that make simulated session i.
     drawn_blocks = np.random.default_rng(seed).integers(0, pool_blocks, (sessions, session_blocks))
-    counts: dict[Decision, int] = {"regressed": 0, "improved": 0, "no_change": 0, "undecided": 0}
+    counts: dict[Decision, int] = {"regressed": 0, "improved": 0, "no_change": 0, "within_bound": 0, "undecided": 0}
     covered_sessions = used_pairs = 0
     for blocks_of_session in drawn_blocks:
         session = {name: pool[blocks_of_session].ravel().tolist() for name, pool in pools.items()}
@@ -161,3 +166,17 @@ def contradiction(
                 f"{correlation.low:.2f}); the intervals hold up to {MAX_CORRELATION:g}"
             )
     return ""
+
+
+def pool_noise(groups: Sequence[Mapping[str, Sequence[float]]]) -> PairNoise | None:
+    """Return the noise of a pair from the log-ratios of stored pairs; None for fewer than ``MIN_NOISE_DF`` degrees of
+    freedom. ``groups`` has the log-ratios by summary, for each group of pairs with the same true effect. The deviations
+    from the mean of each group are pooled."""
+    groups = [group for group in groups if group.get("median")]  # without groups that have no pair
+    df = sum(len(group["median"]) - 1 for group in groups)
+    if df < MIN_NOISE_DF:
+        return None
+    median_sd, mean_sd = (
+        math.sqrt(math.fsum(mean_and_squares(group[name])[1] for group in groups) / df) for name in ("median", "mean")
+    )
+    return PairNoise(df=df, median_sd=median_sd, mean_sd=mean_sd)

@@ -36,6 +36,9 @@ LIMIT = 8.0
 """The parameter h of a CUSUM, in standard errors of a night. At most one in 100 periods of 200 quiet nights has a false
 alarm, or one in 50 if the calibrated sd is 30% too small."""
 
+LUCK_SLACK = 3.0
+"""Lower bound of k, in standard deviations of the luck of an arm. The anchor's own luck may be the same every night."""
+
 MAX_EXCESS = LIMIT / 2
 """The sum exceeds its limit by at most this much, so that an alarm ends a week after the cause is fixed."""
 
@@ -116,12 +119,13 @@ class CusumState(NamedTuple):
         return self.pair_sd * math.sqrt((1 + self.correlation) / (1 - self.correlation)) / math.sqrt(pairs)
 
 
-def cusum(nights: Sequence[Night], pair_sd: float, series: int = 1) -> Creep:
+def cusum(nights: Sequence[Night], pair_sd: float, series: int = 1, luck: float = 0.0) -> Creep:
     """Return the one-sided CUSUM of ``nights``, oldest first. ``pair_sd`` is the calibrated sd of one pair's log-ratio.
-    ``series`` is the number of monitors (workloads times summaries) that share one false alarm rate. Raises ValueError
-    for an sd that is not positive and finite."""
+    ``series`` is the number of monitors (workloads times summaries) that share one false alarm rate. ``luck`` is the
+    standard deviation of the luck of an arm (``regbot.stats.arm_luck``). Raises ValueError for an sd that is not
+    positive and finite."""
     last_state = _initial_state(pair_sd, series)
-    for state in cusum_states(nights, pair_sd, series):
+    for state in cusum_states(nights, pair_sd, series, luck):
         last_state = state
     night_error = last_state.night_error(NIGHT_PAIRS)
     return Creep(
@@ -136,7 +140,7 @@ def cusum(nights: Sequence[Night], pair_sd: float, series: int = 1) -> Creep:
     )
 
 
-def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1) -> Iterator[CusumState]:
+def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1, luck: float = 0.0) -> Iterator[CusumState]:
     """Yield the CUSUM after each night. Later nights do not change earlier states."""
     if not 0 < pair_sd < math.inf:
         raise ValueError(f"the sd of a pair is {pair_sd}; it must be positive and finite")
@@ -146,7 +150,7 @@ def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1) -> It
         noise.add(mean, pairs)
         state = state._replace(pair_sd=noise.pair_sd, correlation=noise.correlation)
         error = state.night_error(pairs)
-        slack = max(SLACK * error, MIN_SLACK)
+        slack = max(SLACK * error, MIN_SLACK, LUCK_SLACK * luck)
         night_step = (mean - slack) / error  # in standard errors of a night
         clipped_step = max(-MAX_NIGHT_STEP, min(night_step, MAX_NIGHT_STEP))
         total = max(state.total + clipped_step, 0.0)

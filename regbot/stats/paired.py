@@ -2,13 +2,15 @@
 
 A pair is a base run and a head run, launched one after the other. Its log-ratio is log(head) - log(base) of one
 summary. Effects of node and session cancel in it. Pairs come in ABBA or BAAB blocks, so that a linear drift cancels
-too. The test looks at the pairs up to three times and stops at the first look that decides.
+too. The test looks at the pairs after every block, and stops at the first look that decides.
 
-The test assumes that the mean of four log-ratios is roughly normal. Neighbouring pairs may be correlated by up to 0.2
-(``widening``). The variance comes from the pairs themselves: in a session that is noisier than earlier ones, a stored
-variance would cause too many errors. The caller leaves out void pairs.
+The interval of a look is a moderated t interval (Smyth 2004): if stored pairs show the noise of the node class, their
+standard deviation counts as ``PRIOR_DF`` more degrees of freedom. A session that is noisier than its class is judged by
+its own pairs alone (``NOISE_LEVEL``), and so is a session without a known class. Neighbouring pairs may be correlated
+by up to ``CORRELATION``. The caller leaves out void pairs.
 
-All values are on the log scale; positive means slower. Constants come from simulation (``benchmarks/decision.py``).
+All values are on the log scale; positive means slower. Constants come from simulation (``benchmarks/gate.py``); rules
+that were tried and lost are in docs/statistics.md.
 """
 
 import math
@@ -17,37 +19,42 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
-from scipy.special import nctdtrinc, ndtri, stdtrit
+from scipy.special import fdtri, nctdtrinc, ndtri, stdtrit
 
+from regbot.records.calibration_summary import PairNoise
 from regbot.records.verdict import Decision
 from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck
-from regbot.stats.slow_launches import (
-    PairOutlier,
-    find_outliers,
-    find_pair_outliers,
-    has_more_slow_launches,
-    trimmed_mean,
-    trimmed_pairs,
-)
+from regbot.stats.slow_launches import PairOutlier, find_pair_outliers, has_more_slow_launches, set_aside
 from regbot.stats.summary import mean_and_squares
 
 LOOKS = (4, 8, 12)
-"""Number of pairs at each look. In four pairs (two ABBA blocks) drift cancels twice, and a variance can be estimated.
-"""
+"""Number of pairs at each look, if the noise of the node class is not known. In four pairs (two ABBA blocks) drift
+cancels twice, and a variance can be estimated."""
 
-LOOK_ALPHA = 0.0204
-"""Two-sided error of one interval at one look. With looks at 4, 8 and 12 pairs, the error of the whole session is 5%.
-"""
+CLASS_LOOKS = (2, 4, 6, 8, 10, 12)
+"""The same if the noise of the node class is known. The first block may pass a change, but never fail it."""
 
-WIDENINGS = {4: 1.3, 8: 1.2, 12: 1.05}
-"""Factor of the half width of the t interval, by the number of pairs at the look. If neighbouring pairs are correlated
-by 0.2, the t interval is too narrow by a factor of 1.23. Together the factors keep the error of a session below 3.5%
-(``benchmarks/error_rates.py``)."""
+LAST_ALPHA = 0.05
+"""Two-sided error of one interval at the last look, for a single test (``look_alpha``)."""
+
+TESTS_EXPONENT = 1.25
+"""The error of a look is divided by the number of primary tests to this power. If an interval is too narrow by a factor
+of k, its true error is about its nominal one to the power of 1 / k^2, so dividing the nominal error by n^(k^2) divides
+the true one by n. 1.25 is k^2 for intervals that are too narrow by 12%."""
+
+PRIOR_DF = 16
+"""Degrees of freedom that the noise of the node class counts, at most those that it was estimated from."""
+
+NOISE_LEVEL = 0.9
+"""A session counts as noisier than its class if the variance of its runs is above this quantile of F."""
+
+CORRELATION = 0.2
+"""Correlation of neighbouring pairs up to which the intervals are valid (``benchmarks/error_rates.py``)."""
 
 POWER = 0.8
 """Probability with which the pairs prove a slowdown of the size ``mde``, the minimum detectable effect."""
 
-PASSING: tuple[Decision, ...] = ("no_change", "improved")
+PASSING: tuple[Decision, ...] = ("no_change", "within_bound", "improved")
 """Decisions by which head passes."""
 
 MAX_PAIRS = 1000
@@ -74,6 +81,26 @@ class Thresholds:
         return cls(delta=math.log1p(threshold_pct / 100), eps=math.log1p(indifference_pct / 100))
 
 
+@dataclass(frozen=True)
+class ClassNoise:
+    """Noise of the node class, and what is needed to compare a session with it."""
+
+    sds: Mapping[str, float]
+    """Standard deviation of a pair's log-ratio by summary."""
+    df: int
+    """Degrees of freedom of ``sds``."""
+    base: Mapping[str, Sequence[float]]
+    """Levels of the session's base runs on the log scale by summary, one for each pair."""
+
+    @classmethod
+    def from_record(cls, noise: PairNoise, base: Mapping[str, Sequence[float]]) -> "ClassNoise":
+        return cls({"median": noise.median_sd, "mean": noise.mean_sd}, noise.df, base)
+
+    def select(self, pairs: Sequence[int]) -> "ClassNoise":
+        """Return the noise for a selection of the session's pairs."""
+        return replace(self, base={name: [levels[pair] for pair in pairs] for name, levels in self.base.items()})
+
+
 class Bounds(Protocol):
     """Anything with a confidence interval on the log scale."""
 
@@ -92,12 +119,11 @@ class Interval:
     low: float
     high: float
     sd: float
-    """Standard deviation of one pair's log-ratio, estimated or known. If slow launches were left out, it is the
-    standard error times sqrt(pairs). 0 means that all pairs agree to the last bit."""
+    """Standard deviation of one pair's log-ratio, estimated or known. 0 means that all pairs agree to the last bit."""
     pairs: int
     alpha: float
-    trimmed: int = 0
-    """Number of pairs that are left out at each end, because some launches are far slower than the others."""
+    prior_df: int = 0
+    """Degrees of freedom of ``sd`` that the noise of the node class has given."""
     luck_sd: float = 0.0
     """Standard deviation that the luck of the arms adds to the estimate (``arm_luck``). ``sd`` does not include it."""
 
@@ -109,8 +135,6 @@ class SequentialTest:
     decision: Decision
     pairs: int
     """Number of pairs that the last look used."""
-    look: int
-    """Number of the last look, from 1. It is 0 for look 0, and outside of the planned looks."""
     alpha: float
     """Alpha of one interval at one look, after division by the number of primary tests of the check."""
     tests: dict[str, tuple[Decision, Interval]]
@@ -118,9 +142,11 @@ class SequentialTest:
     unused: int
     """Pairs measured after the last look."""
     outliers: tuple[PairOutlier, ...] = ()
-    """Pairs with a slow launch, at the last look. A look at 4 pairs has none."""
+    """Pairs with a slow launch, at the last look."""
     withheld: bool = False
-    """Whether a pass is withheld: only the trimmed intervals would pass head, and head has more slow launches."""
+    """Whether a pass is withheld: head passes only without the slow launches, and has more of them."""
+    barred: str = ""
+    """Why the runs of the last look must not decide, '' if they may."""
 
     @property
     def final(self) -> bool:
@@ -142,27 +168,42 @@ def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None =
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
 
 
-def widening(pairs: int) -> float:
-    """Return the factor of ``WIDENINGS`` of the last look that needs at most ``pairs`` pairs, else of the first."""
-    look_pairs = max((look for look in LOOKS if look <= pairs), default=LOOKS[0])
-    return WIDENINGS[look_pairs]
+def look_alpha(pairs: int, primary_tests: int) -> float:
+    """Return the two-sided error of one interval at the look after ``pairs`` pairs. It grows with the pairs, so that an
+    early look decides only what is clear."""
+    return LAST_ALPHA * pairs / LOOKS[-1] / math.pow(primary_tests, TESTS_EXPONENT)
 
 
-def look_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
-    """Return the interval of one look, widened. If there are at least 8 pairs and one of them is far from the others,
-    it is the trimmed t interval, else Student's. ``Interval.sd`` does not contain the factor."""
+@lru_cache(maxsize=4096)
+def correlation_factor(pairs: int) -> float:
+    """Return the standard error of a mean of ``pairs`` values with the autocorrelation ``CORRELATION`` (AR(1)), over
+    that of independent ones."""
+    terms = [(1 - lag / pairs) * math.pow(CORRELATION, lag) for lag in range(1, pairs)]
+    return math.sqrt(1 + 2 * math.fsum(terms))
+
+
+def look_interval(log_ratios: Sequence[float], alpha: float, class_sd: float = 0.0, prior_df: int = 0) -> Interval:
+    """Return the interval of one look: the moderated t interval, widened for correlated pairs. Without ``prior_df`` it
+    is Student's. Raises ValueError as ``interval``."""
     pairs = len(log_ratios)
-    trimmed = trimmed_pairs(pairs)  # pairs to leave out at each end; 0 for fewer than 8 pairs
-    if not trimmed or not find_outliers(log_ratios):
-        plain_interval = interval(log_ratios, alpha)
-        half_width = widening(pairs) * (plain_interval.high - plain_interval.estimate)
-        return replace(
-            plain_interval, low=plain_interval.estimate - half_width, high=plain_interval.estimate + half_width
-        )
-    result = trimmed_mean(log_ratios, trimmed)
-    half_width = widening(pairs) * _quantile(1 - alpha / 2, result.degrees_of_freedom) * result.standard_error
-    low, high = result.mean - half_width, result.mean + half_width
-    return Interval(result.mean, low, high, result.standard_error * math.sqrt(pairs), pairs, alpha, trimmed)
+    if pairs < 2:
+        raise ValueError(f"an interval needs 2 pairs; there are {pairs}")
+    estimate, squares = mean_and_squares(log_ratios)
+    df = prior_df + pairs - 1
+    sd = math.sqrt((prior_df * class_sd**2 + squares) / df)
+    half_width = correlation_factor(pairs) * _quantile(1 - alpha / 2, df) * sd / math.sqrt(pairs)
+    return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha, prior_df)
+
+
+def is_noisier(base: Sequence[float], log_ratios: Sequence[float], class_sd: float, df: int) -> bool:
+    """Return whether the runs of a session scatter more than those of its node class. ``base`` are the levels of the
+    base runs on the log scale. A session has twice as many runs as pairs, so its runs show its noise earlier. Noise
+    that both runs of a pair share makes a session look noisier; it is then judged by its own pairs."""
+    head = [level + log_ratio for level, log_ratio in zip(base, log_ratios, strict=True)]
+    squares = sum(mean_and_squares(levels)[1] for levels in (base, head))
+    run_df = 2 * (len(base) - 1)
+    limit = float(fdtri(run_df, df, NOISE_LEVEL)) * class_sd**2
+    return 2 * squares / run_df > limit  # the variance of a pair is twice that of a run
 
 
 def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
@@ -179,13 +220,16 @@ def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
 
 def decide(interval: Bounds, thresholds: Thresholds) -> Decision:
     """Return what one interval proves. An interval between eps and delta proves a regression, although it would also
-    prove that the change is small."""
+    prove that the change is small. ``within_bound``: no slowdown of delta or more, and perhaps a gain. An interval
+    below 0 that is too wide for a decision is undecided, because more pairs may prove an improvement."""
     if interval.low > thresholds.eps:
         return "regressed"
     if interval.high < -thresholds.eps:
         return "improved"
     if -thresholds.delta < interval.low and interval.high < thresholds.delta:
         return "no_change"
+    if interval.low <= 0 <= interval.high < thresholds.delta:
+        return "within_bound"
     return "undecided"
 
 
@@ -198,7 +242,9 @@ def combine(tests: Collection[tuple[Decision, Bounds]], thresholds: Thresholds) 
         return "regressed"
     if "improved" in decisions and all(bounded.high < thresholds.delta for _, bounded in tests):
         return "improved"
-    return "no_change" if decisions == {"no_change"} else "undecided"
+    if decisions == {"no_change"}:
+        return "no_change"
+    return "within_bound" if decisions <= {"no_change", "within_bound"} else "undecided"
 
 
 def sequential_test(
@@ -207,36 +253,39 @@ def sequential_test(
     thresholds: Thresholds,
     known_sd: float | None = None,
     luck: SharedLuck | None = None,
+    noise: ClassNoise | None = None,
+    reason_to_go_on: Callable[[int, Decision], str] | None = None,
 ) -> SequentialTest | None:
     """Take the looks for which there are enough pairs, and stop at the first look that decides. None before the first
     look.
 
     ``log_ratios`` has the log-ratios of the valid pairs by summary, in session order. ``primary_tests`` is the number
-    of primary tests of the whole check, not of this workload: alpha is divided by it. With ``known_sd``, one pair
-    suffices, the intervals are normal, and the caller has to look for slow launches. Raises ValueError for summaries of
-    unequal length."""
+    of primary tests of the whole check, not of this workload. With ``known_sd``, one pair suffices, the intervals are
+    normal, and the caller has to look for slow launches. ``reason_to_go_on`` returns why the runs of so many
+    pairs must not give a decision, '' if they may. Raises ValueError for summaries of unequal length."""
     available_pairs = count_pairs(log_ratios, primary_tests)
-    alpha = LOOK_ALPHA / primary_tests
-    is_below_first_look = known_sd is not None and 0 < available_pairs < LOOKS[0]
-    numbered_looks = [(0, available_pairs)] if is_below_first_look else list(enumerate(LOOKS, start=1))
+    looks: tuple[int, ...] = LOOKS if noise is None else CLASS_LOOKS
+    if known_sd is not None and 0 < available_pairs < LOOKS[0]:
+        looks = (available_pairs,)
     result = None
-    for look, pairs in numbered_looks:
+    for pairs in looks:
         if pairs > available_pairs:
             break
+        alpha = look_alpha(pairs if noise is not None else max(pairs, LOOKS[0]), primary_tests)
         used_ratios = {name: values[:pairs] for name, values in log_ratios.items()}
         if known_sd is None:
-            result = judge_pairs(
-                used_ratios,
-                alpha,
-                thresholds,
-                lambda values: add_luck(look_interval(values, alpha), luck),
-                lambda values: add_luck(interval(values, alpha), luck),
-            )
+            result = judge_pairs(used_ratios, alpha, thresholds, noise, luck)
         else:
-            result = judge_pairs(
-                used_ratios, alpha, thresholds, lambda values: add_luck(interval(values, alpha, known_sd), luck)
-            )
-        result = replace(result, look=look, unused=available_pairs - pairs)
+            tests = {
+                name: _decide(add_luck(interval(values, alpha, known_sd), luck), thresholds)
+                for name, values in used_ratios.items()
+            }
+            result = SequentialTest(combine(tests.values(), thresholds), pairs, alpha, tests, 0)
+        is_first_block = noise is not None and pairs < LOOKS[0]
+        barred = reason_to_go_on(pairs, result.decision) if reason_to_go_on is not None else ""
+        if barred or (is_first_block and result.decision not in PASSING):
+            result = replace(result, decision="undecided")
+        result = replace(result, unused=available_pairs - pairs, barred=barred)
         if result.final:
             break
     return result
@@ -256,42 +305,57 @@ def judge_pairs(
     log_ratios: Mapping[str, Sequence[float]],
     alpha: float,
     thresholds: Thresholds,
-    interval_of: Callable[[Sequence[float]], Interval],
-    untrimmed_interval_of: Callable[[Sequence[float]], Interval] | None = None,
+    noise: ClassNoise | None,
+    luck: SharedLuck | None,
+    interval_of: Callable[[Sequence[float], float], Interval] | None = None,
 ) -> SequentialTest:
-    """Judge all pairs in one look, by the interval of each summary.
+    """Judge all pairs in one look, by the moderated t interval, or by that of ``interval_of`` (log-ratios, alpha).
 
-    ``untrimmed_interval_of`` returns the interval of all pairs, slow launches included. With it, a pass is withheld if
-    head has more slow launches than base, and these intervals would not pass head.
+    Pairs with a slow launch are set aside. If head has more of them than base, a pass is withheld, unless all pairs
+    together pass too.
     """
 
-    def test(
-        interval_of: Callable[[Sequence[float]], Interval],
-    ) -> tuple[Decision, dict[str, tuple[Decision, Interval]]]:
-        intervals = {name: interval_of(values) for name, values in log_ratios.items()}
-        tests = {name: (decide(bounds, thresholds), bounds) for name, bounds in intervals.items()}
+    def test(kept: Sequence[int]) -> tuple[Decision, dict[str, tuple[Decision, Interval]]]:
+        kept_noise = noise and noise.select(kept)
+        kept_luck = luck and replace(luck, draws=[luck.draws[pair] for pair in kept])
+        tests = {}
+        for name, values in log_ratios.items():
+            kept_ratios = [values[pair] for pair in kept]
+            bounds = (
+                interval_of(kept_ratios, alpha)
+                if interval_of is not None
+                else _moderated_interval(kept_ratios, name, alpha, kept_noise)
+            )
+            tests[name] = _decide(add_luck(bounds, kept_luck), thresholds)
         return combine(tests.values(), thresholds), tests
 
-    decision, tests = test(interval_of)
     pairs = min(map(len, log_ratios.values()))
-    outliers: tuple[PairOutlier, ...] = ()
-    withheld = False
-    if untrimmed_interval_of is not None and trimmed_pairs(pairs):
-        outliers = tuple(find_pair_outliers(log_ratios))
-        may_be_withheld = decision in PASSING and has_more_slow_launches(outliers, pairs)
-        withheld = may_be_withheld and test(untrimmed_interval_of)[0] not in PASSING
-    return SequentialTest("undecided" if withheld else decision, pairs, 0, alpha, tests, 0, outliers, withheld)
+    outliers = find_pair_outliers(log_ratios, noise.sds if noise is not None else {})
+    decision, tests = test(set_aside(outliers, pairs))
+    may_be_withheld = decision in PASSING and has_more_slow_launches(outliers, pairs)
+    withheld = may_be_withheld and test(range(pairs))[0] not in PASSING
+    return SequentialTest("undecided" if withheld else decision, pairs, alpha, tests, 0, tuple(outliers), withheld)
+
+
+def _decide(bounds: Interval, thresholds: Thresholds) -> tuple[Decision, Interval]:
+    return decide(bounds, thresholds), bounds
+
+
+def _moderated_interval(log_ratios: Sequence[float], name: str, alpha: float, noise: ClassNoise | None) -> Interval:
+    if noise is None or is_noisier(noise.base[name], log_ratios, noise.sds[name], noise.df):
+        return look_interval(log_ratios, alpha)
+    return look_interval(log_ratios, alpha, noise.sds[name], min(noise.df, PRIOR_DF))
 
 
 def mde(
-    sd: float, pairs: int, alpha: float, eps: float, known: bool = False, trimmed: int = 0, *, luck: float = 0.0
+    sd: float, pairs: int, alpha: float, eps: float, known: bool = False, prior_df: int = 0, *, luck: float = 0.0
 ) -> float:
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
-    ``sd`` is the standard deviation of one pair. ``trimmed`` pairs are left out at each end. ``luck`` is the standard
-    deviation of the offset that the pairs of one draw have in common. Without luck, the effect is eps + c sd /
-    sqrt(pairs), where c is the sum of two normal quantiles if the sd is known, else a noncentrality of t. Infinite for
-    one pair with an estimated sd."""
+    ``sd`` is the standard deviation of one pair, known or estimated with ``prior_df`` further degrees of freedom.
+    ``luck`` is the standard deviation of the offset that the pairs of one draw have in common. Without luck, the effect
+    is eps + c sd / sqrt(pairs), where c is the sum of two normal quantiles if the sd is known, else a noncentrality of
+    t. Infinite for one pair with an estimated sd."""
     # A reach is the detectable effect beyond ``eps``, in standard errors of the mean.
     known_sd_reach = _quantile(1 - alpha / 2, df=None) + _quantile(POWER, df=None)
     luck_effect = known_sd_reach * luck / math.sqrt(max(1, pairs / DRAW_PAIRS))
@@ -300,17 +364,16 @@ def mde(
     min_pairs = 1 if known else 2
     if pairs < min_pairs:
         return math.inf
-    reach = known_sd_reach if known else _reach(alpha, pairs - 2 * trimmed - 1, widening(pairs))
+    reach = known_sd_reach if known else _reach(alpha, prior_df + pairs - 1, correlation_factor(pairs))
     return eps + math.hypot(reach * sd / math.sqrt(pairs), luck_effect)
 
 
 def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: bool = False) -> float:
-    """Return the ``mde`` of an imagined session of ``pairs`` pairs that is as noisy as a measured session, with slow
-    launches if that had them. ``intervals`` are those of the measured session, and the noisiest counts."""
-    had_slow_launches = any(bounds.trimmed for bounds in intervals)  # pairs were left out because of them
-    trimmed = trimmed_pairs(pairs) if had_slow_launches else 0
+    """Return the ``mde`` of an imagined session of ``pairs`` pairs that is as noisy as a measured session.
+    ``intervals`` are those of the measured session, and the noisiest counts."""
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
-    return mde(noisiest.sd, pairs, noisiest.alpha, eps, known=known, trimmed=trimmed, luck=luck_of_draw(noisiest))
+    alpha = noisiest.alpha * pairs / noisiest.pairs  # see ``look_alpha``
+    return mde(noisiest.sd, pairs, alpha, eps, known, noisiest.prior_df, luck=luck_of_draw(noisiest))
 
 
 def luck_of_draw(bounds: Interval) -> float:

@@ -27,7 +27,7 @@ MIN_SESSIONS = 8
 """Minimum number of stored sessions for a decision. With fewer, the 95% interval of their standard deviation reaches to
 more than twice the estimate."""
 
-MIN_NODES = 3
+MIN_NODES = 6
 """If no stored session is from head's node, they must come from at least this many other nodes."""
 
 SESSION_ALPHA = 0.05
@@ -46,7 +46,7 @@ class PredictionInterval:
     sd: float
     """Standard deviation of a session's level, not of a pair."""
     sessions: int
-    """Number of stored sessions."""
+    """Number of stored sessions, or of their nodes if head's node is new."""
     alpha: float
 
     @property
@@ -70,19 +70,33 @@ def session_level(run_values: Sequence[float], runs: int = SESSION_RUNS) -> floa
     return mean
 
 
-def prediction_interval(stored: Sequence[float], head: float, alpha: float = SESSION_ALPHA) -> PredictionInterval:
+def prediction_interval(
+    stored: Sequence[float], head: float, alpha: float = SESSION_ALPHA, nodes: Sequence[str] = ()
+) -> PredictionInterval:
     """Return the interval of head - mean(stored): the difference +- t(1 - alpha/2, n - 1) s sqrt(1 + 1/n), from the
-    levels of n stored sessions with the standard deviation s. Raises ValueError for fewer than two sessions, or a level
-    that is not finite."""
-    sessions = len(stored)
-    if sessions < 2:
-        raise ValueError(f"a prediction interval needs 2 stored sessions; there are {sessions}")
-    mean, squares = mean_and_squares(stored)
+    levels of n stored sessions with the standard deviation s.
+
+    ``nodes`` are the nodes of the stored sessions if head's is none of them. A node is then a random effect: n counts
+    nodes, and s^2 is the variance of their mean levels, plus what a single session varies more than such a mean. Raises
+    ValueError for fewer than two sessions or nodes, or a level that is not finite."""
+    levels, excess = list(stored), 0.0
+    if nodes:
+        by_node: dict[str, list[float]] = {}
+        for node, level in zip(nodes, stored, strict=True):
+            by_node.setdefault(node, []).append(level)
+        levels = [math.fsum(group) / len(group) for group in by_node.values()]
+        if within_df := len(stored) - len(levels):
+            within = math.fsum(mean_and_squares(group)[1] for group in by_node.values()) / within_df
+            excess = within * (1 - math.fsum(1 / len(group) for group in by_node.values()) / len(levels))
+    count = len(levels)
+    if count < 2:
+        raise ValueError(f"a prediction interval needs 2 stored {'nodes' if nodes else 'sessions'}; there are {count}")
+    mean, squares = mean_and_squares(levels)
     if not math.isfinite(head):
         raise ValueError("the level of a session is not finite")
-    sd, estimate = math.sqrt(squares / (sessions - 1)), head - mean
-    half_width = float(stdtrit(sessions - 1, 1 - alpha / 2)) * sd * math.sqrt(1 + 1 / sessions)
-    return PredictionInterval(estimate, estimate - half_width, estimate + half_width, sd, sessions, alpha)
+    sd, estimate = math.sqrt(squares / (count - 1) + excess), head - mean
+    half_width = float(stdtrit(count - 1, 1 - alpha / 2)) * sd * math.sqrt(1 + 1 / count)
+    return PredictionInterval(estimate, estimate - half_width, estimate + half_width, sd, count, alpha)
 
 
 def stored_gate(
@@ -91,10 +105,12 @@ def stored_gate(
     primary_tests: int,
     thresholds: Thresholds,
     bound: float,
+    nodes: Sequence[str] = (),
 ) -> tuple[Decision, dict[str, tuple[Decision, PredictionInterval]]]:
     """Return the decision of the workload by stored sessions, and the decision and interval of each summary.
 
-    ``stored`` has the levels of the stored sessions by summary, ``head`` that of head's session. Each interval has
+    ``stored`` has the levels of the stored sessions by summary, ``head`` that of head's session, ``nodes`` see
+    ``prediction_interval``. Each interval has
     alpha ``SESSION_ALPHA`` / ``primary_tests`` and is judged like an interval of pairs. If the workload is then
     undecided, but every interval contains 0 and no upper end exceeds ``bound``, a log-ratio, the decision is
     ``within_bound``."""
@@ -102,7 +118,7 @@ def stored_gate(
     if sessions < 2:
         return "undecided", {}
     alpha = SESSION_ALPHA / primary_tests
-    predictions = {name: prediction_interval(stored[name], value, alpha) for name, value in head.items()}
+    predictions = {name: prediction_interval(stored[name], value, alpha, nodes) for name, value in head.items()}
     if sessions < MIN_SESSIONS:
         return "undecided", {name: ("undecided", prediction) for name, prediction in predictions.items()}
     tests = {name: (decide(prediction, thresholds), prediction) for name, prediction in predictions.items()}

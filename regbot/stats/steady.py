@@ -12,6 +12,7 @@ result. Constants without a source come from ``benchmarks/steady.py``, which pri
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
@@ -103,8 +104,8 @@ MIN_GROUP_SHARE, MIN_GROUP_GAP, MIN_GROUPED_STEPS = 0.1, math.log(1.02), 20
 
 MAX_UNSETTLED_SHARE = 0.5
 """An arm gets a warning if at least this share of its runs is not steady."""
-FISHER_ALPHA = 0.01
-"""Significance level of the test whether the arms differ in the share of steady runs."""
+FISHER_ALPHA, GROWTH_ALPHA = 0.01, 0.05
+"""Significance levels of the tests whether the arms differ in the share of steady runs, and of runs that grow."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,8 @@ class SteadyState:
     """Steps to the last change of level. None for short logs and for runs that are not steady."""
     restart: int = 0
     """Step of the last restart of the process; 0 if there is none."""
+    rise: float = 0.0
+    """Rise over the steps that count, log scale, if the run is not steady because of it; negative if they fall."""
     warnings: tuple[str, ...] = ()
 
 
@@ -152,17 +155,29 @@ def steady_state(step_s: ArrayLike) -> SteadyState:
     return replace(process, cut=cut, reason=reason, restart=start, warnings=tuple(warnings))
 
 
-def unsettled_warnings(base: Sequence[bool], head: Sequence[bool]) -> tuple[str, ...]:
-    """Return warnings if at least half of an arm's runs are not steady, or if the arms differ by Fisher's exact test at
-    1%. ``base`` and ``head`` say for each run whether it is steady."""
-    base_unsteady, head_unsteady = base.count(False), head.count(False)
+def unsettled_warnings(base: Sequence[SteadyState | None], head: Sequence[SteadyState | None]) -> tuple[str, ...]:
+    """Return warnings if the step time grows within the runs of one arm alone, if at least half of an arm's runs are
+    not steady, or if the arms differ in that. None stands for a run that is too short to judge.
+
+    The arms differ if Fisher's exact test says so: at 1%, and at 5% for growth, which four runs of each arm can show.
+    """
+    arms = (("base", base), ("head", head))
+    growing = [[state.rise for state in states if state is not None and state.rise > 0] for _, states in arms]
+    unsteady = [sum(state is not None and not state.steady for state in states) for _, states in arms]
     warnings = []
-    for name, unsteady, runs in (("base", base_unsteady, len(base)), ("head", head_unsteady, len(head))):
-        if runs and unsteady >= MAX_UNSETTLED_SHARE * runs:
-            warnings.append(f"{unsteady} of {runs} {name} runs have no steady state")
-    has_unsteady_runs = base_unsteady + head_unsteady > 0
-    if has_unsteady_runs and fisher(base_unsteady, len(base), head_unsteady, len(head)) < FISHER_ALPHA:
-        counts = f"base {base_unsteady} of {len(base)}, head {head_unsteady} of {len(head)}"
+    if any(growing) and fisher(len(growing[0]), len(base), len(growing[1]), len(head)) < GROWTH_ALPHA:
+        more = int(len(growing[1]) * len(base) > len(growing[0]) * len(head))  # the arm with the larger share
+        (name, states), (other_name, other_states) = arms[more], arms[1 - more]
+        warnings.append(
+            f"the step time grows within {len(growing[more])} of {len(states)} {name} runs, by "
+            f"{100 * math.expm1(statistics.median(growing[more])):.1f}%, and within {len(growing[1 - more])} of "
+            f"{len(other_states)} {other_name} runs"
+        )
+    for (name, states), count in zip(arms, unsteady, strict=True):
+        if states and count >= MAX_UNSETTLED_SHARE * len(states):
+            warnings.append(f"{count} of {len(states)} {name} runs have no steady state")
+    if any(unsteady) and fisher(unsteady[0], len(base), unsteady[1], len(head)) < FISHER_ALPHA:
+        counts = f"base {unsteady[0]} of {len(base)}, head {unsteady[1]} of {len(head)}"
         warnings.append(f"the arms differ in how many runs have no steady state: {counts}")
     return tuple(warnings)
 
@@ -214,7 +229,7 @@ def _judge_short_log(logs: Array, min_cut: int) -> SteadyState:
     has_trend = mann_kendall(kept_steps, np.sign(differences)) < SHORT_ALPHA
     if has_trend and abs(rise) > TOLERANCE:
         reason = f"{_describe_rise(rise)} over the {len(kept_steps)} steps after {min_cut}"
-        return _not_steady(min_cut, reason, "short-log")
+        return _not_steady(min_cut, reason, "short-log", rise)
     reason = f"the {len(kept_steps)} steps after {min_cut} neither rise nor fall"
     return SteadyState(min_cut, steady=True, reason=reason, method="short-log", warmup_steps=None)
 
@@ -247,17 +262,20 @@ def _judge_long_log(logs: Array, min_cut: int) -> SteadyState:
     cut = max(first + point_steps * search.start, min_cut)
     last_change = first + point_steps * search.last_change
     if search.drift is not None:
-        return _not_steady(cut, f"{_describe_rise(search.drift)} from step {cut} to the end", "changes-and-tail")
+        reason = f"{_describe_rise(search.drift)} from step {cut} to the end"
+        return _not_steady(cut, reason, "changes-and-tail", search.drift)
     if search.last_change > middle:
         reason = f"the step time still changes at step {last_change} of {steps}, past the middle; run it twice as long"
-        return _not_steady(cut, reason, "changes-and-tail")
+        before, after = points[search.start : search.last_change], points[search.last_change :]
+        rise = float(after.mean() - before.mean()) if len(before) else 0.0
+        return _not_steady(cut, reason, "changes-and-tail", rise)
     reason = f"no change of level of 1% or more after step {cut}"
     warmup_steps = last_change if search.last_change else 1  # without a change, only the first step is warm-up
     return SteadyState(cut, steady=True, reason=reason, method="changes-and-tail", warmup_steps=warmup_steps)
 
 
-def _not_steady(cut: int, reason: str, method: Method) -> SteadyState:
-    return SteadyState(cut, steady=False, reason=reason, method=method, warmup_steps=None)
+def _not_steady(cut: int, reason: str, method: Method, rise: float = 0.0) -> SteadyState:
+    return SteadyState(cut, steady=False, reason=reason, method=method, warmup_steps=None, rise=rise)
 
 
 class SteadySearch(NamedTuple):

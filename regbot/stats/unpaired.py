@@ -50,6 +50,16 @@ def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Differe
     return Difference(estimate, estimate - half_width, estimate + half_width, sd, df, alpha)
 
 
+def student(base: Sequence[float], head: Sequence[float], alpha: float) -> float:
+    """Return half the width of Student's interval of mean(head) - mean(base), for equal variances, at level 1 -
+    ``alpha``. Raises ValueError for fewer than two values in an arm."""
+    if min(len(base), len(head)) < 2:
+        raise ValueError("each arm needs at least two values")
+    df = len(base) + len(head) - 2
+    variance = (mean_and_squares(base)[1] + mean_and_squares(head)[1]) / df
+    return float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(variance * (1 / len(base) + 1 / len(head)))
+
+
 def fisher(hits: int, total: int, other_hits: int, other_total: int) -> float:
     """Return the two-sided p-value of Fisher's exact test."""
     from scipy.stats import fisher_exact  # imported late: it takes longer to import than all of regbot

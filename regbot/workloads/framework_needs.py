@@ -99,7 +99,6 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
         python="3.12",
         torch="torch==2.13.0",
         module="megatron.bridge",
-        distribution="",
         packages=_MEGATRON_BRIDGE_PACKAGES,
         commands=("make",),
     ),
@@ -107,7 +106,6 @@ FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
         python="3.12",
         torch="",
         module="maxtext",
-        distribution="",
         packages=_MAXTEXT_PACKAGES,
     ),
 }
@@ -120,10 +118,9 @@ TESTED_TORCH = ("2.11", "2.14")
 one.
 """
 
-_oldest_torch, _newest_torch = TESTED_TORCH
-_major, _minor = _newest_torch.split(".")
-_first_untested_torch = f"{_major}.{int(_minor) + 1}"
-OWN_MODEL_NEEDS = FrameworkNeeds(python="3.10", torch=f"torch<{_first_untested_torch},>={_oldest_torch}", packages=())
+_major, _minor = TESTED_TORCH[1].split(".")
+_torch = f"torch<{_major}.{int(_minor) + 1},>={TESTED_TORCH[0]}"
+OWN_MODEL_NEEDS = FrameworkNeeds(python="3.10", torch=_torch, packages=())
 """Needs of the adapters ``smoke`` and ``module``. A user's layer may import more."""
 
 

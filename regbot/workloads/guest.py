@@ -128,19 +128,14 @@ def trace_together(
         document = {**request_document(task, root, record), **paper_gpu}
         records.append(record)
         requests.append(write_json(scratch.folder / f"request.{suffix}", document))
-    launch = Launch(
-        command=(interpreter(tasks[0], root), str(guest_folder()), *map(str, requests)),
-        cwd=root,
-        env=clean_environment(
-            {**checkout.environment, **workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
-        ),
-        log=scratch.folder / "output.log",
-        record_dir=record_folder,
-        timeout_s=workload.timeout_min * 60 * len(tasks),
-        max_output_bytes=scratch.limits.max_output_bytes,
-        max_dir_bytes=MAX_FOLDER_IN_RECORDS * scratch.limits.max_record_bytes * len(tasks),
+    command = (interpreter(tasks[0], root), str(guest_folder()), *map(str, requests))
+    environment = {**workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
+    launch = make_launch(tasks[0], checkout, scratch, command, environment)
+    launch = replace(
+        launch,
+        timeout_s=launch.timeout_s * len(tasks),
+        max_dir_bytes=launch.max_dir_bytes * len(tasks),
         readable=(root, *requests, *([paper] if paper is not None else [])),
-        writable=checkout.caches,
     )
     try:
         result = engine.run(launch)
@@ -155,6 +150,26 @@ def trace_together(
     return [add_hang_report(run, record_folder, ranks=1, root=root) for run in runs]
 
 
+def make_launch(
+    task: Task, checkout: Checkout, scratch: Scratch, command: tuple[str, ...], environment: Mapping[str, str]
+) -> Launch:
+    """Return the launch of ``command`` in the checkout, with the time limit of the task and the limits of ``scratch``.
+
+    ``environment`` has the variables besides those of the checkout.
+    """
+    return Launch(
+        command=command,
+        cwd=checkout.root,
+        env=clean_environment({**checkout.environment, **environment}),
+        log=scratch.folder / "output.log",
+        record_dir=scratch.folder / "record",
+        timeout_s=task.workload.timeout_min * 60,
+        max_output_bytes=scratch.limits.max_output_bytes,
+        max_dir_bytes=MAX_FOLDER_IN_RECORDS * scratch.limits.max_record_bytes,
+        writable=checkout.caches,
+    )
+
+
 def interpreter(task: Task, root: Path) -> str:
     """Return the interpreter of the workload: an absolute path, or a command on PATH."""
     python = task.workload.python
@@ -166,49 +181,28 @@ def interpreter(task: Task, root: Path) -> str:
 
 def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
     raw, fault = read_claims(record, task)
-    is_usable = raw is not None and not fault
-    outcome, reason = determine_outcome(
-        result, {0: raw} if raw and is_usable else {}, [fault] if fault else [], task, 1
-    )
+    outcome, reason = determine_outcome(result, {0: raw} if raw else {}, [fault] if fault else [], task, 1)
     ledger = raw.ledger if raw is not None and outcome == "ok" else None
     if raw is not None and raw.compiled is not None and outcome == "ok":
         try:
             ledger = ledger_of_program(raw.compiled, task, record.path.parent, record.max_bytes)
         except GuestFileError as error:
             outcome, reason = "bad_record", printable(str(error))
+    update = observe(result, outcome)
     refusal = raw.refusal if raw is not None else None
-    crash = (refusal and refusal.crash) or Crash()  # empty if the process died without a report
-    run = bare_run(task, arm, outcome, reason, attempt).model_copy(
-        update={
-            "exit_code": result.exit_code,
-            "wall_s": result.wall_s,
-            "refusal": refusal.kind if refusal is not None and outcome == "refused" else None,
-            "log_tail": "" if outcome == "ok" else result.log_tail,
-            "crash": crash if outcome == "crashed" else None,
-            "warnings": engine_warnings(result),
-        }
-    )
-    if raw is None or fault:
-        return run
-    return run.model_copy(
-        update={
-            "ledger": ledger,
-            "loss": raw.loss,
-            "backends": raw.backends,
-            "code": raw.code,
-            "environment": raw.environment,
-            "peak_rss_bytes": raw.peak_rss_bytes,
-            "peak_device_bytes": raw.peak_device_bytes,
-            "warnings": [*run.warnings, *raw.warnings],
-        }
-    )
+    if refusal is not None and outcome == "refused":
+        update["refusal"] = refusal.kind
+    if outcome == "crashed":
+        update["crash"] = (refusal and refusal.crash) or Crash()  # empty if the process died without a report
+    if raw is not None:
+        names = ("loss", "backends", "code", "environment", "peak_rss_bytes", "peak_device_bytes")
+        update |= {name: getattr(raw, name) for name in names}
+        update |= {"ledger": ledger, "warnings": [*update["warnings"], *raw.warnings]}
+    return bare_run(task, arm, outcome, reason, attempt).model_copy(update=update)
 
 
 def read_claims(record: RawRecord, task: Task) -> tuple[RawRun | None, str]:
-    """Return the guest's record, and why it cannot be used ('' if it can).
-
-    Return (None, '') if there is no record, and None with a reason if it cannot be read.
-    """
+    """Return the guest's record, or None with the reason why it cannot be used. The reason is '' if there is none."""
     is_link = record.path.is_symlink()  # exists() is False for a link that leads nowhere
     if not record.path.exists() and not is_link:
         return None, ""
@@ -217,7 +211,8 @@ def read_claims(record: RawRecord, task: Task) -> tuple[RawRun | None, str]:
     except RecordError as error:
         return None, printable(str(error).replace(str(record.path), "the record"))
     raw = RawRun.model_validate(make_printable(raw.model_dump()))
-    return raw, printable(_find_mismatch(raw, task, record.nonce))
+    fault = printable(_find_mismatch(raw, task, record.nonce))
+    return (None, fault) if fault else (raw, "")
 
 
 def make_printable(value: Any) -> Any:
@@ -379,7 +374,8 @@ def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | No
     return None
 
 
-def engine_warnings(result: LaunchResult) -> list[str]:
+def observe(result: LaunchResult, outcome: Outcome) -> dict[str, Any]:
+    """Return the fields of a run that the engine observed."""
     warnings = []
     if result.left_behind:
         warnings.append(f"left {result.left_behind} child process(es) running, which were killed")
@@ -387,4 +383,9 @@ def engine_warnings(result: LaunchResult) -> list[str]:
         warnings.append(f"{result.unkilled} process(es) could not be killed; the node needs attention")
     if result.output_truncated:
         warnings.append("printed more than is kept; the middle of its log was dropped")
-    return warnings
+    return {
+        "exit_code": result.exit_code,
+        "wall_s": result.wall_s,
+        "log_tail": "" if outcome == "ok" else result.log_tail,
+        "warnings": warnings,
+    }

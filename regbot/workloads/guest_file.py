@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from regbot.ledgers.readers import Reader
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.ledger import Ledger
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 from regbot.workloads.logs import StepLog
-from regbot.workloads.logs.step_log import LogStep
 
 READ_LIMIT_S = 120
 """Seconds of processor time in which the files of one rank must be read. A trace at the limit of the default
@@ -47,8 +48,7 @@ def read_ledgers(
     """
     for path in paths:
         _check_file(path, max_bytes)
-    request = {"reader": reader.NAME, "max_bytes": max_expansion * max_bytes, "options": options}
-    contents = _read_files(paths, [path.name for path in paths], request)
+    contents = run_program(reader.NAME, [(path, path.name) for path in paths], max_expansion * max_bytes, options)
     return [Ledger.model_validate(content) for content in contents]
 
 
@@ -58,9 +58,8 @@ def read_step_log(path: Path, format_name: str, tokens_per_step: float | None) -
     Raises GuestFileError. Its message calls the file 'its log'.
     """
     options = {"format_name": format_name, "tokens_per_step": tokens_per_step}
-    (content,) = _read_files([path], ["its log"], {"reader": "logs", "options": options})
-    tuples = {name: tuple(content[name]) for name in ("suspect", "warnings")}
-    return StepLog(**{**content, **tuples, "steps": tuple(LogStep(*step) for step in content["steps"])})
+    (content,) = run_program("logs", [(path, "its log")], 0, options)
+    return TypeAdapter(StepLog).validate_python(content)
 
 
 def _check_file(path: Path, max_bytes: int) -> None:
@@ -76,19 +75,18 @@ def _check_file(path: Path, max_bytes: int) -> None:
         )
 
 
-def _read_files(paths: Sequence[Path], names: Sequence[str], request: Mapping[str, Any]) -> list[Any]:
-    absolute_paths = [str(path.absolute()) for path in paths]
-    answer = run_program({**request, "paths": absolute_paths})
-    if error := answer.get("error", ""):
-        for path, name in zip(absolute_paths, names, strict=True):
-            error = error.replace(path, name)
-        raise GuestFileError(error)
-    contents: list[Any] = answer["contents"]
-    return contents
+def run_program(
+    reader: str, files: Sequence[tuple[Path, str]], max_bytes: int, options: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Return the content of each file as the reader's record, in JSON. ``files`` have their names in messages.
 
-
-def run_program(request: Mapping[str, Any]) -> dict[str, Any]:
-    limits = {
+    Raises GuestFileError.
+    """
+    request = {
+        "reader": reader,
+        "paths": [str(path.absolute()) for path, _ in files],
+        "max_bytes": max_bytes,
+        "options": options,
         "limit_s": READ_LIMIT_S,
         "limit_bytes": READ_LIMIT_BYTES,
         "limit_answer_bytes": MAX_RECORD_BYTES,
@@ -97,7 +95,7 @@ def run_program(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         process = subprocess.run(
             # With -P, nothing is imported from the folder of the program.
-            (sys.executable, "-P", str(_PROGRAM), json.dumps({**request, **limits})),
+            (sys.executable, "-P", str(_PROGRAM), json.dumps(request)),
             cwd="/",
             env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread would take address space
             stdin=subprocess.DEVNULL,
@@ -105,11 +103,16 @@ def run_program(request: Mapping[str, Any]) -> dict[str, Any]:
             timeout=WALL_FACTOR * READ_LIMIT_S,
             check=False,
         )
-    except subprocess.TimeoutExpired:
-        return {"error": f"its files were not read within {WALL_FACTOR * READ_LIMIT_S} s"}
+    except subprocess.TimeoutExpired as error:
+        raise GuestFileError(f"its files were not read within {WALL_FACTOR * READ_LIMIT_S} s") from error
     if process.returncode:
         last_line = clip(printable(process.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]), 200)
-        limits_text = f"{READ_LIMIT_S} s of processor time and {READ_LIMIT_BYTES / 2**30:g} GiB of memory"
-        return {"error": f"its files were not read within {limits_text}" + (f" ({last_line})" if last_line else "")}
-    answer: dict[str, Any] = json.loads(process.stdout)
-    return answer
+        limits = f"{READ_LIMIT_S} s of processor time and {READ_LIMIT_BYTES / 2**30:g} GiB of memory"
+        raise GuestFileError(f"its files were not read within {limits}" + (f" ({last_line})" if last_line else ""))
+    answer = json.loads(process.stdout)
+    if message := answer.get("error"):
+        for path, name in files:
+            message = message.replace(str(path.absolute()), name)
+        raise GuestFileError(message)
+    contents: list[dict[str, Any]] = answer["contents"]
+    return contents

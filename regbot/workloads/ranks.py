@@ -10,13 +10,12 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-
-from pydantic import ValidationError
+from statistics import linear_regression
+from typing import NamedTuple
 
 from regbot.records.ledger import Ledger
-from regbot.records.run import Backend, CodeProof, Outcome, RankSteps, RawRun, Timing
+from regbot.records.run import Backend, CodeProof, Outcome, RawRun, Timing
 from regbot.records.text.clip import clip_label, clip_message
 
 CLOCK_TOLERANCE, STEADY_TOLERANCE = 0.05, 0.02
@@ -32,8 +31,7 @@ BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 ``regbot_guest.probe``."""
 
 
-@dataclass(frozen=True)
-class Marks:
+class Marks(NamedTuple):
     total_s: float | None
     steady_s: float | None
 
@@ -41,61 +39,31 @@ class Marks:
 def read_marks(folder: Path) -> Marks:
     """Return the time between the marks in ``folder``, from the modification times of the files.
 
-    The supervisor has set these to the change times after the guest ended, so the guest could not forge them.
+    In a sandbox, these are the change times in the guest, which it cannot set.
     """
-    times: dict[str, int] = {}
-    for name in (BEGUN, STEADY, ENDED):
-        mark = folder / name
-        if mark.is_file() and not mark.is_symlink():
-            times[name] = mark.lstat().st_mtime_ns
-
-    def seconds_to_end(begin: str) -> float | None:
-        if begin not in times or ENDED not in times:
-            return None
-        return max(0.0, (times[ENDED] - times[begin]) / 1e9)
-
-    return Marks(total_s=seconds_to_end(BEGUN), steady_s=seconds_to_end(STEADY))
+    marks = [folder / name for name in (BEGUN, STEADY, ENDED)]
+    times = {mark.name: mark.lstat().st_mtime for mark in marks if mark.is_file() and not mark.is_symlink()}
+    if ENDED not in times:
+        return Marks(None, None)
+    return Marks(*(max(0.0, times[ENDED] - times[name]) if name in times else None for name in (BEGUN, STEADY)))
 
 
-def find_step_fault(ranks: Mapping[int, RankSteps | None], requested: int, cut: int, marks: Marks) -> str:
-    """Return why the ranks' step times cannot be true; '' if they can.
-
-    ``ranks`` has the step times by rank, and None for a rank that reports none. ``requested`` steps were requested, and
-    the first ``cut`` of them are warm-up.
-    """
-    checked: dict[int, RankSteps] = {}
-    for rank, steps in ranks.items():
-        if steps is None:
-            return f"rank {rank} has no step times"
-        if fault := _find_fault_of_rank(steps, requested):
-            return f"rank {rank} {fault}"
-        checked[rank] = steps
-    if len({len(steps.step_s) for steps in checked.values()}) != 1:
-        return "the ranks claim different numbers of steps"
-    has_steady_steps = requested > cut
-    if marks.total_s is None or (marks.steady_s is None and has_steady_steps):
+def find_step_fault(timing: Timing) -> str:
+    """Return why the ranks' step times cannot be true by the system's clock; '' if they can."""
+    num_steps, requested = len(timing.step_s), timing.requested_steps
+    if num_steps > requested:
+        return f"the ranks claim {num_steps} steps, but {requested} were requested"
+    has_steady_steps = requested > timing.cut
+    if timing.harness_s is None or (timing.harness_steady_s is None and has_steady_steps):
         return "a mark of the first or the last step is missing, so the step times cannot be checked"
-    for rank, steps in checked.items():
-        if fault := _describe_deviation(sum(steps.step_s), marks.total_s, CLOCK_TOLERANCE):
+    for rank, steps in timing.ranks.items():
+        if fault := _describe_deviation(sum(steps.step_s), timing.harness_s, CLOCK_TOLERANCE):
             return f"rank {rank} claims {fault}"
-        steady_step_s = steps.step_s[cut:]
-        if marks.steady_s is None or not steady_step_s:
+        steady_step_s = steps.step_s[timing.cut :]
+        if timing.harness_steady_s is None or not steady_step_s:
             continue
-        if fault := _describe_deviation(sum(steady_step_s), marks.steady_s, STEADY_TOLERANCE):
+        if fault := _describe_deviation(sum(steady_step_s), timing.harness_steady_s, STEADY_TOLERANCE):
             return f"after its warm-up rank {rank} claims {fault}"
-    return ""
-
-
-def _find_fault_of_rank(steps: RankSteps, requested: int) -> str:
-    lengths = {len(steps.step_s), len(steps.cpu_s), len(steps.wait_s), len(steps.memory_bytes)}
-    if steps.overlapped_s is not None:
-        lengths.add(len(steps.overlapped_s))
-    if len(lengths) != 1:
-        return "reports different numbers of steps in one record"
-    if len(steps.step_s) > requested:
-        return f"claims {len(steps.step_s)} steps, but {requested} were requested"
-    if any(seconds <= 0 for seconds in steps.step_s):
-        return "claims a step that took no time"
     return ""
 
 
@@ -135,47 +103,40 @@ def mean_loss(ranks: Sequence[Sequence[float | None]]) -> list[float | None]:
     return means
 
 
-def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks) -> Timing | None:
+def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks) -> Timing:
     """Combine the timings of all ranks into one. The step time is that of the slowest rank.
 
-    The growth of memory is stored for the rank where it is largest, up or down. Return None if the result is not a
-    valid record, because the ranks' claims are inconsistent.
+    The growth of memory is stored for the rank where it is largest, up or down. Raises ValidationError if the ranks'
+    claims are inconsistent.
     """
-    ranks = {str(rank): raw.steps for rank, raw in sorted(raws.items()) if raw.steps is not None}
-    step_s_by_rank = [steps.step_s for steps in ranks.values()]
-    memory_slopes = [_slope(steps.memory_bytes[cut:]) for steps in ranks.values()]
+    ranks = {str(rank): raw.steps for rank, raw in sorted(raws.items())}
+    known_steps = [steps for steps in ranks.values() if steps is not None]
+    memory_slopes = [_slope(steps.memory_bytes[cut:]) for steps in known_steps]
     counts_by_rank = [raw.tokens_per_expert for raw in raws.values()]
     have_same_experts = len({len(counts) for counts in counts_by_rank}) == 1
-    tokens_per_expert = list(map(sum, zip(*counts_by_rank, strict=True))) if have_same_experts else []
     dropped_tokens = [raw.dropped_tokens for raw in raws.values()]
-    try:
-        return Timing(
-            requested_steps=requested,
-            cut=min(cut, requested),
-            method=f"the first {min(cut, requested)} steps",
-            clock=raws[0].clock,
-            step_s=[max(step_of_ranks) for step_of_ranks in zip(*step_s_by_rank, strict=False)],
-            ranks=ranks,
-            harness_s=marks.total_s,
-            harness_steady_s=marks.steady_s,
-            memory_peak_bytes=max((steps.peak_bytes for steps in ranks.values()), default=0),
-            memory_slope_bytes=max(memory_slopes, key=abs, default=0.0),
-            tokens_per_expert=tokens_per_expert,
-            dropped_tokens=None if None in dropped_tokens else sum(count or 0 for count in dropped_tokens),
-            skipped_steps=max(raw.skipped_steps for raw in raws.values()),
-        )
-    except ValidationError:
-        return None
+    cut = min(cut, requested)
+    return Timing.model_validate(
+        {
+            "asked": requested,
+            "cut": cut,
+            "method": f"the first {cut} steps",
+            "clock": raws[0].clock,
+            "step_s": [max(seconds) for seconds in zip(*(steps.step_s for steps in known_steps), strict=False)],
+            "ranks": ranks,  # None for a rank without step times is invalid
+            "harness_s": marks.total_s,
+            "harness_steady_s": marks.steady_s,
+            "memory_peak_bytes": max((steps.peak_bytes for steps in known_steps), default=0),
+            "memory_slope_bytes": max(memory_slopes, key=abs, default=0.0),
+            "tokens_per_expert": list(map(sum, zip(*counts_by_rank, strict=True))) if have_same_experts else [],
+            "dropped_tokens": None if None in dropped_tokens else sum(count or 0 for count in dropped_tokens),
+            "skipped_steps": max(raw.skipped_steps for raw in raws.values()),
+        }
+    )
 
 
 def _slope(values: Sequence[float]) -> float:
-    n = len(values)
-    if n < 2:
-        return 0.0
-    mean_index, mean_value = (n - 1) / 2, sum(values) / n
-    covariance = sum((index - mean_index) * (value - mean_value) for index, value in enumerate(values))
-    variance = sum((index - mean_index) ** 2 for index in range(n))
-    return covariance / variance
+    return linear_regression(range(len(values)), values).slope if len(values) > 1 else 0.0
 
 
 def ledger_of(ledgers: Sequence[Ledger]) -> Ledger:

@@ -17,14 +17,7 @@ if __name__ == "__main__":
 from regbot.errors import UserError
 
 
-def answer_request(request: dict[str, Any]) -> dict[str, Any]:
-    try:
-        return {"contents": _read_files(request)}
-    except UserError as error:
-        return {"error": str(error)}
-
-
-def _read_files(request: dict[str, Any]) -> list[Any]:
+def read_files(request: dict[str, Any]) -> list[Any]:
     paths = [Path(path) for path in request["paths"]]
     if request["reader"] == "logs":
         from regbot.workloads.logs import read_log
@@ -43,7 +36,10 @@ def main() -> None:
         _, hard_limit = resource.getrlimit(kind)
         if hard_limit == resource.RLIM_INFINITY or limit < hard_limit:
             resource.setrlimit(kind, (limit, limit))
-    text = json.dumps(answer_request(request))
+    try:
+        text = json.dumps({"contents": read_files(request)})
+    except UserError as error:
+        text = json.dumps({"error": str(error)})
     if len(text) > request["limit_answer_bytes"]:
         text = json.dumps({"error": "its files have more collectives or steps than a record may have"})
     sys.stdout.write(text)

@@ -47,9 +47,7 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     if claim.trace is None or claim.planted_trace is None:
         raise GuestFileError("the record names no trace")
     paths = [folder / claim.planted_trace, folder / claim.trace]
-    planted_ledger, step_ledger = ledgers = read_ledgers(
-        kineto, paths, max_bytes, MAX_EXPANSION, accepts_unlinked=False
-    )
+    ledgers = read_ledgers(kineto, paths, max_bytes, MAX_EXPANSION, accepts_unlinked=False)
     for path, ledger in zip(paths, ledgers, strict=True):
         if (ledger.rank, ledger.world_size) != (0, task.parallelism.world_size):
             raise GuestFileError(

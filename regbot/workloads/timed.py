@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from regbot.engines import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError, Seat, clean_environment
+from regbot.engines import NO_GPUS, EngineError, LaunchResult, NoSeatError, Seat
 from regbot.engines.guest import GUEST_ENVIRONMENT, MEGABYTE, guest_folder, write_request
 from regbot.records.files import describe_validation_error
 from regbot.records.ledger import Ledger
@@ -18,21 +18,9 @@ from regbot.records.run import Arm, Node, Outcome, Position, Profile, RawProfile
 from regbot.records.text.clip import clip_message
 from regbot.records.text.printable import printable
 from regbot.records.text.words import count
+from regbot.workloads import guest
 from regbot.workloads import ranks as rank_records
-from regbot.workloads.guest import (
-    MAX_FOLDER_IN_RECORDS,
-    Checkout,
-    RawRecord,
-    Scratch,
-    bare_run,
-    determine_outcome,
-    engine_warnings,
-    interpreter,
-    make_printable,
-    missing_source_root,
-    read_claims,
-    request_document,
-)
+from regbot.workloads.guest import Checkout, RawRecord, Scratch
 from regbot.workloads.guest_file import GuestFileError
 from regbot.workloads.hang import add_hang_report
 from regbot.workloads.shapes.model_code import model_hash
@@ -59,11 +47,11 @@ class RunSpec:
 def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratch: Scratch) -> Run:
     """Launch ``task`` once in ``checkout`` and time its steps. Whatever the guest does, this function returns a run."""
     arm, root = checkout.arm, checkout.root
-    if missing := missing_source_root(task, root):
+    if missing := guest.missing_source_root(task, root):
         return bare_timed_run(task, arm, "refused", missing, spec)
     path = scratch.folder / "record" / "raw.{rank}.json"  # {rank} stands for the number of the rank
     record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
-    document = request_document(task, root, record) | {
+    document = guest.request_document(task, root, record) | {
         "mode": "timed",
         "device": task.timed_device,
         "numa_pinning": task.workload.numa_pinning,
@@ -75,24 +63,18 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
     }
     request = write_request(scratch.folder, document)
     ranks = task.parallelism.world_size
-    environment = clean_environment(
-        {"OMP_NUM_THREADS": "1", **checkout.environment, **task.workload.environment, **GUEST_ENVIRONMENT}
-    )
+    environment = {"OMP_NUM_THREADS": "1", **task.workload.environment, **GUEST_ENVIRONMENT}
     if task.timed_device == "cpu":
         environment |= NO_GPUS  # the step times are stored as those of a CPU, so the code under test must find no GPU
-    launch = Launch(
-        command=(interpreter(task, root), str(guest_folder()), str(request)),
+    command = (guest.interpreter(task, root), str(guest_folder()), str(request))
+    launch = guest.make_launch(task, checkout, scratch, command, environment)
+    launch = replace(
+        launch,
         # The launcher puts its working folder on the import path, so it must not be the checkout.
         cwd=scratch.folder,
-        env=environment,
-        log=scratch.folder / "output.log",
-        record_dir=path.parent,
-        timeout_s=task.workload.timeout_min * 60,
-        max_output_bytes=scratch.limits.max_output_bytes,
-        max_dir_bytes=MAX_FOLDER_IN_RECORDS * scratch.limits.max_record_bytes + ranks * MEGABYTE,
+        max_dir_bytes=launch.max_dir_bytes + ranks * MEGABYTE,
         ranks=ranks,
         readable=(root, request),
-        writable=checkout.caches,
         # The marks between which GPU clocks, power and temperature are sampled.
         timed_between=(rank_records.STEADY, rank_records.ENDED),
     )
@@ -108,35 +90,34 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
     """Build the run from the launch's result and the records of all ranks. ``record.path`` contains ``{rank}``."""
     raws, faults = _read_records(task, record)  # usable records by rank, and why other records cannot be used
     marks = rank_records.read_marks(record.path.parent)  # the system's clock, from files that rank 0 made
-    outcome, reason = determine_outcome(result, raws, faults, task, task.parallelism.world_size)
-    if outcome == "ok":
-        steps_by_rank = {rank: raw.steps for rank, raw in raws.items()}
-        if fault := rank_records.find_step_fault(steps_by_rank, spec.steps, spec.cut, marks):
-            outcome, reason = "bad_record", f"{fault}; the run was not used"
-        else:
-            outcome, reason = rank_records.training_outcome(raws, spec.steps)
-    is_complete = not faults and len(raws) == task.parallelism.world_size
-    timing = rank_records.timing_of(raws, spec.steps, spec.cut, marks) if is_complete else None
-    if outcome == "ok" and timing is None:
-        outcome, reason = "bad_record", "its ranks' reports about their steps are inconsistent; the run was not used"
-    warnings = engine_warnings(result)
     ranks = task.parallelism.world_size
+    outcome, reason = guest.determine_outcome(result, raws, faults, task, ranks)
+    is_complete = not faults and len(raws) == ranks
+    timing, fault = None, ""
+    if is_complete:
+        try:
+            timing = rank_records.timing_of(raws, spec.steps, spec.cut, marks)
+        except ValidationError as error:
+            fault = f"the ranks' step times are inconsistent: {describe_validation_error(error)}"
+    if outcome == "ok":
+        fault = rank_records.find_step_fault(timing) if timing is not None else fault
+        outcome, reason = (
+            rank_records.training_outcome(raws, spec.steps)
+            if not fault
+            else ("bad_record", f"{fault}; the run was not used")
+        )
+    update = guest.observe(result, outcome)
     if not node.gpus and ranks > node.cores:
-        warnings.append(f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays")
-    run = bare_timed_run(task, arm, outcome, reason, spec).model_copy(
-        update={
-            "exit_code": result.exit_code,
-            "wall_s": result.wall_s,
-            "log_tail": "" if outcome == "ok" else result.log_tail,
-            "warnings": warnings,
-        }
-    )
+        update["warnings"].append(
+            f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays"
+        )
+    run = bare_timed_run(task, arm, outcome, reason, spec).model_copy(update=update)
     if not is_complete:
         return run
     environment = raws[0].environment
     ledgers = [raw.ledger for raw in raws.values() if raw.ledger is not None]
     all_ranks_counted = len(ledgers) == len(raws)
-    complete_run = run.model_copy(
+    run = run.model_copy(
         update={
             "ledger": rank_records.ledger_of(ledgers) if outcome == "ok" and all_ranks_counted else None,
             "loss": rank_records.mean_loss([raw.loss for raw in raws.values()]),
@@ -145,17 +126,13 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
             "code": rank_records.code_of([raw.code for raw in raws.values()]),
             # The guest does not report the hash of regbot's model, because code under test could change it.
             "environment": environment and environment.model_copy(update={"model": model_hash(task.workload.adapter)}),
-            "peak_rss_bytes": max((raw.peak_rss_bytes or 0 for raw in raws.values()), default=0),
+            "peak_rss_bytes": max(raw.peak_rss_bytes or 0 for raw in raws.values()),
             "warnings": [*run.warnings, *dict.fromkeys(line for raw in raws.values() for line in raw.warnings)],
         }
     )
     if outcome == "ok" and raws[0].profile is not None:
-        complete_run = add_profile(complete_run, raws[0].profile, task, record)
-    try:
-        return Run.model_validate(complete_run.model_dump(by_alias=True))
-    except ValidationError as error:  # each record is valid, but the run combined from them is not
-        reason = f"{describe_validation_error(error)}; the run was not used"
-        return run.model_copy(update={"outcome": "bad_record", "reason": clip_message(reason)})
+        run = add_profile(run, raws[0].profile, task, record)
+    return run
 
 
 def _read_records(task: Task, record: RawRecord) -> tuple[dict[int, RawRun], list[str]]:
@@ -163,8 +140,8 @@ def _read_records(task: Task, record: RawRecord) -> tuple[dict[int, RawRun], lis
     faults: list[str] = []
     for rank in range(task.parallelism.world_size):
         path = Path(str(record.path).replace("{rank}", str(rank)))
-        raw, fault = read_claims(replace(record, path=path), task)
-        if raw is not None and not fault and raw.rank != rank:
+        raw, fault = guest.read_claims(replace(record, path=path), task)
+        if raw is not None and raw.rank != rank:
             fault = f"the record claims to be of rank {raw.rank}"
         if fault:
             faults.append(f"rank {rank}: {fault}")
@@ -180,7 +157,7 @@ def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> R
     """
     try:
         profile_ledger = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
-        ledger = Ledger.model_validate(make_printable(profile_ledger.model_dump(by_alias=True)))
+        ledger = Ledger.model_validate(guest.make_printable(profile_ledger.model_dump(by_alias=True)))
     except (GuestFileError, ValidationError) as error:
         text = describe_validation_error(error) if isinstance(error, ValidationError) else str(error)
         problem = clip_message(printable(text))
@@ -214,5 +191,5 @@ def outcome_of_error(error: EngineError) -> Outcome:
 
 
 def bare_timed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, spec: RunSpec) -> Run:
-    run = bare_run(task, arm, outcome, reason, spec.attempt, "timed")
+    run = guest.bare_run(task, arm, outcome, reason, spec.attempt, "timed")
     return run.model_copy(update={"position": spec.position})

@@ -15,21 +15,21 @@ from typing import Any
 import pytest
 
 from regbot.baselines import commands
-from regbot.baselines.query import ReferenceRefusal, RollingReference, stored_ledger
+from regbot.baselines.query import newest_session, read_workload
+from regbot.baselines.reference import load_references
 from regbot.baselines.store import BaselineError, Store
 from regbot.baselines.verify import verify
 from regbot.check.references import stored_traces, with_references
 from regbot.check.static_trace import WORKING_TREE
 from regbot.records.baseline import Acceptance, Baseline, MoveEvidence, format_time
 from regbot.records.run import Node, Run
-from regbot.records.settings import ThroughputThresholds
+from regbot.records.session import TimedPlan
 from support.baseline_builder import (
     BASELINE,
     CPU,
     calibration,
     distilled,
     load_rolling_reference,
-    make_query,
     placebo,
     put,
     session_of,
@@ -61,7 +61,7 @@ def test_a_session_is_stored_as_its_trace_and_its_good_runs(store: Store, tmp_pa
     assert timed.ledger is not None
     assert store.ledger(timed.ledger).variant == CPU
     assert sorted(path.name for path in store.root.iterdir()) == [
-        ".gitattributes", ".incoming", "ledgers", "qwen3-30b-a3b+ep+cpu@1", "qwen3-30b-a3b+ep+full@1",
+        ".gitattributes", ".gitignore", ".lock", "ledgers", "qwen3-30b-a3b+ep+cpu@1", "qwen3-30b-a3b+ep+full@1",
     ]  # fmt: skip
     assert verify(store, NOW).problems == []
 
@@ -155,9 +155,7 @@ def test_two_writers_killed_at_any_moment_leave_a_sound_store_with_all_reported_
     output = script("killed", volatile.root)
     assert [item["problems"] for item in output] == [[]] * 32
     assert holds(volatile, output) > 32
-    result = load_rolling_reference(volatile, make_query(), NOW + timedelta(days=10_000), limit=10**6)
-    assert isinstance(result, RollingReference)
-    names = [item.session for item in result.sessions]
+    names = [session.session for session in read_workload(volatile, WORKLOAD, CPU) if session.tier == "timed"]
     assert len(names) == len(set(names)) >= 16
 
 
@@ -197,12 +195,11 @@ def test_two_refreshes_merge_without_a_conflict(clones: tuple[Repository, Reposi
         for number in numbers:  # the fifth is the same
             store_one(clone.path / "baselines", tmp_path, number)
         clone.commit("refresh")
-        assert ".incoming" not in clone.git("ls-files")
+        assert ".lock" not in clone.git("ls-files")
     assert merge(*clones) == ""
     store = Store(clones[0].path / "baselines")
     assert verify(store, NOW).problems == []
-    result = load_rolling_reference(store, make_query(), NOW)
-    assert isinstance(result, RollingReference)
+    result = load_rolling_reference(store)
     assert [item.measured[11:13] for item in result.sessions] == ["00", "01", "02", "03", "04", "05"]
 
 
@@ -257,12 +254,6 @@ def stored_twice(root: Path, path: Path) -> None:
     put(Store(root), result.model_copy(update={"provenance": result.provenance.model_copy(update={"who": "eve"})}))
 
 
-def next_version(root: Path, path: Path) -> None:
-    """A session of version 2 of the shape, in the folder of version 1."""
-    result = timed_baseline(1, workload=WORKLOAD.replace("@1", "@2"), shape_version=2)
-    renamed(path.parent, result.to_json())
-
-
 def without_ledger(root: Path, path: Path) -> None:
     result = Baseline.model_validate_json(path.read_bytes())
     (root / "ledgers" / f"{result.ledger}.json").unlink()
@@ -287,8 +278,7 @@ FOUND: dict[str, tuple[Callable[[Path, Path], None], str, str]] = {
         "was written at 2031-01-01T00:00:00Z, and it is",
         "restore it",
     ),
-    "another shape version": (next_version, "is of shape version 2 in the folder of version 1", "move it to"),
-    "another class": (replaced(node_class="8 x B200"), "is in the folder of another node class", "move it to"),
+    "another class": (replaced(node_class="8 x B200"), "is in the folder of another workload", "move it to"),
     "stored twice": (stored_twice, "has the same session as", "delete one"),
     "no ledger": (without_ledger, "is missing or unusable", "restore it"),
     "a link": (linked, "is a link", "replace it by the file itself"),
@@ -320,7 +310,7 @@ def test_a_flipped_bit_is_named_by_verify_and_misleads_no_check(store: Store, tm
     commands.move_anchor(store, commands.AnchorMove(WORKLOAD, BASE.commit, "ada", "release"), NOW)
 
     def load(root: Path) -> tuple[object, object, list[str]]:
-        plan, warnings = with_references(PLAN, Store(root), ThroughputThresholds(), NODE.node_class)
+        plan, warnings = with_references(PLAN, Store(root), NODE.node_class)
         traces, trace_warnings = stored_traces(Store(root), [(PLAN.entry, PLAN.variant), (PLAN.entry, "full")], BASE)
         return plan.references, traces, warnings + trace_warnings
 
@@ -349,67 +339,63 @@ def verified_files(root: Path) -> list[Path]:
 # ---- comparable sessions
 
 
-def test_the_last_forty_sessions_are_the_rolling_reference(store: Store) -> None:
+def test_the_last_forty_sessions_of_main_are_the_rolling_reference(store: Store) -> None:
     put(store, *(timed_baseline(number) for number in range(45)), timed_baseline(50, series="anchor"))
-    result = load_rolling_reference(store, make_query(), NOW)
-    assert isinstance(result, RollingReference)
+    result = load_rolling_reference(store)
     assert [item.measured for item in result.sessions] == [timed_baseline(n).measured for n in range(5, 45)]
     assert "variables of the environment are unknown" in result.warnings[0]
-    anchor = load_rolling_reference(store, make_query(), NOW, series="anchor")
-    assert isinstance(anchor, RollingReference)
-    assert len(anchor.sessions) == 1
+    assert result.refusal == ""
 
 
 OTHER = BASELINE.environment.model_copy(update={"framework": "torch 2.14.0", "python": None})
-MODEL = BASELINE.environment.model_copy(update={"model": "0" * 64})
-REFUSALS: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
-    "another class": (
-        {"node_class": "8 x H100"},
-        ("node_class",),
-        "node class is 'a processor, 2 cores' in store, '8 x H100' here",
+OTHER_PLAN = PLAN.model_copy(update={"dispatcher": "deepep", "steps": 9})
+REFUSALS: dict[str, tuple[dict[str, Any], TimedPlan, str, str]] = {
+    "another class": ({}, PLAN, "8 x H100", "are stored for a processor, 2 cores, and this is 8 x H100"),
+    "other terms": (
+        {},
+        OTHER_PLAN,
+        NODE.node_class,
+        "2 stored sessions of qwen3-30b-a3b@1/ep cannot be compared: steps is 8 in store, 9 here; dispatcher is '' in",
     ),
-    "another environment": (
-        {"environment": OTHER},
-        ("framework", "python"),
-        "framework is 'torch 2.13.0' in store, 'torch 2.14.0' here; python is '3.11.1' in store, unknown here",
-    ),
-    "another smoke model": ({"environment": MODEL}, ("model",), "model is"),
-    "another dispatcher": ({"dispatcher": "deepep"}, ("dispatcher",), "dispatcher is '' in store, 'deepep' here"),
-    "another variant": ({"variant": "smoke"}, (), "no session of qwen3-30b-a3b@1/ep (smoke) is stored"),
+    "another series": ({"series": "held"}, PLAN, NODE.node_class, "no session of qwen3-30b-a3b@1/ep (cpu) is stored"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_an_incomparable_session_is_refused_with_the_differing_field(store: Store, case: str) -> None:
-    changes, fields, text = REFUSALS[case]
-    put(store, timed_baseline(0), timed_baseline(1))
-    result = load_rolling_reference(store, make_query(**changes), NOW)
-    assert isinstance(result, ReferenceRefusal)
-    assert tuple(item.field for item in result.differences) == fields
-    assert text in result.text
+    changes, plan, node_class, text = REFUSALS[case]
+    put(store, timed_baseline(0, **changes), timed_baseline(1, **changes))
+    result = load_references(store, plan, node_class, NOW)
+    assert (result.references, result.faults) == ([], [])
+    assert text in result.reason
+
+
+def test_sessions_of_another_environment_or_on_other_terms_are_left_out(store: Store) -> None:
+    put(store, timed_baseline(0), timed_baseline(1, environment=OTHER), timed_baseline(2, dispatcher="deepep"))
+    result = load_rolling_reference(store)
+    assert [session.measured for session in result.sessions] == [timed_baseline(0).measured]
+    assert "1 newer stored sessions were timed with other terms" in result.warnings[1]
 
 
 def test_two_classes_in_one_folder_are_not_compared(store: Store) -> None:
-    put(store, timed_baseline(0, node_class="8 x H100"), timed_baseline(1, node_class="8-x-H100"))
     for number, node_class in enumerate(("8 x H100", "8-x-H100")):
-        result = load_rolling_reference(store, make_query(node_class=node_class), NOW)
-        assert isinstance(result, RollingReference)
-        assert [session.measured for session in result.sessions] == [timed_baseline(number).measured]
+        put(store, timed_baseline(number, node_class=node_class, runs=BASELINE.runs * 2))
+    for number, node_class in enumerate(("8 x H100", "8-x-H100")):
+        lookup = load_references(store, PLAN, node_class, NOW)
+        (reference,) = lookup.references
+        assert [session.measured for session in reference.sessions] == [timed_baseline(number).measured]
 
 
-def test_the_stored_ledger_is_found_across_environments_and_by_commit_first(store: Store, tmp_path: Path) -> None:
+def test_the_newest_session_is_found_across_environments_and_by_commit_first(store: Store, tmp_path: Path) -> None:
     for number in (0, 1):
         store_one(store.root, tmp_path, number)
     newer = timed_baseline(5, environment=OTHER, commit="5" * 40)
     put(store, newer)
-    result = stored_ledger(store, WORKLOAD, CPU, "timed")
-    assert result is not None
-    assert result.baseline == newer
-    assert result.ledger.variant == CPU
-    of_commit = stored_ledger(store, WORKLOAD, CPU, "timed", commit=BASE.commit)
+    assert newest_session(store, WORKLOAD, CPU, "timed", "9" * 40) == newer
+    of_commit = newest_session(store, WORKLOAD, CPU, "timed", BASE.commit)
     assert of_commit is not None
-    assert of_commit.baseline.measured == timed_baseline(1).measured
-    assert stored_ledger(store, WORKLOAD, "smoke", "timed") is None
+    assert of_commit.measured == timed_baseline(1).measured
+    assert newest_session(store, WORKLOAD, "smoke", "timed", BASE.commit) is None
 
 
 # ---- commands
@@ -418,7 +404,7 @@ def test_the_stored_ledger_is_found_across_environments_and_by_commit_first(stor
 def test_what_the_commands_print(store: Store, tmp_path: Path) -> None:
     assert "no session is stored" in commands.list_page(commands.list_groups(store))
     with pytest.raises(BaselineError, match="is not a folder: give the folder"):
-        commands.verify_store(store, NOW)
+        verify(store, NOW)
     store_one(store.root, tmp_path, 0)
     move = commands.AnchorMove(
         WORKLOAD,
@@ -435,7 +421,7 @@ def test_what_the_commands_print(store: Store, tmp_path: Path) -> None:
     assert "unknown: container, variables" in page
     page = commands.anchor_page(commands.find_anchors(store, WORKLOAD))
     assert "  absorbed   +1.2% [+0.4, +2.0] in 6 pairs\n  accepted   +1.2% by bob: dropless routing" in page
-    page = commands.verify_page(commands.verify_store(store, NOW))
+    page = commands.verify_page(verify(store, NOW))
     assert page == "the store is sound: 2 sessions, 2 ledgers, 1 anchors"
 
 

@@ -9,12 +9,9 @@ from regbot.baselines.reference import load_references
 from regbot.baselines.store import Store
 from regbot.records.baseline import AnchorComparison, Baseline
 from regbot.records.session import Session
-from regbot.stats.paired import Thresholds
 from support.baseline_builder import calibration, distilled, placebo, put
 from support.baseline_cases import NOW, block_runs, header_of
 from support.timed_builder import NODE, PLAN, statics
-
-THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
 
 
 def night(number: int, *log_ratios: float) -> Baseline:
@@ -34,7 +31,7 @@ def test_placebo_and_nightly_pairs_give_the_noise(tmp_path: Path) -> None:
     put(store, *nights, night(9))
     sessions = (placebo(1, 0.0, 0.001, -0.001), placebo(2, 0.0, 0.003, -0.003), placebo(3, 5.0, 0.05, 0.09))
     store.add_calibration(calibration(nights[0], *sessions))
-    (reference,) = load_references(store, PLAN, NODE.node_class, THRESHOLDS, NOW).references
+    (reference,) = load_references(store, PLAN, NODE.node_class, NOW).references
     noise = reference.noise
     assert noise is not None
     assert noise.df == 3 + 5
@@ -47,7 +44,7 @@ def test_pairs_on_other_terms_or_too_few_give_no_noise(tmp_path: Path) -> None:
     nights = [night(n, 0.002, 0.000) for n in range(4)]
     put(store, *nights)
     store.add_calibration(calibration(nights[0], placebo(1, 0.0, *[0.001, -0.001] * 10), steps=PLAN.steps + 1))
-    (reference,) = load_references(store, PLAN, NODE.node_class, THRESHOLDS, NOW).references
+    (reference,) = load_references(store, PLAN, NODE.node_class, NOW).references
     assert reference.noise is None
 
 
@@ -58,7 +55,7 @@ def test_quiet_nights_do_not_lower_the_noise_of_placebo_pairs(tmp_path: Path) ->
     put(store, *nights)
     sessions = [placebo(n, 0.0, value, value) for n, value in enumerate([0.003, -0.003] * 3)]
     store.add_calibration(calibration(nights[0], *sessions))
-    (reference,) = load_references(store, PLAN, NODE.node_class, THRESHOLDS, NOW).references
+    (reference,) = load_references(store, PLAN, NODE.node_class, NOW).references
     noise = reference.noise
     assert noise is not None
     assert noise.df == 11

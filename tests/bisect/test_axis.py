@@ -1,18 +1,13 @@
 """``regbot bisect --axis``: versions of a dependency from a local index, really installed and run."""
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from support.bisect_repository import run_bisect
 from support.git_repos import Repository
 from support.version_packages import wheel
-
-REGBOT = str(Path(sys.executable).with_name("regbot"))
 
 WORK = """\
 def work(rounds):
@@ -47,16 +42,8 @@ class Case:
             wheel(self.index, "gathertool", version, WORK.format(factor=factor))
 
     def bisect(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        before = self.repository.fingerprint()
         index = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(self.index)}
-        env = {**os.environ, **index, "REGBOT_CACHE": str(self.home / "cache")}
-        command = [REGBOT, "bisect", *arguments, "--json", "--out", str(self.home / "out")]
-        result = subprocess.run(
-            command, cwd=self.repository.path, env=env, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert self.repository.fingerprint() == before
-        assert result.stdout, result.stderr
-        return result.returncode, json.loads(result.stdout)
+        return run_bisect(self.home, self.repository.path, *arguments, **index)
 
 
 @pytest.mark.long

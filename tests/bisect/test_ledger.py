@@ -1,9 +1,5 @@
 """``regbot bisect --on ledger`` on real repositories and real traces."""
 
-import json
-import os
-import subprocess
-import sys
 import venv
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +9,9 @@ import pytest
 
 from regbot.records.files import read_record
 from regbot.records.run import Run
-from support.bisect_repository import build
+from support.bisect_repository import build, run_bisect
 from support.git_repos import Repository
 from support.layers import CONFIG, GOOD_LAYER
-
-REGBOT = str(Path(sys.executable).with_name("regbot"))
 
 SMALL = """\
 [workloads.moe]
@@ -44,15 +38,7 @@ class Case:
         self.home, self.path = home, home / "repository"
 
     def bisect(self, *arguments: str) -> tuple[int, dict[str, Any]]:
-        before = Repository(self.path).fingerprint()
-        env = {**os.environ, "REGBOT_CACHE": str(self.home / "cache")}
-        command = [REGBOT, "bisect", *arguments, "--json", "--out", str(self.home / "out")]
-        result = subprocess.run(
-            command, cwd=self.path, env=env, capture_output=True, text=True, timeout=600, check=False
-        )
-        assert Repository(self.path).fingerprint() == before
-        assert result.stdout, result.stderr
-        return result.returncode, json.loads(result.stdout)
+        return run_bisect(self.home, self.path, *arguments)
 
 
 @pytest.fixture
@@ -132,22 +118,3 @@ def test_commits_for_which_an_installed_copy_ran_are_not_accused(case: Case) -> 
     assert set(accused) == {commits[2], commits[3], commits[4]}
     assert {commit for commit, candidate in accused.items() if candidate["measurable"]} == {commits[4]}
     assert all("imported userpkg from" in accused[commit]["reason"] for commit in commits[2:4])
-
-
-@pytest.mark.long
-def test_a_culprit_beside_commits_that_cannot_be_traced_is_a_set(case: Case) -> None:
-    commits = summing(case, [0, 1, 1], broken=frozenset({1}))
-    code, result = case.bisect(commits[0], commits[-1])
-    assert (code, result["culprit"]) == (0, None)
-    told = {each["point"]["commit"]: each["measurable"] for each in result["candidates"]}
-    assert told == {commits[2]: True, commits[1]: False}
-    assert all("nothing" in each["reason"] for each in result["candidates"] if not each["measurable"])
-
-
-@pytest.mark.long
-def test_a_merge_that_is_to_blame_is_descended_into(case: Case) -> None:
-    history = build(case.path, commits=24, sharding_at=11, slow_at=None, broken=(5, 18), merges=True)
-    (case.home / "small.toml").write_text(SMALL)
-    code, result = case.bisect(history.good, history.bad, "--config", str(case.home / "small.toml"))
-    assert (code, result["culprit"]) == (0, history.sharding)
-    assert result["changes"][0]["merge"] == history.merge

@@ -61,12 +61,6 @@ def test_broken_points_do_not_end_a_search(culprit: int) -> None:
     assert sum(not run.usable for run in result.observations) <= 10
 
 
-def test_points_that_run_the_same_code_are_one_candidate() -> None:
-    result = search(span(9, same=range(2, 9)), Runs(step(9, 5 * SD)))
-    assert result.culprit == 9
-    assert {number_of(run.point) for run in result.observations} == {0, 1, 9}
-
-
 def test_the_limit_of_runs_ends_a_search_that_more_runs_continue() -> None:
     short = search(span(64), Runs(step(20, 3 * SD)), replace(TERMS, most_runs=6))
     assert (short.state.status, len(short.observations)) == ("undecided", 6)

@@ -145,21 +145,6 @@ def test_an_interrupted_bisection_says_how_to_go_on_and_goes_on(case: Bisecting,
 
 
 @pytest.mark.slow
-def test_a_torn_last_line_is_dropped_and_its_run_made_again(case: Bisecting, commits: list[str]) -> None:
-    command = case.costing(slower(commits))
-    first = case.found(commits[0], commits[-1], command, exact=True)
-    whole = case.log.read_bytes()
-    lines = whole.splitlines(keepends=True)
-    case.log.write_bytes(b"".join(lines[:-1]) + lines[-1][: len(lines[-1]) // 2])
-    made = len(case.runs())
-    again = case.found(commits[0], commits[-1], command, exact=True, resume=True)
-    assert again.culprit == first.culprit == commits[CULPRIT]
-    assert len(case.runs()) == made + 1
-    assert case.log.read_bytes().startswith(b"".join(lines[:-1]))
-    assert len(case.recorded().observations) == len(lines) - 1
-
-
-@pytest.mark.slow
 def test_a_finished_bisection_that_is_resumed_runs_nothing_and_says_the_same(
     case: Bisecting, commits: list[str]
 ) -> None:
@@ -188,20 +173,6 @@ def test_another_bisection_is_not_resumed_and_nothing_of_the_first_is_lost(case:
         assert "leave out --resume to begin anew, or give another --out" in result.stderr
         assert (case.log.read_bytes(), len(case.runs())) == (log, made)
         assert {path: path.read_bytes() for path in results} == results
-
-
-@pytest.mark.slow
-def test_a_damaged_log_is_not_resumed(case: Bisecting, commits: list[str]) -> None:
-    """A line that was complete and is none now was not torn by a crash."""
-    command = case.costing(slower(commits))
-    case.found(commits[0], commits[-1], command, exact=True)
-    log = case.log.read_bytes()
-    case.log.write_bytes(log.replace(b'"usable"', b'"usual"', 1))
-    damaged = case.log.read_bytes()
-    result = case.typed(commits[0], commits[-1], "--command", command, "--exact", "--resume")
-    assert result.exit_code == 2
-    assert "bisection.jsonl:2: " in result.stderr
-    assert case.log.read_bytes() == damaged
 
 
 @pytest.mark.slow

@@ -3,18 +3,11 @@
 ``REGBOT_LONG=1 python -m pytest tests/bisect/test_time.py`` runs it.
 """
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from support.bisect_repository import build
-from support.git_repos import Repository
-
-REGBOT = str(Path(sys.executable).with_name("regbot"))
+from support.bisect_repository import build, run_bisect
 
 TIMED = """\
 [workloads.moe]
@@ -34,20 +27,9 @@ warmup = 3
 def test_a_slowdown_among_200_commits_is_found_within_60_launches(tmp_path: Path) -> None:
     history = build(tmp_path / "repository")
     (tmp_path / "timed.toml").write_text(TIMED)
-    before = Repository(history.path).fingerprint()
-    asked = ["--on", "time", "--effect", "20", "--config", str(tmp_path / "timed.toml")]
-    found = subprocess.run(
-        [REGBOT, "bisect", history.good, history.bad, *asked, "--json", "--out", str(tmp_path / "out")],
-        cwd=history.path,
-        env={**os.environ, "REGBOT_CACHE": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=3600,
-        check=False,
-    )
-    assert Repository(history.path).fingerprint() == before
-    answer = json.loads(found.stdout)
-    assert (found.returncode, answer["found"]) == (0, "culprit"), (answer["reasons"], answer["candidates"])
+    asked = ("--on", "time", "--effect", "20", "--config", str(tmp_path / "timed.toml"))
+    code, answer = run_bisect(tmp_path, history.path, history.good, history.bad, *asked)
+    assert (code, answer["found"]) == (0, "culprit"), (answer["reasons"], answer["candidates"])
     named = {each["point"]["commit"]: each["measurable"] for each in answer["candidates"]}
     assert history.slow in named
     assert sum(named.values()) <= 3

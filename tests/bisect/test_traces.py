@@ -15,10 +15,11 @@ from regbot.engines import LocalEngine
 from regbot.records.bisection import Point
 from regbot.records.config import Workload
 from regbot.records.run import Run
-from regbot.workloads import Limits, Task, single_task
+from regbot.workloads.guest import Limits
 from regbot.workloads.paper import Libraries
 from regbot.workloads.paper.build import PaperLibrary
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, single_task
 from support.git_repos import Repository
 from support.ledger_builder import smoke_ledger, smoke_run
 

@@ -9,13 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from regbot.bisect.environments import (
-    AxisError,
-    VersionFolder,
-    VersionUnavailable,
-    find_shadowing,
-    provide_version,
-)
+from regbot.bisect.environments import AxisError, VersionFolder, VersionUnavailable, find_shadowing, provide_version
 from regbot.bisect.versions import VersionAxis, parse_axis, versions_between
 from support.version_packages import namespace_wheel, sdist, unpack, wheel
 

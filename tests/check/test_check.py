@@ -7,7 +7,7 @@ import pytest
 
 from regbot.check.configuration import find_config
 from regbot.records.config import SandboxSettings, SlurmSettings, with_machine_tables
-from regbot.workloads.checkout import resolve_arms
+from regbot.workloads.checkout.arms import resolve_arms
 from support.check_cases import Case, only
 from support.layers import CONFIG, GOOD_LAYER
 

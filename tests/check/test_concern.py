@@ -8,8 +8,8 @@ import pytest
 from regbot.baselines import Store
 from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, list_evidence
 from regbot.records.config import Config, ConfigError, parse_config
-from regbot.workloads import plan
-from regbot.workloads.checkout import CheckoutError
+from regbot.workloads.checkout.git import CheckoutError
+from regbot.workloads.task import plan
 from support.baseline_builder import put, timed_baseline
 from support.git_repos import Repository
 from support.layers import GOOD_LAYER
@@ -94,28 +94,36 @@ def test_a_stored_trace_of_the_base_proves_it(scene: Scene) -> None:
     only_reason(scene.ask(head, TRAIN), proven=True)
 
 
-def test_wrong_paths_are_named_and_the_workload_is_measured(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("paths", "warning"),
+    [(["train/"], "loaded serving/api.py, which no pathspec matches"), (["trian/"], "no file of base matches")],
+)
+def test_wrong_paths_are_named_and_the_workload_is_measured(scene: Scene, paths: list[str], warning: str) -> None:
     scene.store_trace(["train/moe.py", "serving/api.py"])
-    result = scene.ask(scene.change(**{"serving__api.py": "PORT = 81\n"}), TRAIN)
-    assert result.unconcerned == []
-    assert "loaded serving/api.py, which no pathspec matches" in result.warnings[0]
+    result = scene.ask(scene.change(**{"README.md": "text\n"}), settings(paths))
+    assert (result.unconcerned, warning in result.warnings[0]) == ([], True)
 
 
 @pytest.mark.parametrize(
-    ("path", "text"),
-    [("serving/limits.json", "[1]\n"), ("serving/new.py", "x = 1\n"), ("train.py", "shadows = True\n")],
+    ("path", "text", "build", "reason"),
+    [
+        ("serving/limits.json", "[1]\n", [], "serving/limits.json changed, and a run does not report"),
+        ("serving/new.py", "x = 1\n", [], "serving/new.py changed"),
+        ("train.py", "shadows = True\n", [], "train.py changed"),
+        (
+            "serving/api.py",
+            "x = 1\n",
+            ["python serving/api.py"],
+            "serving/api.py changed, and its build does not report",
+        ),
+    ],
 )
-def test_a_file_whose_use_no_run_reports_proves_nothing(scene: Scene, path: str, text: str) -> None:
+def test_a_file_whose_use_nothing_reports_proves_nothing(
+    scene: Scene, path: str, text: str, build: list[str], reason: str
+) -> None:
     scene.store_trace(["train/moe.py"])
     head = scene.change(**{path.replace("/", "__"): text})
-    assert only_reason(scene.ask(head, TRAIN), proven=False).startswith(f"{path} changed")
-
-
-def test_a_python_file_that_a_build_may_run_proves_nothing(scene: Scene) -> None:
-    scene.store_trace(["train/moe.py"])
-    head = scene.change(**{"serving__api.py": "PORT = 'the build compiles with -O0'\n"})
-    built = settings(["train/"], build=["python serving/api.py"])
-    assert "serving/api.py changed, and its build does not report" in only_reason(scene.ask(head, built), proven=False)
+    assert only_reason(scene.ask(head, settings(["train/"], build=build)), proven=False).startswith(reason)
 
 
 def test_a_trace_of_an_earlier_commit_counts_while_nothing_that_matters_changed(scene: Scene) -> None:
@@ -133,12 +141,6 @@ def test_a_workload_that_a_node_would_time_needs_a_timed_session_too(scene: Scen
     assert "no stored timed session" in only_reason(scene.ask(head, TRAIN, timing=True), proven=False)
     scene.store_trace(["train/moe.py"], tier="timed", variant="smoke")
     only_reason(scene.ask(head, TRAIN, timing=True), proven=True)
-
-
-def test_paths_without_a_file_are_named_and_the_workload_is_measured(scene: Scene) -> None:
-    scene.store_trace(["train/moe.py"])
-    result = scene.ask(scene.change(**{"serving__api.py": "PORT = 81\n"}), settings(["trian/"]))
-    assert (result.unconcerned, "no file of base matches" in result.warnings[0]) == ([], True)
 
 
 def test_a_missing_commit_is_an_error_and_not_unchanged(scene: Scene) -> None:

@@ -1,12 +1,11 @@
 """``ledger read`` of the files of one run, one of each rank, whatever format they have."""
 
-import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from regbot.check.static_trace import read_ledger, read_ledgers
+from regbot.check.static_trace import read_ledgers
 from regbot.cli.app import app
 from regbot.ledgers.readers import ReadError
 from regbot.records.ledger import Ledger
@@ -42,31 +41,6 @@ def test_files_that_were_counted_in_different_ways_are_refused(tmp_path: Path) -
     traced = smoke_ledger().model_copy(update={"source": "kineto:metadata"})
     with pytest.raises(ReadError, match="was counted in another way"):
         read_ledgers([saved(tmp_path, smoke_ledger()), saved(tmp_path, traced, 1)])
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "is empty"),
-        (b"hello\n", "has no format that regbot reads; regbot reads .*Kineto trace"),
-        (json.dumps({"entries": []}).encode(), "has no format that regbot reads"),
-        (b"\x80\x04\x95", "has no format|pickle"),
-    ],
-)
-def test_the_error_about_an_unknown_format_lists_the_known_ones(tmp_path: Path, content: bytes, words: str) -> None:
-    file = tmp_path / "file"
-    file.write_bytes(content)
-    with pytest.raises(ReadError, match=words):
-        read_ledger(file)
-
-
-def test_a_pipe_a_folder_and_a_missing_file_are_refused_unread(tmp_path: Path) -> None:
-    import os
-
-    os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path, tmp_path / "none"):
-        with pytest.raises(ReadError, match=path.name):
-            read_ledger(path)
 
 
 def test_the_command_prints_a_table_or_one_document(tmp_path: Path) -> None:

@@ -234,21 +234,6 @@ def test_a_job_that_never_begins_makes_the_check_invalid_and_it_can_be_resumed(
     nothing_left(cluster)
 
 
-# ---- the code under test
-
-
-def test_a_head_that_hangs_on_the_cluster_runs_into_its_limit_and_fails(cluster: Cluster, tmp_path: Path) -> None:
-    case = SlurmCase(tmp_path, cluster, limit_min=0.1)
-    case.hold(1)
-    case.hold(3)
-    answer = case.whole()
-    assert (answer.code, answer.verdict["verdict"]) == (1, "FAIL"), f"{answer.told}\n{case.said()}"
-    assert "0.1 minutes" in answer.only["validity"]["reasons"][0]
-    assert [run.outcome for run in case.runs()] == ["ok", "hung", "ok", "hung"]
-    assert case.guests() == set()
-    nothing_left(cluster)
-
-
 # ---- a bisection
 
 

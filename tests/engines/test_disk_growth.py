@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from regbot.check.sessions.worktrees import confined_builder
 from regbot.engines import LaunchResult, LocalEngine, NoSeatError
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.sandbox import Sandbox
-from regbot.workloads.checkout import Build, BuildError, check_out
+from regbot.workloads.checkout.building import Build, BuildError
+from regbot.workloads.checkout.worktrees import check_out
 from support import escapes
 from support.git_repos import Repository
 from support.required import needed
@@ -118,7 +118,7 @@ def test_a_build_that_makes_too_many_files_leaves_none_of_them(tmp_path: Path) -
     repo = Repository.create(tmp_path / "repo")
     commit = repo.commit("head", {"moe.py": "x = 1\n"})
     cache = tmp_path / "cache"
-    build = Build(["for n in $(seq 30083); do : > $n; done"], "python3", 60.0, builder=confined_builder(SANDBOX))
+    build = Build(["for n in $(seq 30083); do : > $n; done"], "python3", 60.0, sandbox=SANDBOX)
     with pytest.raises(BuildError, match=r"wrote more than 6,000 files \(sandbox\.disk_files\), so it was stopped"):
         check_out(repo.path, commit, cache, build, hosts=())
     assert count_files(cache / "worktrees") <= 1  # the lock

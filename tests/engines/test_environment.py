@@ -14,7 +14,7 @@ from regbot.engines import LocalEngine, Needs, clean_environment
 from regbot.engines.health.machine import image_digest, this_node
 from regbot.records.baseline import ABSENT
 from regbot.records.run import Environment, Node
-from regbot.workloads import Checkout, Scratch, trace
+from regbot.workloads.guest import Checkout, Scratch, trace
 from regbot_guest.software import fingerprint, nccl, relevant_variables, toolkit
 from support.layers import ARM, LIMITS, layer_task, write_repository
 from support.timed_builder import slot, statics, timed_run
@@ -57,7 +57,6 @@ PER_LAUNCH = {
     "TORCHINDUCTOR_CACHE_DIR": "/cache/a",
     "CUDA_VISIBLE_DEVICES": "4,5",
     "NCCL_DEBUG_FILE": "/tmp/nccl.%h.%p",
-    "REGBOT_LAUNCH": "5e884898da28",
     "PATH": "/usr/bin",
     "HF_TOKEN": "secret",
 }

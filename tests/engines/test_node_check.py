@@ -16,9 +16,10 @@ from regbot.records.config import Config
 from regbot.records.files import read_record, write_record
 from regbot.records.node import NodeHistory, NodeProbe
 from regbot.records.run import Allocation, Arm, Node, Run
-from regbot.workloads import Scratch, Task, smoke_task
-from regbot.workloads.checkout import Worktree
+from regbot.workloads.checkout.worktrees import Worktree
+from regbot.workloads.guest import Scratch
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, smoke_task
 from support.node_probes import past, probe_of
 from support.timed_builder import HEADER, PLAN, session_of
 

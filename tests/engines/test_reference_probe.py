@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from regbot.engines import Launch, LaunchResult, LocalEngine, Needs, Seat
+from regbot.engines import Launch, LaunchResult, LocalEngine, Needs, Seat, reference_probe
 from regbot.engines.reference_probe import ProbeError, probe_nodes
 from regbot.records.node import NodeProbe, Sizes
 from regbot.records.run import Allocation, Node
@@ -39,13 +39,17 @@ class Hosts:
         return ended
 
 
-def probed(
-    folder: Path, hosts: list[str], change: Callable[[Path], None] = lambda _: None, **options: Any
-) -> list[NodeProbe]:
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the probe take less than a second."""
+    monkeypatch.setattr(reference_probe, "CPU_SIZES", SMALL)
+    monkeypatch.setattr(reference_probe, "SECONDS", BRIEF)
+
+
+def probed(folder: Path, hosts: list[str], change: Callable[[Path], None] = lambda _: None) -> list[NodeProbe]:
     with LocalEngine().seat(Needs(ranks=2)) as seat:
-        chosen = {"sizes": SMALL, "seconds": BRIEF, **options}
         hosts_seat = Hosts(seat, hosts, change)
-        return probe_nodes(hosts_seat, 2, folder / "scratch", NOW, python=sys.executable, gpus=False, **chosen)
+        return probe_nodes(hosts_seat, 2, folder / "scratch", NOW, python=sys.executable, gpus=False)
 
 
 @pytest.mark.slow
@@ -58,14 +62,6 @@ def test_ranks_of_one_host_measure_what_they_share_and_nothing_over_hosts(tmp_pa
     assert 0.0001 < 2 * 256**3 / result.gemm.median_s / 1e12 < 2, "TFLOP/s"
     assert result.software.startswith("torch 2.")
     assert not (tmp_path / "scratch" / "record" / "torchrun").exists()
-
-
-@pytest.mark.slow
-def test_a_slow_rank_is_blamed_on_its_own_host_only(tmp_path: Path) -> None:
-    probes = probed(tmp_path, ["n1", "n2"], slowed={1: 900.0})
-    assert [node.host for node in probes] == ["n1", "n2"]
-    assert all(node.local_all_to_all is None and node.all_to_all is not None for node in probes)
-    assert probes[1].gemm.median_s > 2 * probes[0].gemm.median_s
 
 
 def edited(rank: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -84,8 +80,8 @@ def edited(rank: int, edit: Callable[[dict[str, Any]], object]) -> Callable[[Pat
     [
         (edited(1, lambda d: d["gemm"].update(median_s=float("nan"))), "rank 1 on n2: .*NaN is not a number"),
         (edited(0, lambda d: d.update(request="another")), "rank 0 on n1: its record answers another request"),
-        (edited(0, lambda d: d["gemm"].update(fast_s=9.0)), "rank 0 on n1: its times are inconsistent"),
-        (edited(0, lambda d: d.update(all_to_all=None)), "n1: its ranks did not measure what was requested"),
+        (edited(1, lambda d: d.update(refusal="no torch")), "rank 1 on n2: no torch"),
+        (edited(1, lambda d: d.update(gemm=None)), "n2: .*gemm"),
     ],
 )
 def test_an_invalid_record_of_a_broken_node_is_not_judged(
@@ -97,7 +93,7 @@ def test_an_invalid_record_of_a_broken_node_is_not_judged(
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The records of one real probe of two hosts."""
+    """The records of one real probe of two hosts, with its usual sizes."""
     copies = tmp_path_factory.mktemp("recorded")
 
     def keep(folder: Path) -> None:
@@ -128,7 +124,7 @@ def replayed(recorded: Path, change: Callable[[Path], None], **ended: Any) -> li
     with LocalEngine().seat(Needs(ranks=2)) as seat:
         replay = Replay(seat, ["n1", "n2"])
         scratch = recorded / "scratch"
-        return probe_nodes(replay, 2, scratch, NOW, python=sys.executable, gpus=False, sizes=SMALL)
+        return probe_nodes(replay, 2, scratch, NOW, python=sys.executable, gpus=False)
 
 
 def test_a_rank_that_never_writes_is_named_with_its_host(recorded: Path) -> None:
@@ -138,6 +134,9 @@ def test_a_rank_that_never_writes_is_named_with_its_host(recorded: Path) -> None
         replayed(recorded, lambda folder: (folder / "node.1.json").unlink(), exit_code=None, timed_out=True)
 
 
-def test_ranks_that_do_not_spread_evenly_are_refused_before_the_start(tmp_path: Path) -> None:
-    with pytest.raises(ProbeError, match="2 ranks cannot be spread evenly over the hosts n1, n2, n3"):
-        probed(tmp_path, ["n1", "n2", "n3"])
+@pytest.mark.slow
+def test_a_slow_rank_is_blamed_on_its_own_host_only(recorded: Path) -> None:
+    probes = replayed(recorded, edited(1, lambda document: document["gemm"].update(median_s=9.0)))
+    assert [node.host for node in probes] == ["n1", "n2"]
+    assert all(node.local_all_to_all is None and node.all_to_all is not None for node in probes)
+    assert [node.gemm.median_s == 9.0 for node in probes] == [False, True]

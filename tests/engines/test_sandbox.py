@@ -20,7 +20,7 @@ from regbot.engines.escape import PROCESSES
 from regbot.engines.proof import prove
 from regbot.engines.sandbox import Sandbox, confine, sandbox_from_settings, unbounded
 from regbot.engines.supervisor import LARGE_RECORD
-from regbot.records.config import Config, parse_config
+from regbot.records.config import SandboxSettings
 from support import escapes
 from support.escapes import MEMORY_GB, PIDS, TMP_MB, escaped, unconfined
 from support.required import needed
@@ -105,13 +105,6 @@ def test_deepep_keeps_its_settings_and_compiles_into_a_folder_that_the_guest_may
 
 
 @confining
-def test_unlinked_files_cannot_fill_the_disk(tmp_path: Path) -> None:
-    """Such a file is in no listing, so the limit of the record folder does not count it."""
-    code = "import os; f = open('record/x', 'wb'); os.unlink('record/x'); f.write(bytes(2**23)); print(f.flush())"
-    assert "No space left" in run(tmp_path / "run", code).log_tail
-
-
-@confining
 def test_a_guest_may_write_to_a_writable_checkout_only(tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
@@ -140,17 +133,15 @@ def test_a_record_is_copied_with_its_files_change_times(tmp_path: Path) -> None:
         "deep",
         "deep/er",
         "deep/er/a",
-        "link",
-    ]
+    ], "without links and pipes"
     copy = record / "deep" / "er" / "a"
     assert copy.read_text() == "text"
     assert copy.stat().st_mtime == pytest.approx(float(result.log_tail), abs=5)  # not 1, which the guest had set
-    assert (record / "link").is_symlink()
 
 
 @confining
 def test_a_record_that_is_too_large_ends_the_guest_and_is_not_copied(tmp_path: Path) -> None:
-    code = "open('record/big', 'wb').truncate(2**40); import time; time.sleep(60)"
+    code = "f = open('record/big', 'wb', buffering=0)\nwhile True:\n try: f.write(bytes(2**20))\n except OSError: pass"
     result = run(tmp_path / "run", code)
     assert (result.excess, result.exit_code) == (LARGE_RECORD, None)
     assert list((tmp_path / "run" / "record").iterdir()) == []
@@ -328,14 +319,12 @@ def test_a_delegated_group_limits_processes_and_memory(monkeypatch: pytest.Monke
     monkeypatch.setattr(
         confinement, "find_parent", lambda name: confinement.find_delegated_group([tmp_path], "/d", 2, name)
     )
-    group, stale = tmp_path / f"regbot-{os.getpid()}", tmp_path / "regbot-999999999"
+    group = tmp_path / f"regbot-{os.getpid()}"
     group.mkdir()
-    stale.mkdir()  # of a supervisor that was killed
     (group / "memory.swap.max").touch()
     groups = confinement.ControlGroups(64, 2**30)
     groups.join()
     written = {path.name: path.read_text() for path in group.iterdir()}
-    assert not stale.exists()
     assert written == {
         "pids.max": "64", "memory.max": str(2**30), "memory.swap.max": "0", "cgroup.procs": str(os.getpid())
     }  # fmt: skip
@@ -345,25 +334,9 @@ def test_a_delegated_group_limits_processes_and_memory(monkeypatch: pytest.Monke
 
 
 def test_the_table_gives_the_sandbox() -> None:
-    text = (
-        '[sandbox]\nuntrusted = true\nread = ["/data"]\nwrite = ["/scratch"]\nnetwork = true\nbuild_network = false\n'
-        "tmp_mb = 64\npids = 100\nmemory_gb = 1.5\n"
-    )
-    settings = parse_config(text, "regbot.toml").sandbox
-    assert (settings.untrusted, settings.build_network) == (True, False)
-    assert sandbox_from_settings(settings) == Sandbox(
-        read=(Path("/data"),),
-        write=(Path("/scratch"),),
-        network=True,
-        tmp_mb=64,
-        pids=100,
-        memory_gb=1.5,
-        build_network=False,
-    )
-    assert sandbox_from_settings(Config().sandbox) == Sandbox()
-
-
-# ---- availability
+    settings = SandboxSettings(read=["/data"], pids=100, untrusted=True)
+    assert sandbox_from_settings(settings) == Sandbox(read=(Path("/data"),), pids=100)
+    assert sandbox_from_settings(SandboxSettings()) == Sandbox()
 
 
 # ---- the proof that doctor gives

@@ -9,24 +9,23 @@ import os
 import shutil
 import subprocess
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from regbot.engines import LocalEngine
 from regbot.judge.backends import dispatcher_change
 from regbot.judge.sharding import judge_ledgers
 from regbot.ledgers.catalogue import DISPATCHER_OFF
 from regbot.records.config import Config, Workload
-from regbot.records.files import read_record, write_record
 from regbot.records.ledger import Ledger
 from regbot.records.meshes import OwnMesh
-from regbot.records.run import Arm, Run
-from regbot.workloads import Checkout, Limits, Scratch, Task, single_task, trace
+from regbot.records.run import Run
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, single_task
+from support.framework_traces import Edit, copy_package, ledger_of, make_task, trace_once
 from support.guest_runs import GUEST, MIXTRAL, QWEN, TIMEOUT_S, Shared, answer, ask, rows
 from support.paper_runs import find_library
 
@@ -36,11 +35,8 @@ pytestmark = [
     pytest.mark.skipif(not PYTHON, reason="REGBOT_TORCH_FRAMEWORKS names no Python with megatron-core"),
 ]
 
-ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
 SCRIPT = Path(__file__).parent / "own_trainer" / "pretrain_gpt.py"
 Traced = Callable[..., Run]
-Edit = tuple[str, str, str]
-"""File under megatron/, its original text, and the replacement."""
 
 
 @pytest.fixture
@@ -51,17 +47,13 @@ def traced(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> Traced:
 def tracer(shared: Shared, library: Path) -> Traced:
     """``traced(name, task, edits, files)``: one trace, made once per test run and kept by its name."""
 
-    def once(name: str, task: Task, edits: list[Edit] | None = None, files: dict[str, str] | None = None) -> Run:
-        def make(folder: Path) -> None:
-            root = folder / "checkout"
-            copy_megatron(root, edits or [])
+    def once(name: str, task: Task, edits: Iterable[Edit] = (), files: dict[str, str] | None = None) -> Run:
+        def write(root: Path) -> None:
+            copy_megatron(root, edits)
             for file, text in (files or {}).items():
                 (root / file).write_text(text, encoding="utf-8")
-            scratch = Scratch(folder / "scratch", Limits())
-            write_record(folder / "run.json", trace(task, Checkout(ARM, root), LocalEngine(), scratch, paper=library))
-            shutil.rmtree(root)
 
-        return read_record(shared(f"megatron-{name}", make) / "run.json", Run)
+        return trace_once(shared, f"megatron-{name}", task, write, library)
 
     return once
 
@@ -74,37 +66,18 @@ def task(
     ep: int = 8,
     **changes: Any,
 ) -> Task:
-    workload = Workload(adapter="megatron", python=PYTHON, shapes=[shape], variant=variant, timed=[], **changes)
-    chosen = single_task("megatron", workload, load_shape(shape), "ep", world, ep)
-    numbers = chosen.variant.geometry.model_copy(update={"layers": 2} if geometry is None else geometry)
-    return replace(chosen, variant=chosen.variant.model_copy(update={"geometry": numbers}))
+    numbers = {"layers": 2} if geometry is None else geometry
+    return make_task("megatron", PYTHON, shape, variant, world, ep, numbers, timed=[], **changes)
 
 
-def installed() -> Path:
-    code = "import importlib.util; print(importlib.util.find_spec('megatron.core').origin)"
-    found = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True)
-    return Path(found.stdout.strip()).parent.parent
-
-
-def copy_megatron(root: Path, edits: list[Edit]) -> None:
+def copy_megatron(root: Path, edits: Iterable[Edit]) -> None:
     """Write a checkout: the installed Megatron with ``edits``, and a training script.
 
     The package has the compiled helpers of the datasets, but no Makefile, which Megatron runs before it trains.
     """
-    package = root / "megatron"
-    shutil.copytree(installed(), package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "core" / "datasets" / "Makefile").write_text("all:\n", encoding="utf-8")
+    copy_package(PYTHON, "megatron", root / "megatron", edits)
+    (root / "megatron" / "core" / "datasets" / "Makefile").write_text("all:\n", encoding="utf-8")
     shutil.copy(SCRIPT, root)
-    for name, before, after in edits:
-        source = (package / name).read_text(encoding="utf-8")
-        assert source.count(before) == 1, f"{name} has this text {source.count(before)} times: {before}"
-        (package / name).write_text(source.replace(before, after), encoding="utf-8")
-
-
-def ledger_of(run: Run) -> Ledger:
-    assert (run.outcome, run.reason) == ("ok", ""), run.log_tail
-    assert run.ledger is not None
-    return run.ledger
 
 
 def per_step(ledger: Ledger, axis: str | None = None) -> dict[tuple[str, str, str], int]:
@@ -235,25 +208,6 @@ def test_expert_gradients_that_are_no_longer_reduced_are_found(traced: Traced) -
         ledger_of(traced("planted-reduction", request_task, [edit])),
     )
     assert ("edp", "FAIL") in {(axis, status) for _, axis, status in patterns(base, head)}
-
-
-def test_a_refactoring_stays_silent(traced: Traced) -> None:
-    base = traced("checkout", task(dispatcher="alltoall", watch=["megatron"]), [])
-    before = """        global_probs = all_to_all(
-            self.ep_group,
-            permuted_probs,
-"""
-    after = """        probs_to_send, group = permuted_probs, self.ep_group
-        global_probs = all_to_all(
-            group,
-            probs_to_send,
-"""
-    edit = ("core/transformer/moe/token_dispatcher.py", before, after)
-    head = traced("refactored", task(dispatcher="alltoall", watch=["megatron"]), [edit])
-    assert patterns(ledger_of(base), ledger_of(head)) == []
-    assert ledger_of(base).program == ledger_of(head).program
-    assert ledger_of(base).config == ledger_of(head).config
-    assert base.code != head.code
 
 
 TEST_CASE = """\

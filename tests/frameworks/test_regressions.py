@@ -5,7 +5,6 @@ names are those of docs/regressions.md. Base and head are traced as a check does
 """
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -21,14 +20,13 @@ from regbot.ledgers import catalogue as names
 from regbot.records.config import Config
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Sharding
+from support.framework_traces import Edit, ledger_of
 from support.guest_runs import Shared
 from support.paper_runs import find_library
 
 pytestmark = pytest.mark.frameworks
-Edit = tuple[str, str, str]
 
 TITAN_TASK = {"config": {"activation_checkpoint": "none"}}
-TITAN_CHECKPOINTING = torchtitan.PLANTED["checkpointing-on"][0]
 TITAN_MESH = ("trainer.py", torchtitan.DEGREES, "        config.parallelism.expert_parallel_degree //= 2\n")
 TITAN_LAYERS = (
     "    dim = 256\n    head_dim = 128\n    n_layers = {}\n    vocab_size = 2048\n    return Qwen3Model.Config("
@@ -51,7 +49,7 @@ def titan(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     if not torchtitan.PYTHON:
         pytest.skip("REGBOT_TORCH_FRAMEWORKS names no Python with torchtitan")
     traced = torchtitan.tracer(shared, find_library(torchtitan.PYTHON, tmp_path_factory.getbasetemp()))
-    return lambda name, task, *edits: torchtitan.ledger_of(traced(f"r-{name}", task, torchtitan.edited(*edits)))
+    return lambda name, task, *edits: ledger_of(traced(f"r-{name}", task, torchtitan.edited(*edits)))
 
 
 @pytest.fixture
@@ -63,7 +61,7 @@ def mcore(shared: Shared, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 
     def ledger(name: str, *edits: Edit, dispatcher: str = "alltoall") -> Ledger:
         asked = megatron.task(world=16, ep=8, dispatcher=dispatcher, watch=["megatron"])
-        return megatron.ledger_of(traced(f"r-{name}", asked, list(edits)))
+        return ledger_of(traced(f"r-{name}", asked, list(edits)))
 
     return ledger
 
@@ -76,16 +74,8 @@ def compiled(shared: Shared) -> Callable[..., Ledger]:
     traced = maxtext.tracer(shared)
 
     def ledger(name: str, *edits: Edit) -> Ledger:
-        def sources(root: Path) -> None:
-            maxtext.shutil.copytree(maxtext.installed(), root / "src" / "maxtext")
-            for file, old, new in edits:
-                path = root / "src" / "maxtext" / file
-                text = path.read_text(encoding="utf-8")
-                assert old in text, f"{file} has no {old!r}"
-                path.write_text(text.replace(old, new), encoding="utf-8")
-
-        task = maxtext.task(geometry=maxtext.TWO_LAYERS, config=maxtext.DISPATCH, source_roots=["src"])
-        return maxtext.ledger_of(traced(f"r-{name}", task, sources))
+        task = maxtext.task(geometry=maxtext.TWO_LAYERS, config=maxtext.DISPATCH)
+        return ledger_of(traced(f"r-{name}", task, lambda root: maxtext.copy_installed(root, *edits)))
 
     return ledger
 
@@ -114,7 +104,7 @@ def test_r2_an_expert_axis_that_is_mapped_twice(shared: Shared) -> None:
         pytest.skip("REGBOT_MAXTEXT names no Python with MaxText")
     traced = maxtext.tracer(shared)
     dispatch, fallback = (
-        maxtext.ledger_of(traced(name, maxtext.task(geometry=maxtext.TWO_LAYERS, config=config)))
+        ledger_of(traced(name, maxtext.task(geometry=maxtext.TWO_LAYERS, config=config)))
         for name, config in (("dispatch", maxtext.DISPATCH), ("fallback", maxtext.FALLBACK))
     )
     section = judged(dispatch, fallback)
@@ -144,13 +134,6 @@ def test_r6_a_dispatcher_backend_beside_the_wrong_dispatcher(mcore: Callable[...
     config = {**mcore("mcore").config, "moe_flex_dispatcher_backend": "hybridep"}
     found = find_conflicts(config, Facts(requested_dispatcher="hybridep"))
     assert any(conflict.rule.severity == "invalid" for conflict in found), [c.rule.id for c in found]
-
-
-def test_r13_r16_checkpointing_that_covers_the_dispatch(titan: Callable[..., Ledger]) -> None:
-    task = torchtitan.task(**TITAN_TASK)
-    section = judged(titan("titan", task), titan("r16", task, *TITAN_CHECKPOINTING))
-    assert names.RECOMPUTES in named(section)
-    assert section.status == "FAIL"
 
 
 def test_r15_a_block_that_is_built_by_default(titan: Callable[..., Ledger]) -> None:

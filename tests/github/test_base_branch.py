@@ -11,7 +11,7 @@ from regbot.check.configuration import find_config
 from regbot.github.base_branch import load_base_config
 from regbot.github.metadata import MEASURE, STATIC, Subject, identify_subject
 from regbot.records.config import Config, GitHub
-from regbot.workloads.checkout import resolve_arms
+from regbot.workloads.checkout.arms import resolve_arms
 from support.forge_cases import TOML, Bench, only
 from support.timed_builder import noisy
 from support.workflow_rules import ROOT

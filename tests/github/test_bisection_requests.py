@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from github_fake.fixtures import hub as hub
-from regbot.github.replies import FAULT, reply_once
+from regbot.github.replies import build_marker, reply_once
 from support.bisection_scene import BOT, Scene, left
 from support.bisection_scene import scene as scene
 
@@ -50,13 +50,14 @@ def test_a_request_that_the_gate_refused_gets_no_reply(scene: Scene) -> None:
     subject = f"comment:{scene.question}"
     scene.repo.comment(scene.number, "mallory", f"<!-- regbot:answer {json.dumps({'to': subject})} -->\nno")
     scene.answer(run)
-    reply_once(scene.forge, scene.number, subject, "walt: nothing was done.", BOT)
+    reply_once(scene.forge, scene.number, build_marker(subject), "walt: nothing was done.", BOT)
     assert "was refused" in scene.ignored(run)
 
 
 def test_a_request_that_github_refused_at_first_gets_a_reply(scene: Scene) -> None:
     run = scene.run(left(scene.result()))
-    reply_once(scene.forge, scene.number, f"comment:{scene.question}", f"{FAULT}\nwalt: nothing was done. 404.", BOT)
+    marker = build_marker(f"fault:comment:{scene.question}")
+    reply_once(scene.forge, scene.number, marker, "walt: nothing was done. 404.", BOT)
     assert scene.answer(run).is_new
 
 

@@ -41,7 +41,7 @@ def refusing(status: int, message: object) -> Iterator[Forge]:
 WRITES: dict[str, Callable[[Forge], object]] = {
     "dispatch": lambda forge: forge.dispatch("m.yml", "main", {"nonce": "0" * 16}),
     "edit": lambda forge: forge.edit_comment(5, "x"),
-    "label": lambda forge: forge.add_label(5, "x"),
+    "label": lambda forge: forge.remove_label(5, "x"),
 }
 
 

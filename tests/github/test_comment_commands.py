@@ -9,36 +9,30 @@ from hypothesis import strategies as st
 from regbot.github.commands import (
     DEFAULT_PAIRS,
     FORMS,
-    MAX_BODY_CHARACTERS,
     MAX_LINE_CHARACTERS,
     MAX_PAIRS,
     MAX_REASON_CHARACTERS,
-    AcceptCommand,
-    BisectCommand,
     Command,
-    ExpectCommand,
     InvalidCommand,
-    MoreCommand,
-    RunCommand,
-    format_command,
+    build_run_command,
     parse_command,
 )
 
 A, B = "a" * 40, "0123456789abcdef0123456789abcdef01234567"
 RULE = "recompute re-dispatches@ep@qwen3-30b-a3b@1/ep: saves memory, see #12"
-COMMANDS: dict[str, Command] = {
-    f"/regbot run {B}": RunCommand(B),
-    f"/regbot run {B} with-protected-files": RunCommand(B, True),
-    f"/regbot more {B}": MoreCommand(B, DEFAULT_PAIRS),
-    f"/regbot more {B} 12": MoreCommand(B, 12),
-    f"/regbot bisect {A}..{B}": BisectCommand(A, B),
-    f"/regbot bisect {A}..{B} qwen3-30b-a3b@1/ep": BisectCommand(A, B, "qwen3-30b-a3b@1/ep"),
-    f"/regbot bisect {A}..{B} moe:mixtral-8x7b/ep": BisectCommand(A, B, "moe:mixtral-8x7b/ep"),
-    f"/regbot expect {RULE}": ExpectCommand(RULE),
-    f"/regbot accept {B}: the router computes in fp32 now: see the RFC": AcceptCommand(
-        B, "the router computes in fp32 now: see the RFC"
-    ),
+WHY = "the router computes in fp32 now: see the RFC"
+COMMANDS: dict[str, dict[str, object]] = {
+    f"/regbot run {B}": {"verb": "run", "sha": B, "protected": False},
+    f"/regbot run {B} with-protected-files": {"verb": "run", "sha": B, "protected": True},
+    f"/regbot more {B}": {"verb": "more", "sha": B, "pairs": DEFAULT_PAIRS, "protected": False},
+    f"/regbot more {B} 12": {"verb": "more", "sha": B, "pairs": 12},
+    f"/regbot bisect {A}..{B}": {"verb": "bisect", "good": A, "sha": B, "workload": ""},
+    f"/regbot bisect {A}..{B} moe:mixtral-8x7b@1/ep": {"good": A, "sha": B, "workload": "moe:mixtral-8x7b@1/ep"},
+    f"/regbot expect {RULE}": {"verb": "expect", "sha": "", "reason": "saves memory, see #12"},
+    f"/regbot accept {B}: {WHY}": {"verb": "accept", "sha": B, "reason": WHY},
 }
+FORM = "does not have the form"
+BEGINNING = "a command begins with /regbot in lower case, one space and one of the words"
 
 
 def problem(body: str) -> str:
@@ -48,19 +42,19 @@ def problem(body: str) -> str:
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_every_command_is_read(line: str) -> None:
-    assert parse_command(line) == COMMANDS[line]
+@pytest.mark.parametrize("end", ["", "\n", "  ", "\t\r\n", "\r\n\r\nIt touches the dispatcher.\r\n", "\n> a\n"])
+def test_every_command_is_read_whatever_text_is_below(line: str, end: str) -> None:
+    command = parse_command(line + end)
+    assert isinstance(command, Command)
+    assert {name: getattr(command, name) for name in COMMANDS[line]} == COMMANDS[line]
+    assert command.line == line
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-@pytest.mark.parametrize("end", ["\n", "\r\n", "  ", "\t\r\n", "\r\n\r\nIt touches the dispatcher.\r\n", "\n> a\n"])
-def test_text_below_and_trailing_blanks_change_nothing(line: str, end: str) -> None:
-    assert parse_command(line + end) == COMMANDS[line]
-
-
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=str)
-def test_a_formatted_command_parses_to_the_same_command(command: Command) -> None:
-    assert parse_command(format_command(command)) == command
+@pytest.mark.parametrize("protected", [False, True])
+def test_a_built_command_is_the_one_that_its_line_says(protected: bool) -> None:
+    command = build_run_command(B, protected=protected)
+    assert parse_command(command.line) == command
+    assert command.protected == protected
 
 
 @pytest.mark.parametrize(
@@ -98,77 +92,60 @@ def test_text_about_commands_is_no_command_and_gets_no_reply(body: str) -> None:
 @pytest.mark.parametrize(
     ("body", "complaint"),
     [
-        ("/regbot", "the command is missing"),
-        ("/regbot ", "the command is missing"),
-        ("/regbot\n", "the command is missing"),
-        ("/regbot please", "there is no command 'please'"),
-        (f"/regbot RUN {B}", "there is no command 'RUN'"),
-        (f"/Regbot run {B}", "lower case"),
-        (f"/REGBOT run {B}", "lower case"),
-        (f"/regbot:run {B}", "lower case and one space"),
-        (f"/regbot\u00a0run {B}", "one space"),
+        ("/regbot", BEGINNING),
+        ("/regbot please", BEGINNING),
+        (f"/regbot RUN {B}", BEGINNING),
+        (f"/Regbot run {B}", BEGINNING),
+        (f"/regbot:run {B}", BEGINNING),
+        (f"/regbot\u00a0run {B}", BEGINNING),
         (f"/regbot\trun {B}", "invisible characters"),
-        (f"/regbot run{B}", "there is no command"),
-        (f"/regbot  run {B}", "one space before it"),
-        ("/regbot run", "the commit is missing"),
-        (f"/regbot run  {B}", "40 lower-case hexadecimal digits"),
-        (f"/regbot run {B.upper()}", "40 lower-case hexadecimal digits"),
-        (f"/regbot run {B[:39]}", "40 lower-case hexadecimal digits"),
-        (f"/regbot run {B}0", "40 lower-case hexadecimal digits"),
-        (f"/regbot run {B[:12]}", "40 lower-case hexadecimal digits"),
-        ("/regbot run HEAD", "40 lower-case hexadecimal digits"),
-        (f"/regbot run --upload-pack={B}", "40 lower-case hexadecimal digits"),
-        ("/regbot run " + "\u0661" * 40, "40 lower-case hexadecimal digits"),  # digits, but not ours
-        (f"/regbot run \u0430{B[1:]}", "40 lower-case hexadecimal digits"),  # a Cyrillic a
+        (f"/regbot run{B}", BEGINNING),
+        (f"/regbot  run {B}", BEGINNING),
+        ("/regbot run", FORM),
+        (f"/regbot run  {B}", FORM),
+        (f"/regbot run {B.upper()}", FORM),
+        (f"/regbot run {B[:39]}", FORM),
+        (f"/regbot run {B}0", FORM),
+        (f"/regbot run --upload-pack={B}", FORM),
+        ("/regbot run " + "\u0661" * 40, FORM),  # digits, but not ours
+        (f"/regbot run \u0430{B[1:]}", FORM),  # a Cyrillic a
         (f"/regbot run {B}\u200b", "invisible characters"),
         (f"/regbot run \u202e{B}", "invisible characters"),
         (f"/regbot run {B}\x1b[2K", "invisible characters"),
         (f"/regbot run {B}\r/regbot accept {B}: why", "invisible characters"),
         (f"/regbot run {B}\u2028/regbot accept {B}: why", "invisible characters"),
-        (f"/regbot run {B}\x00", "invisible characters"),
         (f"/regbot run {B}\ud800", "invisible characters"),
-        (f"/regbot run {B} with-protected-file", "only with-protected-files may follow"),
-        (f"/regbot run {B} with-protected-files please", "may follow the commit"),
-        (f"/regbot run {B} ; rm -rf /", "may follow the commit"),
-        (f"/regbot run {B} $(touch canary)", "may follow the commit"),
-        (f"/regbot run {B}; touch canary", "40 lower-case hexadecimal digits"),
-        (f"/regbot run {B} {A}", "may follow the commit"),
-        ("/regbot more", "the commit is missing"),
-        (f"/regbot more {B} 0", "no whole number"),
-        (f"/regbot more {B} -4", "no whole number"),
-        (f"/regbot more {B} 4.5", "no whole number"),
-        (f"/regbot more {B} 1e3", "no whole number"),
-        (f"/regbot more {B} \u0664", "no whole number"),
+        (f"/regbot run {B} with-protected-file", FORM),
+        (f"/regbot run {B} ; rm -rf /", FORM),
+        (f"/regbot run {B}; touch canary", FORM),
+        (f"/regbot run {B} {A}", FORM),
+        ("/regbot more", FORM),
+        (f"/regbot more {B} 0", FORM),
+        (f"/regbot more {B} \u0664", FORM),
         (f"/regbot more {B} {MAX_PAIRS + 1}", f"above {MAX_PAIRS}"),
-        (f"/regbot more {B} {'9' * 500}", "no whole number"),
-        ("/regbot bisect", "two commits"),
-        (f"/regbot bisect {A}", "two commits"),
-        (f"/regbot bisect {A}...{B}", "two dots between them"),
-        (f"/regbot bisect {A} .. {B}", "two dots between them"),
-        (f"/regbot bisect main..{B}", "Branch names and short hashes"),
-        (f"/regbot bisect {A}..{A}", "are the same commit"),
-        (f"/regbot bisect {A}..{B} --command=true", "no valid name of a workload"),
-        (f"/regbot bisect {A}..{B} a b", "no valid name of a workload"),
-        (f"/regbot bisect {A}..{B} $HOME", "no valid name of a workload"),
-        (f"/regbot bisect {A}..{B} {'w' * 129}", "no valid name of a workload"),
-        ("/regbot expect", "the reason is missing"),
+        (f"/regbot more {B} {'9' * 500}", FORM),
+        ("/regbot bisect", FORM),
+        (f"/regbot bisect {A}", FORM),
+        (f"/regbot bisect {A}...{B}", FORM),
+        (f"/regbot bisect {A} .. {B}", FORM),
+        (f"/regbot bisect main..{B}", FORM),
+        (f"/regbot bisect {A}..{A}", FORM),
+        (f"/regbot bisect {A}..{B} --command=true", FORM),
+        (f"/regbot bisect {A}..{B} $HOME", FORM),
+        (f"/regbot bisect {A}..{B} {'w' * 129}", FORM),
         ("/regbot expect recompute re-dispatches@ep@*", "the reason is missing"),
         ("/regbot expect nonsense@ep@*: why", "unknown pattern 'nonsense'"),
         ("/regbot expect @@: why", "write 'pattern@axis@workload: reason'"),
         (f"/regbot expect recompute re-dispatches@ep@*: {'w' * (MAX_REASON_CHARACTERS + 1)}", "the reason has more"),
-        ("/regbot accept", "the commit is missing"),
-        (f"/regbot accept {B}", "the reason is missing"),
-        (f"/regbot accept {B}:", "the reason is missing"),
-        (f"/regbot accept {B} because", "the reason is missing"),
-        ("/regbot accept this: why", "40 lower-case hexadecimal digits"),
+        ("/regbot accept", FORM),
+        (f"/regbot accept {B}", FORM),
+        (f"/regbot accept {B} because", FORM),
+        ("/regbot accept this: why", FORM),
         (f"/regbot accept {B}: {'w' * (MAX_REASON_CHARACTERS + 1)}", "the reason has more"),
         (f"/regbot accept {B}: \u202ewhy", "invisible characters"),
         (f"/regbot run {B}\n/regbot accept {B}: why", "more than one command"),
         (f"/regbot run {B}\r\n\r\n  /regbot run {A}", "more than one command"),
-        (f"/regbot run {B}\nthen\n/Regbot more", "more than one command"),
         (f"/regbot run {B}{' ' * MAX_LINE_CHARACTERS}x", "the line has more"),
-        (f"/regbot run {B}\n{'x' * MAX_BODY_CHARACTERS}", "the comment has more"),
-        ("/regbot " + "x" * 10_000_000, "the comment has more"),
     ],
 )
 def test_an_invalid_command_is_reported_with_the_reason(body: str, complaint: str) -> None:
@@ -181,11 +158,6 @@ ALPHABET = st.characters() | st.sampled_from(list("/regbot unmxacpti0123456789ab
 @given(st.sampled_from(["", *FORMS]), st.text(ALPHABET))
 def test_no_text_after_a_command_ever_raises(verb: str, rest: str) -> None:
     command = parse_command(f"/regbot {verb}{rest}")
-    if command is not None and not isinstance(command, InvalidCommand):
-        assert parse_command(format_command(command)) == command
-        assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e]", format_command(command))
-
-
-WORDS = st.sampled_from(
-    [A, B, A.upper(), "with-protected-files", "..", "...", "@", ":", " ", "12", "ep", "*", "why", "-"]
-)
+    if isinstance(command, Command):
+        assert parse_command(command.line) == command
+        assert not re.search(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e]", command.line)

@@ -1,9 +1,7 @@
 """Permissions of the fake GitHub, and its conformance with GitHub's description of requests, answers and events."""
 
-import ast
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +57,6 @@ def test_the_description_is_githubs_small_and_has_its_licence() -> None:
 
 
 FAKE = Path(__file__).parents[1] / "github_fake"
-STARTS = "../support/workflows_act.py"
-"""What starts what is not in the fake's folder, because other tests do without it."""
-BY_HAND = {"strongest", "session"}
-"""Public names there that follow no rule of GitHub."""
 
 
 def rules() -> list[tuple[str, str, str]]:
@@ -72,42 +66,11 @@ def rules() -> list[tuple[str, str, str]]:
     return [(rule, where.strip("`"), source) for rule, where, source in cells]
 
 
-def functions(file: Path) -> Iterator[ast.FunctionDef]:
-    yield from (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef))
-
-
-def refusals() -> Iterator[tuple[str, str]]:
-    """File and function, and the status of each answer that refuses something, except 404 and those of faults."""
-    for file in sorted(FAKE.glob("*.py")):
-        for function in functions(file):
-            for node in ast.walk(function):
-                name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-                if name == "invalid":
-                    yield f"{file.name}:{function.name}", "422"
-                if name in ("Refused", "Answer") and isinstance(status := node.args[0], ast.Constant):  # type: ignore[attr-defined]
-                    yield f"{file.name}:{function.name}", str(status.value)
-
-
 def test_each_rule_beyond_the_description_has_a_source_or_is_assumed() -> None:
     for rule, where, source in rules():
         file, _, name = where.partition(":")
         assert re.search(rf"^ *(def|class) {name}\b", (FAKE / file).read_text(), re.MULTILINE), where
         assert re.search(r"https://|\bdocs/|\bevents#|\bassumed\b", source), rule
-
-
-def test_each_refusal_of_the_fake_is_a_rule_of_the_table() -> None:
-    known = {(where, status) for rule, where, _ in rules() for status in re.findall(r"\b4\d\d\b", rule)}
-    own = {("call.py:invalid", "422")}  # the form of such an answer, not a rule
-    wanted = {refusal for refusal in refusals() if refusal[1].startswith("4") and refusal[1] != "404"} - own
-    assert len(wanted) > 20
-    assert wanted - known == set(), "there is no row in rules.md"
-
-
-def test_each_event_and_each_start_of_a_workflow_is_a_rule_of_the_table() -> None:
-    known = {where for _, where, _ in rules()}
-    events = {f"events.py:{function.name}" for function in functions(FAKE / "events.py")} - {"events.py:payload"}
-    public = {function.name for function in functions(FAKE / STARTS) if not function.name.startswith("_")}
-    assert events | {f"{STARTS}:{name}" for name in public - BY_HAND} <= known
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 
 from github_fake.fixtures import hub
 from regbot.github.types import ROLES
-from regbot.github.workflow_start import Measurement
+from regbot.github.workflow_start import CommandRequest, compute_nonce, request_measurement
 from support.gate_scene import (
     BISECT,
     BOT,
@@ -99,13 +99,14 @@ def test_a_run_is_started_once_with_everything_that_it_needs(scene: Scene) -> No
 
 
 def test_the_nonce_of_a_measurement_is_of_its_base(scene: Scene) -> None:
-    nonces = set()
+    request = CommandRequest(scene.number, "walt", "write", "0" * 16, datetime.now(UTC))
     for branch in ("main", "topic"):
         base = scene.repo.commit({"base.py": branch}, branch, parent=scene.base)
-        measurement = Measurement(scene.number, scene.sha, base, "main", "0" * 16, "walt", datetime.now(UTC), BOT)
-        assert measurement.title.split() == ["regbot", str(scene.number), scene.sha, base, measurement.nonce]
-        nonces.add(measurement.nonce)
-    assert len(nonces) == 2
+        request_measurement(scene.forge, request, scene.sha, base, BOT, lambda: None)
+        end_runs(scene)
+        inputs = scene.started[-1].inputs
+        assert (inputs["base"], inputs["nonce"]) == (base, compute_nonce(request.nonce, base))
+    assert len({dispatch.inputs["nonce"] for dispatch in scene.started}) == 2
 
 
 def test_a_requested_measurement_blocks_a_required_check_that_had_passed(scene: Scene) -> None:
@@ -290,7 +291,7 @@ def test_an_event_that_differs_from_the_comment_is_not_obeyed(scene: Scene) -> N
 def test_a_bare_run_is_answered_with_the_line_to_type(scene: Scene) -> None:
     assert scene.comment("/regbot run").effect == "refused"
     (reply,) = scene.replies
-    assert "The commit is missing" in reply
+    assert "does not have the form" in reply
     match = re.search(r"^/regbot run .*$", reply, re.MULTILINE)
     assert match is not None
     assert scene.comment(match.group()).effect == "started"

@@ -9,7 +9,7 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub
 from regbot.github.client import Forge
-from regbot.github.events import read_pull_event
+from regbot.github.events import PullEvent, read_event
 from regbot.github.gate import handle_pull
 from regbot.records.config import GitHub
 from support.forge_cases import BOT, FALLBACK, NONCE, Bench, only
@@ -66,7 +66,7 @@ def test_a_pass_against_a_soft_base_ends_with_that_base(hub: FakeGitHub, tmp_pat
     event.write_text(json.dumps(retargeted(bench.repo, number, "main")))
     token = hub.token(BOT, actions="write", checks="write", contents="read", pull_requests="write")
     gate = Forge(token, "acme/moe", hub.url, sleep=lambda _: None)
-    assert handle_pull(gate, read_pull_event(event, "acme/moe"), GitHub()).effect == "stale"
+    assert handle_pull(gate, read_event(event, "acme/moe", PullEvent), GitHub()).effect == "stale"
     (dispatch,) = bench.repo.dispatched
     bench.update_head(dispatch.inputs["change"])
     assert "INVALID" in bench.comment(number)

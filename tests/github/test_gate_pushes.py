@@ -46,7 +46,7 @@ def test_a_label_of_an_older_head_starts_nothing_and_is_taken_off(scene: Scene) 
 def test_a_removed_label_approves_nothing(scene: Scene) -> None:
     event = scene.labelled()
     scene.forge.remove_label(scene.number, LABEL)
-    assert scene.pulled(event).effect == "refused"
+    assert scene.pulled(event).effect == "nothing"
     assert not scene.started
 
 

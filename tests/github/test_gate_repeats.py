@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from github_fake.fixtures import hub
+from github_fake.state import Comment
 from regbot.github.client import AwayError, Forge, RefusedError
 from regbot.github.replies import build_marker
 from regbot.github.types import WorkflowRun
@@ -30,19 +31,6 @@ def test_a_repeated_comment_event_starts_nothing_twice(scene: Scene, command: st
     assert len(scene.replies) == 1  # the verdict
 
 
-def test_a_post_of_another_pull_request_is_not_confused_with_this_one(scene: Scene) -> None:
-    posted(scene)
-    event = scene.commented(COMMANDS["expect"][1](scene), "mia")
-    main = scene.repo.git.branch("main")
-    assert main is not None
-    path = ".github/workflows/regbot-post.yml"
-    scene.repo.workflow_run(
-        path, "workflow_dispatch", "main", main, title="regbot-post 999", conclusion=None, status="queued"
-    )
-    assert scene.replay(event).effect == "noted"
-    assert [dispatch.inputs for dispatch in scene.started] != []
-
-
 def test_a_repeated_refused_comment_is_answered_once(scene: Scene) -> None:
     for text in ("/regbot run", f"/regbot run {'b' * 40}", "/regbot rerun"):
         event = scene.commented(text)
@@ -65,9 +53,8 @@ def test_a_repeated_label_event_starts_nothing_twice(scene: Scene) -> None:
     end_runs(scene)
     assert scene.pulled(event).effect == "nothing"
     scene.push({"moe.py": "3\n"})
-    assert scene.pulled(event).effect == "nothing"
-    assert len(scene.started) == 1
-    assert not scene.replies
+    assert [scene.pulled(event).effect for _ in range(2)] == ["refused", "nothing"]
+    assert len(scene.started) == len(scene.replies) == 1
 
 
 def test_a_restored_head_does_not_restore_its_approval(scene: Scene) -> None:
@@ -78,6 +65,48 @@ def test_a_restored_head_does_not_restore_its_approval(scene: Scene) -> None:
     scene.fork.git.set_ref("refs/heads/topic", scene.sha)
     assert scene.replay(event).effect == "nothing"
     assert len(scene.started) == 1
+
+
+def answers(scene: Scene, event: dict[str, Any]) -> list[str]:
+    """Return the reactions and replies to the comment of an event."""
+    comment: Comment = scene.repo.all_comments[event["comment"]["id"]]
+    replies = [reply for reply in scene.replies if f'"comment:{comment.id}"' in reply]
+    return [what for _, what in comment.reactions] + ["reply"] * len(replies)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("later", ["nothing", "a push", "closed", "edited"])
+def test_a_repeated_command_keeps_its_reply(scene: Scene, command: str, later: str) -> None:
+    posted(scene)
+    event = scene.commented(COMMANDS[command][1](scene), "mia")
+    scene.replay(event)
+    before = answers(scene, event)
+    assert len(before) == 1
+    end_runs(scene)
+    if later == "a push":
+        scene.push({"moe.py": "3\n"})
+    if later == "closed":
+        scene.repo.close(scene.number)
+    if later == "edited":
+        scene.repo.edit_comment(event["comment"]["id"], "never mind")
+    assert scene.replay(event).effect == "nothing"
+    assert answers(scene, event) == before
+    assert len(scene.started) == 1
+
+
+def test_a_refusal_whose_reaction_was_lost_is_not_written_again(scene: Scene) -> None:
+    event = scene.commented("/regbot run")
+    scene.forge.react = dying  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        scene.replay(event)
+    scene.forge = client(scene.hub, scene.token)
+    scene.replay(event)
+    assert sorted(answers(scene, event)) == ["confused", "reply"]
+
+
+def dying(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 # Faults

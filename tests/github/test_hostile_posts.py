@@ -1,15 +1,13 @@
 """What attackers write, through the whole path of a post: from the bytes of an artifact to the comment, the check run,
-its annotations and the job's page. Each must hold it as text, and say the verdict first.
+and the job's page. Each must hold it as text, and say the verdict first.
 """
 
 import json
 import unicodedata
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
 from regbot.cli.github import print_safely
@@ -19,6 +17,7 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Run
 from regbot.records.session import Session
 from support.forge_cases import A2A, FALLBACK, OTHER_PROGRAM, Bench, lines_of, only, zipped
+from support.forge_cases import bench as bench
 from support.hostile import COMMIT, LINES, Page, inert
 from support.timed_builder import noisy
 
@@ -42,11 +41,6 @@ CONTROLS = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 OWN = "\n\u2060\u2068\u2069\ufe0f"
 """Line ends, and the characters that regbot itself isolates text with."""
 SAME = noisy(1.0, 0.002)
-
-
-@pytest.fixture
-def bench(hub: FakeGitHub, tmp_path: Path) -> Bench:
-    return Bench.make(hub, tmp_path)
 
 
 def poisoned(ledger: Ledger, text: str) -> Ledger:
@@ -173,10 +167,6 @@ def test_text_of_attackers_is_inert_in_every_post(bench: Bench, case: str, wild:
     plain(check.title or "")
     assert "\n" not in (check.title or "")
     assert len(check.title or "") <= 200
-    for annotation in check.annotations:
-        plain(annotation["message"] + annotation["title"] + annotation["path"])
-    assert {annotation["path"] for annotation in check.annotations} <= {"moe/layer.py"}
-    assert check.annotations or case != "hung"
     body = bench.comment(number)
     check_inert(body)
     stamped_text = StampedText.read(body)
@@ -188,16 +178,6 @@ def test_text_of_attackers_is_inert_in_every_post(bench: Bench, case: str, wild:
     else:
         assert stamped_text.stamp.status == posted.status
         assert posted.text.strip() in body
-
-
-def test_the_hostile_texts_are_active_without_escaping() -> None:
-    for name in ("lines", "image", "mention", "marker", "fence", "fold"):
-        with pytest.raises(AssertionError):
-            check_inert(f"{STAMP}\n### PASS\n\n{WILD[name]}\n")
-    for name in ("ansi", "bidi"):
-        with pytest.raises(AssertionError):
-            plain(WILD[name])
-    check_inert(f"{STAMP}\n### PASS\n\nfine\n")
 
 
 def test_no_line_in_a_jobs_log_is_a_command_to_the_runner(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,8 @@ from regbot.github.publication import publish
 from regbot.records.config import GitHub
 from regbot.records.run import Run
 from regbot.records.session import Session
-from support.forge_cases import A2A, FALLBACK, MORE, SAME, SLOWER, TOML, Bench, build_text, only, result
+from support.forge_cases import A2A, FALLBACK, MORE, SAME, TOML, Bench, build_text, only, result
+from support.forge_cases import bench as bench
 from support.gate_scene import client, token, workflow
 
 QUEUE = '[github]\nqueue = "timed"\n'
@@ -39,16 +40,7 @@ class Queue(Bench):
 
     def traced(self, number: int, *ahead: int) -> FakeRun:
         """Queue a pull request; return the run of regbot-static on its group, which has just been requested."""
-        group = self.repo.event_of("merge_group", number=number, ahead=ahead)["merge_group"]
-        branch = group["head_ref"].removeprefix("refs/heads/")
-        return self.static(
-            number,
-            self.session(group["head_sha"], theirs=A2A, base=group["base_sha"]),
-            event="merge_group",
-            head_branch=branch,
-            head_sha=group["head_sha"],
-            title=f"regbot-static {group['head_sha']}",
-        )
+        return self.group(number, *ahead, theirs=A2A)
 
     def gate(self, run: FakeRun, settings: GitHub | None = None) -> GateOutcome:
         forge = client(self.hub, token(self.hub, "gate"))
@@ -181,13 +173,6 @@ def test_a_measured_pass_of_a_group_is_green_and_its_trace_is_not_posted(queue: 
     assert queue.repo.comments(number) == []
 
 
-def test_a_slower_group_is_red(queue: Queue) -> None:
-    traced = queue.traced(queue.pull())
-    queue.gate(traced)
-    assert only(queue.post(queue.measure(traced, queue.times(traced, SLOWER)))).status == "FAIL"
-    assert queue.check(0, traced.head_sha).conclusion == "failure"
-
-
 def test_a_measurement_of_a_commit_that_is_no_group_is_not_posted(queue: Queue) -> None:
     traced = queue.traced(queue.pull())
     queue.gate(traced)
@@ -228,11 +213,6 @@ def test_a_group_that_is_only_traced_is_not_blocked_for_ever(bench: Bench) -> No
 # Declarations
 
 
-@pytest.fixture
-def bench(hub: FakeGitHub, tmp_path: Path) -> Bench:
-    return Bench.make(hub, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("text", "ledger", "with_declaration"),
     [
@@ -249,12 +229,9 @@ def test_a_declaration_counts_only_in_a_group_of_its_own_pull_request(
     bench.repo.comment(number, "ann", text.format(head=bench.head(number)))
     statuses = []
     for ahead in ((), (other,)):
-        group = bench.repo.event_of("merge_group", number=number, ahead=ahead)["merge_group"]
-        session = bench.session(group["head_sha"], theirs=ledger, base=group["base_sha"])  # type: ignore[arg-type]
-        branch = group["head_ref"].removeprefix("refs/heads/")
-        run = bench.static(number, session, event="merge_group", head_branch=branch, head_sha=group["head_sha"])
+        run = bench.group(number, *ahead, theirs=ledger)  # type: ignore[arg-type]
         statuses.append(only(bench.post(run)).status)
-        summary = str(bench.check(0, group["head_sha"]).summary)
+        summary = str(bench.check(0, run.head_sha).summary)
         assert ("again, as the only pull request of its group:" in summary) == bool(ahead and ledger is MORE)
     assert statuses[0] == with_declaration
     assert statuses[1] in ("REVIEW", "FAIL")

@@ -94,13 +94,11 @@ def test_shadow_mode_is_neutral_and_names_the_conclusion_it_replaces(hub: FakeGi
 
 def test_the_default_branchs_github_table_applies_even_if_the_base_is_older(bench: Bench) -> None:
     number = bench.pull()
-    table = '[github]\nconclusions = {FAIL = "action_required"}\nlabels = {FAIL = "perf: worse", PASS = "perf: ok"}\n'
+    table = '[github]\nconclusions = {FAIL = "action_required"}\n'
     bench.repo.commit({"regbot.toml": TOML + table})
     bench.update()
-    bench.repo.label(number, "ann", "perf: OK")
     only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
     assert bench.check(number).conclusion == "action_required"
-    assert bench.repo.labels(number) == ["perf: worse"]
 
 
 def test_a_comment_and_a_summary_stay_below_githubs_limit(bench: Bench) -> None:
@@ -213,7 +211,7 @@ def test_the_request_is_read_from_each_event_and_nowhere_else(bench: Bench, tmp_
     bad_inputs = ({"change": "7; rm"}, {"change": "7", "run": "7; rm"}, None, {})
     for bad in ({}, [], {"workflow_run": {"id": True}}, *({"inputs": given} for given in bad_inputs)):
         file.write_text(json.dumps(bad))
-        with pytest.raises(UserError, match="names no"):
+        with pytest.raises(UserError, match=r"names no|no such event"):
             read_request(file)
 
 

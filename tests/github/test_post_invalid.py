@@ -10,7 +10,7 @@ from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
 from regbot.github.approval import GateOutcome
 from regbot.github.client import Forge
-from regbot.github.events import read_comment_event, read_pull_event
+from regbot.github.events import CommentEvent, PullEvent, read_event
 from regbot.github.gate import handle_comment, handle_pull
 from regbot.github.metadata import IgnoredRun
 from regbot.records.config import GitHub
@@ -35,11 +35,11 @@ class Gated(Bench):
         """Write a comment and let regbot-gate handle it."""
         comment = self.repo.comment(number, login, text)
         event = self.repo.event_of("issue_comment", comment=comment)
-        return handle_comment(self.gate, read_comment_event(self.file(event), self.repo.full_name), GitHub())
+        return handle_comment(self.gate, read_event(self.file(event), self.repo.full_name, CommentEvent), GitHub())
 
     def retarget(self, number: int, base: str) -> GateOutcome:
         event = retargeted(self.repo, number, base)
-        return handle_pull(self.gate, read_pull_event(self.file(event), self.repo.full_name), GitHub())
+        return handle_pull(self.gate, read_event(self.file(event), self.repo.full_name, PullEvent), GitHub())
 
     def asked(self, number: int, login: str = "bob") -> str:
         """Request a measurement of the head and return its nonce."""
@@ -123,8 +123,6 @@ def test_a_rerun_that_fails_keeps_the_first_verdict(bench: Gated) -> None:
     assert bench.check(number).title == title
     assert headline(text).startswith("### ✅ PASS")
     assert "the job for this commit failed" in text
-    assert bench.says(number, "/regbot expect all-to-all replaced by gather and sum@ep@*: meant").effect == "refused"
-    assert f"\n/regbot run {bench.head(number)}\n" in bench.repo.comments(number)[-1].body
 
 
 def test_a_declaration_during_a_measurement_counts_in_the_kept_verdict(bench: Gated) -> None:
@@ -188,23 +186,6 @@ def test_a_verdict_with_an_expired_artifact_stays_unchanged(bench: Gated, tier: 
     check = bench.check(number)
     assert (check.conclusion, check.title, check.summary) == stands
     assert bench.comment(number) == text
-
-
-@pytest.mark.parametrize(
-    "text", ["/regbot accept SHA: meant", "/regbot expect all-to-all replaced by gather and sum@ep@*: meant"]
-)
-def test_a_declaration_on_an_expired_run_is_answered_with_how_to_measure_again(bench: Gated, text: str) -> None:
-    number = bench.pull()
-    run = bench.static(number, bench.session(bench.head(number), theirs=MORE))
-    only(bench.post(run))
-    stands = bench.comment(number), bench.check(number).conclusion
-    run.artifacts[0].expired = True
-    assert bench.says(number, text.replace("SHA", bench.head(number))).effect == "refused"
-    (verdict, reply) = [comment.body for comment in bench.repo.comments(number) if comment.author == BOT]
-    assert (verdict, bench.check(number).conclusion) == stands
-    assert "has expired or is unusable. The run cannot be judged again" in reply
-    assert f"\n/regbot run {bench.head(number)}\n" in reply
-    assert not bench.repo.dispatched
 
 
 def test_an_expired_verdict_against_another_base_does_not_stay(bench: Gated) -> None:

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
 from regbot.github.post import PostedResult
 from support.forge_cases import (
@@ -96,30 +95,19 @@ def test_a_fail_cannot_be_accepted(bench: Bench) -> None:
 
 def test_a_merge_group_gets_a_check_run_and_no_comment(bench: Bench) -> None:
     number = bench.pull()
-    group = bench.repo.event_of("merge_group", number=number)["merge_group"]
-    session = bench.session(group["head_sha"], base=group["base_sha"])
-    branch = group["head_ref"].removeprefix("refs/heads/")
-    run = bench.static(number, session, event="merge_group", head_branch=branch, head_sha=group["head_sha"])
+    run = bench.group(number)
     only(bench.post(run))
-    (check,) = bench.repo.check_runs(group["head_sha"])
+    (check,) = bench.repo.check_runs(run.head_sha)
     assert check.conclusion == "neutral"
     assert "this merge group" in str(check.summary)
     assert "/regbot" not in str(check.summary)
     assert bench.repo.comments(number) == []
 
 
-def accepting(bench: Bench) -> tuple[int, str, FakeRun]:
-    """Return a pull request with a REVIEW verdict, its head, and the run of the merge group that ends with it."""
-    number, _ = reviewed(bench)
-    group = bench.repo.event_of("merge_group", number=number)["merge_group"]
-    session = bench.session(group["head_sha"], theirs=MORE, base=group["base_sha"])
-    branch = group["head_ref"].removeprefix("refs/heads/")
-    run = bench.static(number, session, event="merge_group", head_branch=branch, head_sha=group["head_sha"])
-    return number, group["head_sha"], run
-
-
 def test_a_review_of_a_merge_group_is_accepted_on_its_last_pull_request(bench: Bench) -> None:
-    number, sha, run = accepting(bench)
+    number, _ = reviewed(bench)
+    run = bench.group(number, theirs=MORE)
+    sha = run.head_sha
     assert only(bench.post(run)).status == "REVIEW"
     (check,) = bench.repo.check_runs(sha)
     assert check.conclusion == "action_required"

@@ -27,12 +27,8 @@ def test_a_failed_job_is_invalid(bench: Bench, conclusion: str, reason: str) -> 
     assert f"/regbot run {bench.head(number)}" in bench.comment(number)
 
 
-def test_an_artifact_that_claims_or_has_too_many_bytes_is_not_read(bench: Bench) -> None:
+def test_an_artifact_with_too_many_bytes_is_not_read(bench: Bench) -> None:
     number = bench.pull()
-    run = bench.static(number, None)
-    run.artifact("regbot-session", b"x", size=10**9)
-    assert "was not read" in only(bench.post(run)).text
-    assert not any(path.startswith("/artifacts/") for _, path, _ in bench.hub.requests)
     run = bench.static(number, None)
     run.artifact("regbot-session", b"x" * (MAX_ARCHIVE_BYTES + 1), size=10)
     assert "was not read" in only(bench.post(run)).text
@@ -51,37 +47,15 @@ HOSTILE = "</details><img src=x onerror=alert(1)> @ann [x](http://evil) `|` \u20
 
 def hostile_archives(bench: Bench, number: int) -> dict[str, bytes]:
     lines = lines_of(bench.session(bench.head(number)))
-    header = json.loads(lines[0])
     return {
         "no zip": b"PK nothing",
-        "another member": zipped(lines, "../../etc/passwd"),
         "a named member": zipped(lines, HOSTILE[:30]),
-        "nothing": zipped([]),
-        "cut off": zipped([*lines[:-1], lines[-1][:-5]]),
         "no json": zipped([b"{" + HOSTILE.encode() + b"}\n"]),
-        "nan": zipped([lines[0], lines[1].replace(b'"wall_s":1.0', b'"wall_s":NaN')]),
-        "a key twice": zipped([lines[0].replace(b"{", b'{"regbot":"1","regbot":"2",', 1)]),
-        "a key too many": zipped([json.dumps({**header, HOSTILE: 1}).encode() + b"\n"]),
-        "another schema": zipped([lines[0].replace(b"regbot/session@1", b"regbot/session@9")]),
-        "deep": zipped([b"[" * 100_000 + b"\n"]),
-        "a number too long": zipped([b'{"seed":' + b"9" * 5000 + b"}\n"]),
+        "a key too many": zipped([json.dumps({**json.loads(lines[0]), HOSTILE: 1}).encode() + b"\n"]),
     }
 
 
-REFUSED = [
-    "no zip",
-    "another member",
-    "a named member",
-    "nothing",
-    "cut off",
-    "no json",
-    "nan",
-    "a key twice",
-    "a key too many",
-    "another schema",
-    "deep",
-    "a number too long",
-]
+REFUSED = ["no zip", "a named member", "no json", "a key too many"]
 
 
 @pytest.mark.slow

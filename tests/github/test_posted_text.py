@@ -49,7 +49,9 @@ RUN = WorkflowRun(
     url="https://github.com/acme/moe/actions/runs/77",
 )
 STATIC_OF = Subject(RUN, "static", HEAD.commit, 12, 12, "main", ("main",))
-MEASURED_OF = replace(STATIC_OF, tier="measured", nonce="0123456789abcdef", run=replace(RUN, path=MEASURE))
+MEASURED_OF = replace(
+    STATIC_OF, tier="measured", nonce="0123456789abcdef", run=RUN.model_copy(update={"path": MEASURE})
+)
 GROUP = replace(STATIC_OF, number=0)
 ANN = ReviewAcceptance("ann", "the router needs the counts")
 
@@ -81,7 +83,7 @@ def cancelled_after(name: str, subject: Subject) -> str:
     text = words.write_verdict_text(verdict, session, subject, None, SHOWING)
     stands = StampedText(Stamp(12, subject.sha, subject.tier, 76, 1, verdict.verdict), text)
     lost = words.write_invalid_text(
-        words.explain_failed_run(replace(RUN, conclusion="cancelled")), MEASURED_OF, SHOWING
+        (words.explain_failed_run(RUN.model_copy(update={"conclusion": "cancelled"})),), MEASURED_OF, SHOWING
     )
     both = [stands, StampedText(Stamp(12, subject.sha, "measured", 77, 1, "INVALID"), lost)]
     return select_strongest(both).body(subject.sha)
@@ -100,9 +102,11 @@ SITUATIONS: dict[str, Callable[[], str]] = {
     "measured_review": lambda: write_posted("review", MEASURED_OF),
     "measured_review_accepted": lambda: write_posted("review", MEASURED_OF, acceptance=ANN),
     "merge_group_fail": lambda: write_posted("sharding_fail", GROUP),
-    "job_cancelled": lambda: invalid(MEASURED_OF, *words.explain_failed_run(replace(RUN, conclusion="cancelled"))),
+    "job_cancelled": lambda: invalid(
+        MEASURED_OF, words.explain_failed_run(RUN.model_copy(update={"conclusion": "cancelled"}))
+    ),
     "job_failed_in_shadow_mode": lambda: invalid(
-        STATIC_OF, *words.explain_failed_run(replace(RUN, conclusion="failure")), github=SHADOW
+        STATIC_OF, words.explain_failed_run(RUN.model_copy(update={"conclusion": "failure"})), github=SHADOW
     ),
     "self_reported_pass_that_waits": lambda: write_posted("pass", STATIC_OF, STRICT),
     "merge_group_review": lambda: write_posted("review", replace(GROUP, group_head="3" * 40), STRICT),
@@ -199,5 +203,5 @@ def test_a_reason_cannot_be_more_than_text() -> None:
 
 def test_a_run_with_an_invalid_url_is_not_linked() -> None:
     for url in ("", "javascript:alert(1)", "https://x/) [y](https://evil", "https://x/\n"):
-        subject = replace(STATIC_OF, run=replace(RUN, url=url))
+        subject = replace(STATIC_OF, run=RUN.model_copy(update={"url": url}))
         assert Page(invalid(subject, "why")).links == []

@@ -1,22 +1,15 @@
 """The refresh pull request: exactly one, updated every night with its evidence, under all faults of GitHub."""
 
 import re
-from pathlib import Path
 
 import pytest
 
-from github_fake import FakeGitHub, githttp
+from github_fake import githttp
 from github_fake.fixtures import hub as hub
 from regbot.github.client import AwayError
 from regbot.github.refresh import BRANCH
 from support.forge_refresh_cases import Proposal, Site, changing
-from support.refresh_cases import CONFIG
-
-
-@pytest.fixture
-def site(hub: FakeGitHub, tmp_path: Path) -> Site:
-    return Site(hub, tmp_path)
-
+from support.forge_refresh_cases import site as site
 
 # One pull request
 
@@ -58,8 +51,7 @@ def test_a_second_night_updates_the_same_pull_request(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_a_regressed_night_shows_in_the_title_and_is_stored_as_evidence_only(hub: FakeGitHub, tmp_path: Path) -> None:
-    site = Site(hub, tmp_path, CONFIG + '[github.labels]\nFAIL = "regbot: slower"\nPASS = "regbot: fine"\n')
+def test_a_regressed_night_shows_in_the_title_and_is_stored_as_evidence_only(site: Site) -> None:
     site.started()
     report, data = site.night(1, slower=0.05)
     assert report.status == "FAIL"
@@ -68,12 +60,10 @@ def test_a_regressed_night_shows_in_the_title_and_is_stored_as_evidence_only(hub
     assert pull.title.startswith("HELD BACK: baselines of ")
     assert "(1 of 1 workload, " in pull.title
     assert "--accept 4.9 --who NAME" in pull.body
-    assert pull.labels == ["regbot: slower"]
     assert site.series() == ["rolling", "anchor", "held"]
     site.post(site.night(2)[1])
     assert site.repo.pulls[number].title.startswith("Baselines of ")
     assert "HELD BACK" in site.repo.git.run("log", "--format=%s", BRANCH), "GitHub lists the commit of the night before"
-    assert site.repo.pulls[number].labels == ["regbot: fine"]
 
 
 def test_a_slowdown_accepted_by_name_moves_the_anchor_in_the_pull_request(site: Site) -> None:

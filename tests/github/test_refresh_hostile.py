@@ -17,17 +17,13 @@ from regbot.github.client import ForgeError
 from regbot.github.git_remote import Remote
 from regbot.github.proposal import ARTIFACT, MEMBER
 from regbot.github.refresh import BRANCH, fetch_proposals
-from regbot.workloads.checkout import CheckoutError, export
+from regbot.workloads.checkout.export import export
+from regbot.workloads.checkout.git import CheckoutError
 from support.forge_refresh_cases import CANARY, Proposal, Site, changing, texts, zipped
+from support.forge_refresh_cases import site as site
 from support.hostile import LINES, inert
 from support.ledger_builder import smoke_ledger
 from support.report_cases import HOSTILE
-
-
-@pytest.fixture
-def site(hub: FakeGitHub, tmp_path: Path) -> Site:
-    return Site(hub, tmp_path)
-
 
 # What nobody may send
 
@@ -214,12 +210,12 @@ def test_files_that_the_store_did_not_read_are_not_overwritten(site: Site, monke
         for path in to.rglob("anchor.json"):
             path.unlink()
 
-    monkeypatch.setattr("regbot.github.refresh_commit.export", half)
+    monkeypatch.setattr("regbot.github.proposal.export", half)
     before = site.state()
     site.push_main(train__py="other")
     monkeypatch.setattr("regbot.check.refresh.flow.export", half)
     _, data = site.night(1)
-    with pytest.raises(CheckoutError, match=r"anchor\.json would be added, but [0-9a-f]{12} already has this file"):
+    with pytest.raises(UserError, match=r"anchor\.json would be added, but [0-9a-f]{12} already has this file"):
         site.post(data)
     assert site.state()[1:] == before[1:]
     assert site.tip() == before[0].get(f"refs/heads/{BRANCH}")
@@ -254,13 +250,11 @@ def test_a_stored_session_with_other_content_is_not_changed(site: Site) -> None:
 
 
 def test_a_run_proposes_the_newest_artifact_of_every_name(site: Site) -> None:
-    run = _run(site)
-    for name, data in ((ARTIFACT, b"old"), ("regbot-session", b"other"), (ARTIFACT, b"new"), (f"{ARTIFACT}-b", b"b")):
-        run.artifact(name, zipped((MEMBER, data)))
-    assert [(proposal.origin, proposal.data) for proposal in fetch_proposals(site.forge, run.id)] == [
-        ("artifact regbot-proposal", b"new"),
-        ("artifact regbot-proposal-b", b"b"),
-    ]
+    run, nights = _run(site), [site.night(number)[1] for number in range(3)]
+    for name, number in ((ARTIFACT, 0), ("regbot-session", 0), (ARTIFACT, 1), (f"{ARTIFACT}-b", 2)):
+        run.artifact(name, zipped((MEMBER, nights[number])))
+    created = [json.loads(nights[number])["created"] for number in (1, 2)]
+    assert [proposal.created for proposal in fetch_proposals(site.forge, run.id)] == created
 
 
 def _run(site: Site) -> Any:

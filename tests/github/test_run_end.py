@@ -1,22 +1,13 @@
 """When a run is posted: once after its end, and not where it had nothing to trace."""
 
-from pathlib import Path
-
-import pytest
-
-from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
 from regbot.github.client import END_POLL_INTERVAL_S, MAX_END_POLLS, Forge
 from regbot.github.metadata import IgnoredRun
 from regbot.github.post import PostedResult, post_run
 from support.forge_cases import BOT, Bench
+from support.forge_cases import bench as bench
 from support.timed_builder import noisy
-
-
-@pytest.fixture
-def bench(hub: FakeGitHub, tmp_path: Path) -> Bench:
-    return Bench.make(hub, tmp_path)
 
 
 def unended(bench: Bench) -> tuple[int, FakeRun]:
@@ -71,8 +62,7 @@ def test_a_run_for_a_title_change_has_no_result(bench: Bench) -> None:
 
 def test_a_merge_group_without_a_trace_is_invalid(bench: Bench) -> None:
     number = bench.pull()
-    event = bench.repo.event_of("merge_group", number=number)["merge_group"]
-    branch = event["head_ref"].removeprefix("refs/heads/")
-    given = {"event": "merge_group", "head_branch": branch, "head_sha": event["head_sha"], "conclusion": "skipped"}
-    bench.post(bench.static(number, None, head_repository=bench.repo, **given))
-    assert bench.check(number, event["head_sha"]).conclusion == "failure"
+    run = bench.group(number, theirs=None)
+    run.conclusion = "skipped"
+    bench.post(run)
+    assert bench.check(number, run.head_sha).conclusion == "failure"

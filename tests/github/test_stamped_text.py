@@ -33,7 +33,6 @@ def test_a_branch_name_does_not_end_the_stamp() -> None:
         "",
         "<!-- regbot:verdict -->",
         "<!-- regbot:verdict {} -->",
-        "<!-- regbot:verdict [1] -->",
         f'<!-- regbot:verdict {{"pr":"12","head":"{SHA}","tier":"static","run":1,"attempt":1,"status":"PASS"}} -->',
         f'<!-- regbot:verdict {{"pr":true,"head":"{SHA}","tier":"static","run":1,"attempt":1,"status":"PASS"}} -->',
         f'<!-- regbot:verdict {{"pr":1,"head":"{SHA}","tier":"best","run":1,"attempt":1,"status":"PASS"}} -->',

@@ -1,7 +1,7 @@
 """What the fake GitHub keeps about one comment, one pull request, one run."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .state import Repository
@@ -47,7 +47,6 @@ class CheckRun:
     title: str | None = None
     summary: str | None = None
     text: str | None = None
-    annotations: list[dict[str, Any]] = field(default_factory=list)
     started: str = ""
     completed: str | None = None
 

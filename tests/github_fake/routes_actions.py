@@ -12,11 +12,6 @@ _ACTIONS = "/repos/{owner}/{repo}/actions"
 _INPUTS_LIMIT = 65_535  # characters of all inputs together
 
 
-@route("GET", f"{_ACTIONS}/runs", "actions:read")
-def list_runs(call: Call) -> Answer:
-    return call.page(_asked_for(call, list(call.repo.runs.values())), shapes.run, "workflow_runs")
-
-
 def _asked_for(call: Call, runs: list[Run]) -> list[Run]:
     """Newest first."""
     names = {"branch": "head_branch", "event": "event", "head_sha": "head_sha", "actor": "actor"}

@@ -7,7 +7,6 @@ from .call import Answer, Call, Refused, invalid, route
 from .records import CheckRun
 
 _REPO = "/repos/{owner}/{repo}"
-_MESSAGE_LIMIT = 64 * 1024  # bytes of an annotation's message, and of its raw details
 
 
 @route("GET", f"{_REPO}/commits/{{ref}}/check-runs", "checks:read")
@@ -46,11 +45,6 @@ def _check(call: Call) -> CheckRun:
     return found
 
 
-@route("GET", f"{_REPO}/check-runs/{{check_run_id}}", "checks:read")
-def get_check(call: Call) -> Any:
-    return shapes.check_run(call.repo, _check(call))
-
-
 @route("PATCH", f"{_REPO}/check-runs/{{check_run_id}}", "checks:write")
 def edit_check(call: Call) -> Any:
     one = _check(call)
@@ -66,8 +60,6 @@ def _change(call: Call, one: CheckRun) -> None:
         raise invalid("CheckRun", "conclusion", "conclusion is required when status is completed", "missing_field")
     if given.get("conclusion") == "stale":
         raise invalid("CheckRun", "conclusion", "stale can only be set by GitHub", "invalid")
-    for annotation in output.get("annotations", []):
-        _accept(annotation)
     one.name = given.get("name", one.name)
     if one.status != "completed":  # GitHub answers 200 to a later status, and leaves the check run completed
         one.status = given.get("status", one.status)
@@ -77,18 +69,5 @@ def _change(call: Call, one: CheckRun) -> None:
     )
     one.title, one.summary = output.get("title", one.title), output.get("summary", one.summary)
     one.text = output.get("text", one.text)
-    one.annotations += output.get("annotations", [])  # they are added, never replaced
     if "conclusion" in given:
         one.status, one.conclusion, one.completed = "completed", given["conclusion"], call.hub.tick()
-
-
-def _accept(annotation: dict[str, Any]) -> None:
-    same_line = annotation["start_line"] == annotation["end_line"]
-    if not same_line and {"start_column", "end_column"} & set(annotation):
-        raise invalid("CheckRun", "annotations", "columns need start_line and end_line to be the same", "invalid")
-    if annotation["end_line"] < annotation["start_line"] or annotation["start_line"] < 0:
-        raise invalid("CheckRun", "annotations", "end_line is before start_line", "invalid")
-    if any(len(annotation.get(key, "").encode()) > _MESSAGE_LIMIT for key in ("message", "raw_details")):
-        raise invalid("CheckRun", "annotations", "message is longer than 64 KB", "invalid")
-    if len(annotation.get("title", "")) > 255:
-        raise invalid("CheckRun", "annotations", "title is longer than 255 characters", "invalid")

@@ -103,28 +103,6 @@ def _reaction(call: Call, one: Comment, login: str, content: str) -> dict[str, A
     return {"id": number, "user": shapes.user(call.hub, login), "content": content, "created_at": one.created}
 
 
-@route("GET", f"{_REPO}/issues/{{issue_number}}/labels", *_READ)
-def list_labels(call: Call) -> Answer:
-    return call.page(_issue(call).labels, lambda name: shapes.label(call.repo, name))
-
-
-@route("POST", f"{_REPO}/issues/{{issue_number}}/labels", *_WRITE)
-def add_labels(call: Call) -> Any:
-    """Labels that the repository does not have yet come into being."""
-    one = _issue(call)
-    for name in _names(call):
-        call.repo.label(one.number, call.login, name)
-    return [shapes.label(call.repo, name) for name in one.labels]
-
-
-def _names(call: Call) -> list[str]:
-    given = call.body.get("labels", []) if isinstance(call.body, dict) else call.body
-    names = [one if isinstance(one, str) else one["name"] for one in given]
-    if any(len(name) > 50 for name in names):
-        raise invalid("Label", "name", "name is too long (maximum is 50 characters)")
-    return names
-
-
 @route("DELETE", f"{_REPO}/issues/{{issue_number}}/labels/{{name}}", *_WRITE)
 def remove_label(call: Call) -> Any:
     one = _issue(call)

@@ -46,9 +46,6 @@ def main(folder: Path) -> None:
 def _mend(routes: dict[str, Any], schemas: dict[str, Any]) -> None:
     """Where the description is narrower than GitHub. (A third is in ``_bare``: a list of values that may be null has
     to hold null.)"""
-    # "You can also pass an `array` of labels directly", says the text that the schema belongs to.
-    labels = routes["/repos/{owner}/{repo}/issues/{issue_number}/labels"]["post"]["requestBody"]["content"]
-    labels["application/json"]["schema"]["oneOf"].append({"type": "array", "items": {"type": "string"}})
     for name in ("pull-request", "pull-request-simple"):  # the head's repository is null once the fork was deleted
         schemas[name]["properties"]["head"]["properties"]["repo"] = {"$ref": "#/components/schemas/nullable-repository"}
 

@@ -31,8 +31,8 @@ FEWER = {"sequence": 64, "experts": 16}
 
 
 def _requests(folder: Path, world: int, mode: str) -> list[Path]:
-    """The default shape on 2 ranks, and a smaller one on 4 ranks, which share the same cores."""
-    same: dict[str, Any] = {"world": world, "ep": EP, "mode": mode}
+    """The default shape on 2 ranks, and a smaller one on 4 ranks, which share its cores. The second step counts."""
+    same: dict[str, Any] = {"world": world, "ep": EP, "mode": mode, "steps": 2 if mode == "static" else 1}
     fewer = {QWEN: FEWER, MIXTRAL: {"sequence": 64}} if world > 2 else {}
     return [
         ask(folder, f"{shape}.{dispatcher}.{mode}", shape, geometry=fewer.get(shape), dispatcher=dispatcher, **same)
@@ -46,7 +46,7 @@ def counted(request: pytest.FixtureRequest, shared: Shared) -> tuple[Path, int]:
     world: int = request.param
 
     def count(folder: Path) -> None:
-        run_script("counted.py", *_requests(folder, world, "real"), ranks=world)
+        run_script("counted.py", *_requests(folder, world, "timed"), ranks=world)
         run_all(_requests(folder, world, "static"))
 
     return shared(f"counted{world}", count), world
@@ -60,7 +60,7 @@ def test_counts_of_real_ranks_equal_the_static_trace(counted: tuple[Path, int], 
     kinds = {key[0] for key in traced}
     assert kinds == {"all_gather", "reduce_scatter"} | ({"all_to_all"} if dispatcher == "alltoall" else set())
     for rank in range(world):
-        assert rows(answer(folder, f"{shape}.{dispatcher}.real", rank)) == traced, f"rank {rank}"
+        assert rows(answer(folder, f"{shape}.{dispatcher}.timed", rank)) == traced, f"rank {rank}"
 
 
 def test_skewed_routing_has_the_traced_counts_on_every_rank_and_the_traced_bytes_on_rank_0(
@@ -68,16 +68,16 @@ def test_skewed_routing_has_the_traced_counts_on_every_rank_and_the_traced_bytes
 ) -> None:
     folder, world = counted
     traced = rows(answer(folder, f"{QWEN}.skewed.static"))
-    assert rows(answer(folder, f"{QWEN}.skewed.real")) == traced
+    assert rows(answer(folder, f"{QWEN}.skewed.timed")) == traced
     for rank in range(world):
-        real = rows(answer(folder, f"{QWEN}.skewed.real", rank))
+        real = rows(answer(folder, f"{QWEN}.skewed.timed", rank))
         assert {key: n for key, (n, _) in real.items()} == {key: n for key, (n, _) in traced.items()}, f"rank {rank}"
 
 
 def test_sequence_numbers_of_the_backend_advance_by_the_count(counted: tuple[Path, int]) -> None:
     folder, world = counted
     for rank in range(world):
-        liveness = answer(folder, f"{QWEN}.alltoall.real", rank)["ledger"]["liveness"]
+        liveness = answer(folder, f"{QWEN}.alltoall.timed", rank)["ledger"]["liveness"]
         assert liveness["sequence_advance"] == liveness["sequence_counted"] > 0
         assert liveness["planted"] == liveness["seen"] == (2 if world == EP else 3)
 

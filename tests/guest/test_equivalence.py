@@ -40,7 +40,7 @@ def world(request: pytest.FixtureRequest) -> int:
 def steps(world: int, shared: Shared) -> Path:
     def take(folder: Path) -> None:
         cases = itertools.product(SHAPES.items(), ROUTINGS, DISPATCHERS)
-        same: dict[str, Any] = {"world": world, "ep": EP, "mode": "real", "seed": 1234}
+        same: dict[str, Any] = {"world": world, "ep": EP, "seed": 1234}
         requests = [
             ask(folder, f"{name}.{how}.{to}", shape, geometry=numbers, routing=how, dispatcher=to, **same)
             for (name, (shape, numbers)), how, to in cases

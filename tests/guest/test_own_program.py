@@ -16,9 +16,10 @@ import pytest
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
-from regbot.workloads import Checkout, Limits, Scratch, single_task
-from regbot.workloads import trace as run_trace
+from regbot.workloads.guest import Checkout, Limits, Scratch
+from regbot.workloads.guest import trace as run_trace
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import single_task
 from support.guest_runs import MIXTRAL, TINY, answer, ask, run_guest
 from support.judged_heads import judge_head
 
@@ -91,7 +92,6 @@ def test_one_step_of_the_program_is_counted(checkout: Path, paper_library: Path)
     assert ledger["config"]["num_layers"] == LAYERS
     assert record["backends"]["dispatcher"]["executed"] == "alltoall"
     assert record["peak_device_bytes"] > 0
-    assert list(record["phases_s"]) == ["step 1", "step 2", "program"]
 
 
 @pytest.mark.skipif(
@@ -112,13 +112,11 @@ def test_a_release_that_asks_for_nvcc_starts_without_it(checkout: Path, paper_li
 
 
 @pytest.mark.slow
-def test_an_unknown_flag_of_the_user_is_named_with_the_nearest_ones(checkout: Path, paper_library: Path) -> None:
+def test_an_unknown_flag_of_the_user_is_named(checkout: Path, paper_library: Path) -> None:
     refusal = trace(checkout, paper_library, config={"moe-router-type": "fp32"})["refusal"]
     assert refusal["kind"] == "config"
-    assert refusal["message"] == (
-        "pretrain_gpt.py refused its command line: unrecognized arguments: --moe-router-type fp32; the nearest flags "
-        "are --moe-router-dtype, --moe-router-topk, --moe-router-load-balancing-type"
-    )
+    expected = "pretrain_gpt.py refused its command line: unrecognized arguments: --moe-router-type fp32"
+    assert refusal["message"] == expected
 
 
 @pytest.mark.slow
@@ -129,13 +127,13 @@ def test_an_unknown_flag_of_the_user_is_named_with_the_nearest_ones(checkout: Pa
             "pretrain_gpt.py",
             '"moe-router-dtype"',
             '"moe-router-precision"',
-            "pretrain_gpt.py has no flag --moe-router-dtype, which regbot sets; the nearest flags are",
+            "pretrain_gpt.py does not accept --moe-router-dtype, which regbot sets, as before: unrecognized arguments",
         ),
         (
             "pretrain_gpt.py",
             'parser.add_argument("--train-iters", type=int)',
             'parser.add_argument("--train-iters", choices=["all"])',
-            "pretrain_gpt.py does not accept --train-iters as before (argument --train-iters: invalid choice:",
+            "pretrain_gpt.py does not accept --train-iters, which regbot sets, as before: argument --train-iters",
         ),
         (
             "megatron/training/training.py",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,22 +12,25 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from regbot_guest.axes import Axes
 from regbot_guest.observer import Observer
-from regbot_guest.routing import forced_experts
+from regbot_guest.request import Geometry, Request
+from regbot_guest.routing import forced_experts, make_expert_choice
 from regbot_guest.shadow_values import ShadowValues
 from regbot_guest.untraceable import Untraceable
 
 pytestmark = pytest.mark.long
 
 TOKENS, EXPERTS, TOP_K = 64, 8, 2
+GEOMETRY = Geometry(
+    layers=1, hidden=32, heads=2, kv_heads=1, head_dim=16, qk_norm=False, rope_theta=1e4,
+    experts=EXPERTS, top_k=TOP_K, expert_width=16, vocabulary=64, sequence=TOKENS, micro_batch=1,
+)  # fmt: skip
+REQUEST = Request("r", "w", "v", "", ".", GEOMETRY, 1, 1, seed=1)
 
 
 @contextmanager
 def without_values(routing: str = "balanced") -> Iterator[ShadowValues]:
-    def route(tokens: int, experts: int, top_k: int) -> Tensor:
-        return forced_experts(tokens, experts, top_k, routing, 1, torch.device("cpu"))
-
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        shadows = ShadowValues(mode, EXPERTS, TOP_K, route)
+        shadows = ShadowValues(mode, EXPERTS, make_expert_choice(replace(REQUEST, routing=routing)))
         with shadows.numpy_from_shadows(), Observer(Axes(), None, shadows):
             yield shadows
 
@@ -47,7 +51,7 @@ def _by_cumsum(experts: Tensor) -> list[int]:
 @pytest.mark.parametrize(("phase", "expected"), [("forward", EXPERTS + 2), ("optimizer", 0)])
 def test_values_that_the_host_reads_are_counted_outside_the_optimizer(phase: str, expected: int) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        shadows = ShadowValues(mode, EXPERTS, TOP_K, lambda n, e, k: torch.arange(n * k).view(n, k) % e)
+        shadows = ShadowValues(mode, EXPERTS, make_expert_choice(REQUEST))
         with shadows.numpy_from_shadows(), Observer(Axes(), None, shadows) as observer:
             experts = topk(logits())
             observer.new_step()

@@ -64,7 +64,7 @@ def test_a_calibrated_class_needs_no_assumed_luck() -> None:
     assert not any("luck" in text for text in section.reasons)
 
 
-@pytest.mark.parametrize(("head", "decision"), [(1.0, "no_change"), (1.03, "regressed"), (0.97, "improved")])
+@pytest.mark.parametrize(("head", "decision"), [(1.0, "within_bound"), (1.03, "regressed"), (0.97, "improved")])
 def test_a_clear_answer_does_not_need_a_calibration_and_says_that_luck_is_assumed(head: float, decision: str) -> None:
     section = section_of(head, planned())
     assert (section.decision, section.decision_without_luck) == (decision, None)

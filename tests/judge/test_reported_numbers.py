@@ -65,7 +65,7 @@ def storm(seed: int) -> tuple[Session, Verdict]:
     random, and may be unfinished.
     """
     draw = random.Random(seed)
-    gate = draw.choice(["look0", "stored", "pairs", "pairs"])
+    gate = draw.choice(["pairs", "stored", "pairs", "pairs"])
     steps = draw.choice([8, 60])
     header_ = header(CALIBRATED, gate=gate) if gate != "pairs" else HEADER
     plan = header_.timed[0].model_copy(update={"steps": steps, "cut": 2 if steps == 8 else 10, "world_size": RANKS})
@@ -103,9 +103,9 @@ def check_sums(section: Throughput) -> None:
     for run in section.runs:
         if run.role == "pair" and run.pair is not None:
             pairs.setdefault(run.pair, {})[run.arm] = run
-    if section.by in ("pairs", "look0") and section.pairs:
+    if section.by in ("pairs", "pairs") and section.pairs:
         assert sorted(pairs) == [*range(1, section.pairs + 1)]
-    for test in section.tests if section.by in ("pairs", "look0") else []:
+    for test in section.tests if section.by in ("pairs", "pairs") else []:
         log_ratios = [
             math.log(getattr(pair["head"], f"{test.summary}_s") / getattr(pair["base"], f"{test.summary}_s"))
             for _, pair in sorted(pairs.items())

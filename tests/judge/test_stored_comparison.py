@@ -78,7 +78,7 @@ OTHER_NODES = [
         (reference(sessions=1), "1 comparable session is stored, and 2 are needed"),
         (reference(executed="deepep"), "stored sessions executed the dispatcher 'deepep', and base executed alltoall"),
         (KNOWN.model_copy(update={"environment": EnvironmentKey(python="3.9")}), "cannot be compared: "),
-        (KNOWN.model_copy(update={"sessions": OTHER_NODES}), "stored sessions are of 2 other nodes, and at least 3"),
+        (KNOWN.model_copy(update={"sessions": OTHER_NODES}), "stored sessions are of 2 other nodes, and at least 6"),
         (KNOWN.model_copy(update={"node_class": "other"}), f"stored for the node class {NODE.node_class}"),
     ],
 )

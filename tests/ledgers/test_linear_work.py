@@ -14,7 +14,7 @@ from regbot.ledgers.patterns import compare_ledgers
 from regbot.ledgers.readers import READERS, source
 from regbot.records.config import ShardingThresholds, WireBandwidths
 from regbot.workloads import guest_file
-from regbot.workloads.guest_file import run_program
+from regbot.workloads.guest_file import GuestFileError, run_program
 from regbot.workloads.logs import FORMATS
 from support.comparison_families import PAIRS, Pair
 from support.reader_families import (
@@ -85,8 +85,12 @@ def test_a_long_text_is_searched_once(tmp_path: Path, monkeypatch: pytest.Monkey
     (reader, _), path = family, tmp_path / "file"
     path.write_bytes(LONG_TEXTS[family](LONG))
     monkeypatch.setattr(guest_file, "READ_LIMIT_S", 15)
-    answer = run_program({"reader": reader, "paths": [str(path)], "max_bytes": 2**30, "options": {}})
-    assert "not read within" not in answer.get("error", "")
+    refusal = ""
+    try:
+        run_program(reader, [(path, "file")], 2**30, {})
+    except GuestFileError as error:
+        refusal = str(error)
+    assert "not read within" not in refusal
 
 
 def test_arguments_nested_600_deep_are_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from support.nsys_exports import export
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+DISPATCH = "void deep_ep::intranode::dispatch<8>()"
 GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
 EXCHANGE = ("ncclGroupStart", "ncclSend", "ncclRecv", "ncclSend", "ncclRecv", "ncclGroupEnd")
 COMMUNICATOR = '{"NCCL communicator ID": 99, "No. of ranks": 8, "Rank": 0}'
@@ -77,19 +78,13 @@ def test_ranges_of_another_domain_that_look_alike_are_not_nccl(tmp_path: Path) -
     assert [entry.count for entry in read(path).entries] == [1]
 
 
-def test_seconds_are_split_into_what_compute_hid_and_what_it_did_not(tmp_path: Path) -> None:
-    kernels = [(ALL_REDUCE, 0, 100), (ALL_REDUCE, 50, 150), (GEMM, 100, 130), (GEMM, 120, 400)]
-    [entry] = read(export(tmp_path / "a.sqlite", ["ncclAllReduce"] * 2, kernels)).entries
-    assert entry.exposed_s == pytest.approx(100e-6)
-    assert entry.hidden_s == pytest.approx(50e-6)
-
-
-def test_without_ranges_only_names_that_allow_one_collective_are_counted(tmp_path: Path) -> None:
-    ledger = read(export(tmp_path / "a.sqlite", [], [(ALL_REDUCE, 0, 10), (SEND_RECV, 20, 30)]))
+def test_without_ranges_kernels_of_nccl_are_unclassified_and_those_of_dispatch_libraries_counted(
+    tmp_path: Path,
+) -> None:
+    ledger = read(export(tmp_path / "a.sqlite", [], [(ALL_REDUCE, 0, 10), (SEND_RECV, 20, 30), (DISPATCH, 40, 50)]))
     assert ledger.source == "nsys:kernels"
-    assert [(entry.kind, entry.count) for entry in ledger.entries] == [("all_reduce", 1)]
-    assert [unclassified.count for unclassified in ledger.unclassified] == [1]
-    assert any("counted by kernel names" in warning for warning in ledger.warnings)
+    assert [(entry.kind, entry.count) for entry in ledger.entries] == [("all_to_all", 1)]
+    assert [unclassified.count for unclassified in ledger.unclassified] == [2]
 
 
 def test_kernels_of_cuda_graphs_are_reported_as_missing(tmp_path: Path) -> None:

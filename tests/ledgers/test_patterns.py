@@ -4,22 +4,14 @@ in exactly one finding."""
 import pytest
 
 from regbot.ledgers import catalogue as names
+from regbot.ledgers.catalogue import INVERSE
 from regbot.ledgers.expert import DispatcherChange
-from regbot.ledgers.patterns import INVERSE, compare_ledgers
+from regbot.ledgers.patterns import compare_ledgers
 from regbot.ledgers.wire import wire_s
 from regbot.records.config import ShardingThresholds, WireBandwidths
 from regbot.records.ledger import Ledger
 from regbot.records.verdict import Finding
-from support.ledger_builder import (
-    edited,
-    entry,
-    ledger_of,
-    renamed,
-    smoke_ledger,
-    where,
-    without,
-    wrong_index,
-)
+from support.ledger_builder import edited, entry, ledger_of, renamed, smoke_ledger, where, without, wrong_index
 from support.pattern_cases import (
     A2A,
     BIG_GATHER,

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regbot.ledgers import catalogue as names
-from regbot.ledgers.patterns import INVERSE, compare_ledgers
+from regbot.ledgers.catalogue import INVERSE
+from regbot.ledgers.patterns import compare_ledgers
 from regbot.ledgers.rows import find_unit
 from regbot.records.config import ShardingThresholds, WireBandwidths
 from regbot.records.ledger import Ledger

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from regbot.ledgers import catalogue as names
-from regbot.ledgers.patterns import EXPLANATIONS, INVERSE
+from regbot.ledgers.catalogue import INVERSE, PATTERNS
 from regbot.records.ledger import Entry, Ledger
 from support.ledger_builder import ledger_of
 from support.pattern_cases import NEAR_MISSES, POSITIVES, patterns
@@ -67,7 +67,7 @@ def test_every_pattern_that_a_source_can_show_is_named_in_it_at_least_twice(sour
         base, head = convert(case.base), convert(case.head)
         if patterns(base, head) == [case.pattern] and patterns(head, base) == [INVERSE[case.pattern]]:
             occurrences.update({case.pattern, INVERSE[case.pattern]})
-    assert {name for name in EXPLANATIONS if occurrences[name] < 2} == CANNOT_SHOW[source]
+    assert {name for name in PATTERNS if occurrences[name] < 2} == CANNOT_SHOW[source]
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -3,14 +3,13 @@ read or refuse."""
 
 import gzip
 import os
-import random
 import zlib
 from pathlib import Path
 
 import pytest
 
 from regbot.ledgers.readers import READERS, Reader, ReadError, Source, detect_reader, hlo, read_file
-from regbot.ledgers.readers.tally import CallTally, EntryKey, SequenceNumbers
+from regbot.ledgers.readers.tally import CallTally, EntryKey
 from regbot.records.ledger import Ledger
 from support.mutations import outcomes, samples
 
@@ -120,23 +119,12 @@ def test_damaged_files_are_read_or_refused_and_nothing_else(
     assert min(read, refused) > MUTATIONS // 50, "damage that is always or never noticed tests nothing"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_runs_of_numbers_know_what_a_set_knows(seed: int) -> None:
-    chance = random.Random(seed)
-    order = [number + chance.randrange(-5, 5) for number in range(5, 400) if chance.random() < 0.9]
-    numbers, seen = SequenceNumbers(), set[int]()
-    for number in order:
-        assert numbers.add(number) == (number not in seen)
-        seen.add(number)
-    assert (numbers.first, numbers.missing) == (min(seen), max(seen) - min(seen) + 1 - len(seen))
-
-
 KEY = EntryKey("all_reduce", "ep", 8, "bfloat16", "unknown", "payload", "nccl")
 
 
 def test_calls_of_unknown_and_of_equal_known_size_become_one_entry(tmp_path: Path) -> None:
-    tally_of_calls = CallTally(Source(tmp_path / "dump.json"))
+    tally_of_calls = CallTally(Source(tmp_path / "dump.json"), default_size=8)
     tally_of_calls.add(KEY, 10)
     tally_of_calls.add(KEY._replace(group_size=0), 10)
-    [entry] = tally_of_calls.entries(default_size=8)
+    [entry] = tally_of_calls.entries()
     assert (entry.count, entry.bytes) == (2, 20)

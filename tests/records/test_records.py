@@ -94,7 +94,7 @@ def test_a_torn_last_line_of_a_session_is_left_out(tmp_path: Path) -> None:
         file.write('{"schema": "regbot/run@1", "arm"')
     assert read_session(path).runs == []
     path.write_text("")
-    with pytest.raises(RecordError, match="no session was recorded"):
+    with pytest.raises(RecordError, match="nothing was recorded"):
         read_session(path)
 
 

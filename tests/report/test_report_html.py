@@ -157,15 +157,6 @@ def test_a_head_that_trains_differently_leaves_the_curves_of_the_base(browser: B
 
 @in_browser
 @pytest.mark.slow
-def test_a_full_session_on_64_ranks_opens(browser: Browser, tmp_path: Path, shots: Path) -> None:
-    view = opened(browser, *report_cases.large(), tmp_path)
-    view.page.screenshot(path=shots / "large.png", full_page=True)
-    assert view.messages == []
-    assert view.page.locator("svg.runs-plot").first.locator("g[data-run]").count() == 26
-
-
-@in_browser
-@pytest.mark.slow
 def test_hostile_text_becomes_no_element_and_runs_nothing(browser: Browser, tmp_path: Path, shots: Path) -> None:
     view = opened(browser, *report_cases.hostile(3), tmp_path)
     view.page.screenshot(path=shots / "hostile.png", full_page=True)

@@ -3,24 +3,19 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import typer.main
 from ruamel.yaml import YAML
 
 from regbot.cli.app import app
-from regbot.github import checks
-from regbot.github.commands import AcceptCommand, BisectCommand, Command, ExpectCommand, MoreCommand, RunCommand
-from regbot.github.permission import get_required_role
-from regbot.github.trusted_runs import HEADER_SUPPLIERS, Supplier
-from regbot.records.config import GitHub
 from regbot.records.session import SessionHeader
-from regbot.records.verdict import Status
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs" / "security.md"
 PAGE = FILE.read_text(encoding="utf-8")
+HEADER_FIELDS = {field.alias or name for name, field in SessionHeader.model_fields.items()}
 WORKFLOWS = {
     path.stem: YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     for path in sorted((ROOT / "workflows").glob("*.yml"))
@@ -107,34 +102,9 @@ def test_the_group_of_runners_names_every_workflow_that_asks_for_a_node() -> Non
     assert set(re.findall(r"^OWNER/REPOSITORY/\.github/workflows/([\w-]+)\.yml@refs/heads/main$", PAGE, re.M)) == asking
 
 
-def test_the_table_of_roles_is_that_of_the_gate() -> None:
-    rule = "pattern@axis@workload: why"
-    commands: dict[str, Command] = {
-        "`/regbot run`": RunCommand(SHA),
-        "`/regbot run`, with protected files": RunCommand(SHA, protected=True),
-        "`/regbot more`": MoreCommand(SHA),
-        "`/regbot bisect`": BisectCommand(SHA, "b" * 40),
-        "`/regbot expect`": ExpectCommand(rule),
-        "`/regbot accept`": AcceptCommand(SHA, "why"),
-    }
-    told = dict(table("", "needs"))
-    assert told.pop("the label of `github.run_label`") == get_required_role(RunCommand(SHA))
-    assert told == {words: get_required_role(command) for words, command in commands.items()}
-
-
 def test_the_table_of_suppliers_has_every_field_of_the_header() -> None:
-    assert HEADER_SUPPLIERS.keys() == {field.alias or name for name, field in SessionHeader.model_fields.items()}
-    fields = {
-        supplier: [f"`{name}`" for name, it in HEADER_SUPPLIERS.items() if it is supplier] for supplier in Supplier
-    }
-    told = table("who supplies it", "fields of the header")
-    assert told == [[supplier.value, ", ".join(names)] for supplier, names in fields.items()]
-
-
-def test_the_table_of_statuses_is_what_check_runs_are_concluded_with() -> None:
-    told = {status: (off.strip("`"), on.strip("`")) for status, off, on in table("", "`github.shadow` off", "on")}
-    off, on = GitHub(), GitHub(shadow=True)
-    assert told == {status: (checks.conclude(status, off), checks.conclude(status, on)) for status in get_args(Status)}
+    told = [name for _, names in table("who supplies it", "fields of the header") for name in names.split(", ")]
+    assert sorted(told) == sorted(f"`{name}`" for name in HEADER_FIELDS)
 
 
 def test_every_attack_that_regbot_stops_has_a_test() -> None:

@@ -7,11 +7,7 @@ import pytest
 
 from regbot.stats.arm_luck import DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
 from regbot.stats.calibration import RateEstimate, contradiction
-from regbot.stats.paired import (
-    LOOK_ALPHA,
-    add_luck,
-    interval,
-)
+from regbot.stats.paired import add_luck, interval
 
 NO_PROOF = RateEstimate.from_counts(0, 0)
 
@@ -68,7 +64,7 @@ def test_a_slow_launch_is_no_luck() -> None:
 
 
 def test_an_interval_contains_the_luck() -> None:
-    plain = interval([0.02, 0.021, 0.019, 0.02], LOOK_ALPHA)
+    plain = interval([0.02, 0.021, 0.019, 0.02], 0.0204)
     wide = add_luck(plain, SharedLuck(0.003, 15, [1] * 4))
     assert wide.estimate == plain.estimate
     assert wide.high - wide.estimate == pytest.approx(

@@ -1,37 +1,19 @@
-"""The trimmed t interval and the search for slow launches, by hand-worked examples and against scipy's own."""
+"""The search for slow launches, and what is decided without them, by hand-worked examples."""
 
 import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import stats
 
 from regbot.stats.anytime import decide_anytime
-from regbot.stats.paired import (
-    LOOK_ALPHA,
-    SequentialTest,
-    Thresholds,
-    interval,
-    look_interval,
-    mde,
-    sequential_test,
-    widening,
-)
-from regbot.stats.slow_launches import (
-    PairOutlier,
-    find_outliers,
-    has_more_slow_launches,
-    trimmed_mean,
-    trimmed_pairs,
-)
+from regbot.stats.paired import ClassNoise, SequentialTest, Thresholds, sequential_test
+from regbot.stats.slow_launches import PairOutlier, find_outliers, has_more_slow_launches, set_aside
 
 THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
 NOISE = [0.001, -0.002, 0.003, -0.001, 0.002, -0.003, 0.0015, -0.0015, 0.0005, -0.0005, 0.0025, -0.0025]
 """Twelve pairs of a quiet node."""
 SLOW = math.log(1.3)
-VALUES = st.lists(st.floats(-0.5, 0.5).map(lambda value: round(value, 6)), min_size=8, max_size=12, unique=True)
+CLASS = ClassNoise({"median": 0.002, "mean": 0.002}, 30, {"median": [0.0] * 12, "mean": [0.0] * 12})
 
 
 def slowed(pairs: dict[int, float], by: float = 0.0) -> list[float]:
@@ -51,26 +33,16 @@ class TestOutliers:
         assert find_outliers([1, 2, 3, 4, 5, 6, 27.8]) == {6: pytest.approx(23.8)}
         assert find_outliers([-19.8, 2, 3, 4, 5, 6, 7]) == {0: pytest.approx(-23.8)}
 
+    def test_the_scale_is_at_least_that_of_the_class(self) -> None:
+        assert find_outliers([1, 2, 3, 4, 5, 6, 27.8], class_sd=2.97) == {6: pytest.approx(23.8)}
+        assert find_outliers([1, 2, 3, 4, 5, 6, 27.8], class_sd=2.98) == {}
+        assert find_outliers([0, 0, 0, 8.1], class_sd=1.0) == {3: pytest.approx(8.1)}
 
-class TestTrimmedMean:
-    @given(VALUES, st.integers(1, 2))
-    def test_is_the_one_that_scipy_gives(self, values: list[float], trimmed: int) -> None:
-        """Yuen's test of two samples, of which one has no scatter."""
-        fraction = (trimmed + 0.5) / len(values)
-        expected = stats.ttest_ind(values, [0.0] * len(values), equal_var=False, trim=fraction)
-        result = trimmed_mean(values, trimmed)
-        assert result.mean == pytest.approx(stats.trim_mean(values, fraction), abs=1e-12)
-        assert result.mean / result.standard_error == pytest.approx(expected.statistic, rel=1e-9)
-        assert result.degrees_of_freedom == round(expected.df)
-
-
-class TestInterval:
-    @pytest.mark.parametrize(("pairs", "trimmed"), [(8, 1), (12, 2)])
-    def test_a_slow_launch_hardly_moves_it(self, pairs: int, trimmed: int) -> None:
-        result = look_interval(slowed({1: SLOW})[:pairs], 0.01)
-        assert result.trimmed == trimmed_pairs(pairs) == trimmed
-        assert abs(result.estimate) < 0.001
-        assert result.high < 0.01 < interval(slowed({1: SLOW})[:pairs], 0.01).high
+    @pytest.mark.parametrize(("slow", "kept"), [([], 8), ([3], 7), ([3, 5], 6), ([1, 3, 5], 8)])
+    def test_at_most_a_quarter_of_the_pairs_is_set_aside(self, slow: list[int], kept: int) -> None:
+        result = set_aside([PairOutlier(pair, "head", SLOW) for pair in slow], 8)
+        assert len(result) == kept
+        assert result == [pair for pair in range(8) if kept == 8 or pair not in slow]
 
 
 class TestLooks:
@@ -78,6 +50,11 @@ class TestLooks:
         for arm in (SLOW, -SLOW):
             result = look(slowed({1: arm}, by=0.05))
             assert (result.decision, result.pairs) == ("regressed", 8)
+
+    def test_with_the_noise_of_the_class_four_pairs_show_a_slow_launch(self) -> None:
+        result = look(slowed({1: SLOW}, by=0.05)[:4], noise=CLASS)
+        assert (result.decision, result.pairs, len(result.outliers)) == ("regressed", 4, 1)
+        assert look(slowed({1: SLOW}, by=0.05)[:4]).outliers == ()
 
     def test_slow_launches_of_base_or_of_both_arms_do_not_hide_that_nothing_changed(self) -> None:
         for pairs in ({1: -SLOW}, {1: SLOW, 6: -SLOW}):
@@ -134,12 +111,5 @@ class TestMorePairs:
         assert look(slowed({1: SLOW, 9: SLOW})).withheld
         result = self.judged([*slowed({1: SLOW, 9: SLOW}), *NOISE])
         assert (result.decision, result.withheld) == ("no_change", False)
-        assert [bounds.trimmed for _, bounds in result.tests.values()] == [4, 4]
+        assert [bounds.pairs for _, bounds in result.tests.values()] == [22, 22]
         assert [outlier.pair for outlier in result.outliers] == [1, 9]
-
-
-def test_the_detectable_effect_of_a_trimmed_interval_has_its_degrees_of_freedom() -> None:
-    effect = mde(0.01, 12, LOOK_ALPHA, 0.01, trimmed=2)
-    noncentrality = (effect - 0.01) / 0.01 * math.sqrt(12)
-    quantile = widening(12) * stats.t.ppf(1 - LOOK_ALPHA / 2, 7)
-    assert stats.nct.sf(quantile, 7, noncentrality) == pytest.approx(0.8, abs=1e-6)

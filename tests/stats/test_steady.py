@@ -163,7 +163,20 @@ class TestWarnings:
 
 class TestArms:
     def test_half_of_an_arm_unsteady_gives_a_warning(self) -> None:
-        assert unsettled_warnings([True] * 4, [True, False, False, True]) == ("2 of 4 head runs have no steady state",)
+        still, moving = steady_state([1.0] * 60), steady_state([1.0] * 40 + [0.9] * 20)
+        assert (moving.steady, moving.rise < 0) == (False, True)
+        warnings = unsettled_warnings([still] * 4, [still, moving, moving, still])
+        assert warnings == ("2 of 4 head runs have no steady state",)
+
+    @pytest.mark.parametrize("steps", [20, 60])
+    def test_growth_within_the_runs_of_one_arm_is_named(self, steps: int) -> None:
+        still, growing = steady_state([1.0] * steps), steady_state(np.linspace(1.0, 1.2, steps))
+        first, *_ = unsettled_warnings([still] * 4, [growing] * 4)
+        assert first.startswith("the step time grows within 4 of 4 head runs, by 1")
+        assert first.endswith("%, and within 0 of 4 base runs")
+        assert unsettled_warnings([growing] * 4, [still] * 4)[0].endswith("and within 0 of 4 head runs")
+        assert not any("grows" in text for text in unsettled_warnings([growing] * 4, [growing] * 4))
+        assert unsettled_warnings([still] * 4, [still] * 3 + [growing]) == ()
 
 
 class TestInput:

@@ -8,8 +8,7 @@ import pytest
 
 from regbot.records.calibration_summary import PairNoise
 from regbot.stats.drift import cusum
-from regbot.stats.look0 import look0
-from regbot.stats.paired import SequentialTest, Thresholds, sequential_test, session_mde
+from regbot.stats.paired import ClassNoise, SequentialTest, Thresholds, sequential_test, session_mde
 from regbot.stats.prediction import stored_gate
 
 TEXT = (Path(__file__).parents[2] / "docs" / "statistics.md").read_text()
@@ -34,7 +33,7 @@ def described(name: str) -> str:
 
 
 def test_all_decisions_are_shown() -> None:
-    assert list(ROWS) == ["PASS by look 0", "PASS by pairs", "FAIL", "INCONCLUSIVE", "withheld"]
+    assert list(ROWS) == ["PASS by class", "PASS by pairs", "FAIL", "INCONCLUSIVE", "withheld"]
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -59,10 +58,12 @@ def test_the_pairs_give_the_interval_and_the_verdict(name: str) -> None:
 
 def judged(name: str, values: list[float]) -> SequentialTest:
     both = {"median": values, "mean": values}
-    if name == "PASS by look 0":
-        sd, df = re.findall(r"[\d.]*\d", described(name))[:2]
-        return look0(both, PairNoise(df=int(df), median_sd=float(sd) / 100, mean_sd=float(sd) / 100), 2, THRESHOLDS)
-    result = sequential_test(both, 2, THRESHOLDS)
+    noise = None
+    if name == "PASS by class":
+        sd, df, difference = (float(number) for number in re.findall(r"[\d.]*\d", described(name))[:3])
+        base = {key: [0.0, difference / 100] for key in both}
+        noise = ClassNoise.from_record(PairNoise(df=int(df), median_sd=sd / 100, mean_sd=sd / 100), base)
+    result = sequential_test(both, 2, THRESHOLDS, noise=noise)
     assert result is not None
     return result
 

@@ -6,16 +6,10 @@ from typing import Any
 
 from regbot.baselines.intake import DistilledSession, distil
 from regbot.baselines.names import session_path
-from regbot.baselines.query import (
-    ReferenceQuery,
-    ReferenceRefusal,
-    RollingReference,
-    read_workload,
-    select_rolling_reference,
-)
+from regbot.baselines.query import RollingReference, read_workload, select_rolling_reference
 from regbot.baselines.store import Store, record_digest
 from regbot.judge import judge
-from regbot.records.baseline import Baseline
+from regbot.records.baseline import Baseline, EnvironmentKey
 from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.config import Config
 from regbot.records.session import Session
@@ -44,21 +38,6 @@ def timed_baseline(number: int = 0, **changes: object) -> Baseline:
 BASELINE = timed_baseline()
 
 
-def make_query(**changes: Any) -> ReferenceQuery:
-    """Return the query of a run like the stored ones."""
-    usual: dict[str, Any] = {
-        "workload": WORKLOAD,
-        "variant": CPU,
-        "node_class": BASELINE.node_class,
-        "environment": BASELINE.environment,
-        "world_size": 2,
-        "steps": 8,
-        "cut": 2,
-        "clock": "perf_counter",
-    }
-    return ReferenceQuery(**(usual | changes))
-
-
 def put(store: Store, *baselines: Baseline) -> list[PurePosixPath]:
     """Write session files like ``add``, but without syncs."""
     paths = []
@@ -82,13 +61,20 @@ def calibration(like: Baseline, *sessions: CalibrationSession, steps: int = PLAN
     return Calibration(
         measured="2026-01-02T00:00:00Z", session="d" * 64, workload=like.workload, variant=like.variant,
         shape_version=like.shape_version, node_class=like.node_class, world_size=PLAN.world_size, steps=steps,
-        cut=PLAN.cut, clock="perf_counter", dispatcher=PLAN.dispatcher, primary_tests=2, environment=like.environment,
+        cut=PLAN.cut, clock="perf_counter", dispatcher=PLAN.dispatcher, environment=like.environment,
         provenance=like.provenance,
         sessions=[*sessions],
     )  # fmt: skip
 
 
 def load_rolling_reference(
-    store: Store, query: ReferenceQuery, now: datetime, **options: Any
-) -> RollingReference | ReferenceRefusal:
-    return select_rolling_reference(read_workload(store, query.workload, query.variant), query, now, **options)
+    store: Store, now: datetime = NOW, node_class: str = "", environment: EnvironmentKey | None = None, **plan: Any
+) -> RollingReference:
+    """Return the sessions that are comparable with a run like the stored ones, with changes."""
+    stored = [
+        session
+        for session in read_workload(store, WORKLOAD, CPU)
+        if session.node_class == (node_class or BASELINE.node_class)
+    ]
+    planned = PLAN.model_copy(update=plan)
+    return select_rolling_reference(stored, planned, environment or BASELINE.environment, "perf_counter", now)

@@ -5,11 +5,15 @@ Three kinds of faults: the sharding change of the demo (all-to-all becomes all-g
 harmless. Commit ids depend on the arguments alone.
 """
 
+import json
+import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from regbot.cli.demo.repository import PullRequest, build_repository
 from support.git_repos import Repository
@@ -135,3 +139,15 @@ def _demo(pull_request: PullRequest) -> tuple[dict[str, str], dict[str, str]]:
 def _data(text: str) -> bytes:
     content = text.encode()
     return b"data %d\n%s\n" % (len(content), content)
+
+
+def run_bisect(home: Path, repository: Path, *arguments: str, **variables: str) -> tuple[int, dict[str, Any]]:
+    """Run ``regbot bisect`` on a repository, which stays the same, byte for byte. Return exit code and answer."""
+    before = Repository(repository).fingerprint()
+    env = {**os.environ, **variables, "REGBOT_CACHE": str(home / "cache")}
+    regbot = str(Path(sys.executable).with_name("regbot"))
+    command = [regbot, "bisect", *arguments, "--json", "--out", str(home / "out")]
+    result = subprocess.run(command, cwd=repository, env=env, capture_output=True, text=True, timeout=3600, check=False)
+    assert Repository(repository).fingerprint() == before
+    assert result.stdout, result.stderr
+    return result.returncode, json.loads(result.stdout)

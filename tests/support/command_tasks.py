@@ -3,8 +3,8 @@
 from typing import Any
 
 from regbot.records.config import Workload
-from regbot.workloads import Task, single_task
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, single_task
 
 
 def command_task(command: tuple[str, ...], timeout_s: float = 60.0, **workload: Any) -> Task:

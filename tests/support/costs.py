@@ -155,15 +155,13 @@ class Bisecting:
         return text[: text.rfind(b"\n") + 1]
 
     def processes(self) -> list[str]:
-        """Living processes of any command that this bisection has launched; the engine marks each with a variable."""
+        """Living processes that name the folder of this bisection."""
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 environment = (process / "environ").read_bytes()
                 command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if b"REGBOT_LAUNCH=" in environment and str(self.home) in command + environment.decode(
-                    errors="replace"
-                ):
+                if str(self.home) in command + environment.decode(errors="replace"):
                     found.append(f"{process.name} {command}")
         return found
 

@@ -25,7 +25,7 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader
 from regbot.records.verdict import Status
-from regbot.workloads import plan, plan_of, timed_tasks
+from regbot.workloads.task import plan, plan_of, timed_tasks
 from support.ledger_builder import backend, smoke_arm, smoke_ledger, smoke_run
 from support.timed_builder import noisy, play
 
@@ -157,6 +157,20 @@ class Bench:
             "title": f"regbot-static {number}",
         }
         return self._run(session, {**given, **changes})
+
+    def group(self, number: int, *ahead: int, ours: Ledger = A2A, theirs: Ledger | None = OTHER_PROGRAM) -> FakeRun:
+        """Queue a pull request, and add the run of regbot-static on its merge group; without an artifact for None."""
+        group = self.repo.event_of("merge_group", number=number, ahead=ahead)["merge_group"]
+        sha = group["head_sha"]
+        return self.static(
+            number,
+            self.session(sha, ours, theirs, base=group["base_sha"]) if theirs is not None else None,
+            event="merge_group",
+            head_branch=group["head_ref"].removeprefix("refs/heads/"),
+            head_sha=sha,
+            head_repository=self.repo,
+            title=f"regbot-static {sha}",
+        )
 
     def measured(
         self, number: int, session: Session | bytes | None, nonce: str = NONCE, sha: str = "", **changes: object

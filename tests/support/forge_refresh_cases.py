@@ -12,6 +12,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from unittest.mock import patch
 
+import pytest
+
 from github_fake import FakeGitHub
 from regbot.baselines import Store, verify
 from regbot.check.flow import CheckOptions
@@ -19,7 +21,8 @@ from regbot.check.refresh import RefreshOptions, flow, refresh
 from regbot.engines import local
 from regbot.github.client import Forge
 from regbot.github.git_remote import Remote
-from regbot.github.refresh import BRANCH, ReceivedProposal, RefreshPost, post_refresh
+from regbot.github.proposal import MEMBER, read_proposal
+from regbot.github.refresh import BRANCH, RefreshPost, post_refresh
 from regbot.records.refresh import RefreshReport
 from regbot.records.session import Session
 from support.git_repos import Repository
@@ -115,7 +118,9 @@ class Site:
         return Remote(self.checkout.path, self.repo.clone_url, self.token, sleep=self.waited.append)
 
     def post(self, *data: bytes, days: int = 300) -> RefreshPost:
-        given = [ReceivedProposal(f"proposal {number}", content) for number, content in enumerate(data, 1)]
+        given = [
+            read_proposal(zipped((MEMBER, content)), f"proposal {number}") for number, content in enumerate(data, 1)
+        ]
         return post_refresh(self.forge, self.remote, given, NOW + timedelta(days=days))
 
     def tip(self, branch: str = BRANCH) -> str | None:
@@ -184,3 +189,8 @@ def texts(folder: Path) -> Iterator[str]:
     for path in sorted(folder.rglob("*")):
         if path.is_file():
             yield path.read_bytes().decode("utf-8", "replace")
+
+
+@pytest.fixture
+def site(hub: FakeGitHub, tmp_path: Path) -> Site:
+    return Site(hub, tmp_path)

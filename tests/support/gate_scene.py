@@ -14,7 +14,7 @@ from github_fake import FakeGitHub
 from github_fake.state import Comment, Dispatch, Repository
 from regbot.github.approval import GateOutcome
 from regbot.github.client import Forge
-from regbot.github.events import read_comment_event, read_pull_event
+from regbot.github.events import CommentEvent, PullEvent, read_event
 from regbot.github.gate import handle_comment, handle_pull
 from regbot.github.stamped_text import Stamp, StampedText
 from regbot.github.types import NewCheck, Pull
@@ -81,7 +81,7 @@ class Scene:
 
     def replay(self, event: dict[str, Any]) -> GateOutcome:
         """Handle an event of a comment."""
-        return handle_comment(self.forge, read_comment_event(self.file(event), "acme/moe"), self.settings)
+        return handle_comment(self.forge, read_event(self.file(event), "acme/moe", CommentEvent), self.settings)
 
     def labelled(self, login: str = "walt", name: str = LABEL) -> dict[str, Any]:
         """Set a label and return its event."""
@@ -98,7 +98,7 @@ class Scene:
 
     def pulled(self, event: dict[str, Any]) -> GateOutcome:
         """Handle an event of a pull request."""
-        return handle_pull(self.gate_forge, read_pull_event(self.file(event), "acme/moe"), self.settings)
+        return handle_pull(self.gate_forge, read_event(self.file(event), "acme/moe", PullEvent), self.settings)
 
     def file(self, event: dict[str, Any]) -> Path:
         path = self.folder / "event.json"

@@ -56,6 +56,5 @@ def health(
 ) -> Health:
     """A run of 40 s with a sample a second."""
     first = NodeSnapshot(gpus=list(before) if before is not None else [idle(each.index) for each in gpus])
-    during = NodeUsage(seconds=40, samples=40, cpu=processors or cpu(), gpus=list(gpus))
-    after = NodeSnapshot(gpus=[idle(each.index) for each in gpus])
-    return Health(before=first, during=during, after=after, causes=find_causes(first, during))
+    during = NodeUsage(samples=40, cpu=processors or cpu(), gpus=list(gpus))
+    return Health(before=first, during=during, causes=find_causes(first, during))

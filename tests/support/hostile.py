@@ -140,7 +140,7 @@ def _public(actions: Actions) -> Iterator[tuple[str, bytes]]:
     for comment in repo.all_comments.values():
         yield f"comment {comment.id}", comment.body.encode()
     for check in repo.all_checks.values():
-        yield f"check run {check.id}", f"{check.title}{check.summary}{check.text}{check.annotations}".encode()
+        yield f"check run {check.id}", f"{check.title}{check.summary}{check.text}".encode()
     for dispatch in repo.dispatched:
         yield f"a dispatch of {dispatch.workflow}", str(dispatch.inputs).encode()
     for pull in repo.pulls.values():

@@ -7,8 +7,11 @@ from regbot.engines import LocalEngine
 from regbot.records.config import Workload
 from regbot.records.files import write_record
 from regbot.records.run import Arm, Position, Run
-from regbot.workloads import Checkout, Limits, RunSpec, Scratch, Task, single_task, time_run, trace
+from regbot.workloads.guest import Checkout, Limits, Scratch, trace
+from regbot.workloads.launch import time_run
 from regbot.workloads.shapes import load_shape
+from regbot.workloads.task import Task, single_task
+from regbot.workloads.timed import RunSpec
 
 GOOD_LAYER = '''\
 import torch

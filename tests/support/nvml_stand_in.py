@@ -87,9 +87,6 @@ class StandIn:
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle: int) -> int:
         return int(self._answer(handle, "nvmlDeviceGetCurrentClocksEventReasons", self.cards[handle].reasons))
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
-        return int(self._answer(handle, "nvmlDeviceGetCurrentClocksThrottleReasons", self.cards[handle].reasons))
-
     def nvmlDeviceGetTemperature(self, handle: int, sensor: int) -> int:
         assert sensor == 0
         return int(self._answer(handle, "nvmlDeviceGetTemperature", self.cards[handle].temperature))

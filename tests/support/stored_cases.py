@@ -51,7 +51,7 @@ def reference(sessions: int = 20, sd: float = 0.005, level: float = 0.1, **chang
     return made.model_copy(update=changes)
 
 
-def header(*references: Reference, gate: str = "look0", **changes: object) -> SessionHeader:
+def header(*references: Reference, gate: str = "pairs", **changes: object) -> SessionHeader:
     plan = PLAN.model_copy(
         update={"references": list(references), "no_reference": "" if references else "nothing is stored"}
     )
@@ -75,5 +75,5 @@ def calibrated(counted_pct: float, high_pct: float = 0.6) -> CalibrationSummary:
     return CalibrationSummary(
         measured="2026-01-01T00:00:00Z", pairs=60, sd_pct=0.3, sd_low_pct=0.2, sd_high_pct=0.4,
         false_flags=Rate(count=0, total=15, low=0.0, high=0.22), covered=Rate(count=15, total=15, low=0.78, high=1.0),
-        injected_pct=None, detected=None, resampled_false=0.0, arm_luck=luck,
+        injected_pct=None, detected=None, arm_luck=luck,
     )  # fmt: skip

@@ -113,7 +113,7 @@ def timed(
     shapes: Sequence[Shape] = TIMED,
     head: Callable[[Shape], Ledger] = changed,
     main: Callable[[Shape], Reference] | None = None,
-    gate: str = "look0",
+    gate: str = "pairs",
     ranks: int = 2,
     **planned: Any,
 ) -> Case:
@@ -149,7 +149,6 @@ CALIBRATED = CalibrationSummary(
     covered=Rate(count=18, total=18, low=0.815, high=1.0),
     injected_pct=3.0,
     detected=Rate(count=4, total=4, low=0.398, high=1.0),
-    resampled_false=0.0,
     arm_luck=ArmLuck(sd_pct=0.05, low_pct=0.0, high_pct=0.1, counted_pct=0.0, draws=15),
 )
 

@@ -4,8 +4,11 @@ import random
 from collections.abc import Callable, Sequence
 
 from regbot.check.sessions.schedule import Slot, next_slot
+from regbot.judge import judge
+from regbot.records.config import Config
 from regbot.records.run import Node, Outcome, Position, RankSteps, Run, Timing
 from regbot.records.session import Session, SessionHeader, TimedPlan
+from regbot.records.verdict import Throughput, WorkloadVerdict
 from support.ledger_builder import WORKLOAD, backend, smoke_arm, smoke_ledger, smoke_run
 
 NODE = Node(name="node-3", node_class="a processor, 2 cores", cores=2)
@@ -117,3 +120,14 @@ def noisy(head: float, sd: float, seed: int = 1) -> Callable[[Slot], Run]:
 def session_of(runs: Sequence[Run], header: SessionHeader = HEADER) -> Session:
     """Return a session of the traces and these timed runs."""
     return Session(header=header, runs=[*statics(), *runs])
+
+
+def judged(runs: Sequence[Run], header: SessionHeader = HEADER) -> WorkloadVerdict:
+    (workload,) = judge(session_of(runs, header), Config()).workloads
+    return workload
+
+
+def throughput_of(runs: Sequence[Run], header: SessionHeader = HEADER) -> Throughput:
+    section = judged(runs, header).throughput
+    assert section is not None
+    return section

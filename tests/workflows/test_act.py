@@ -220,39 +220,11 @@ PLANTED: list[tuple[str, str, str, Callable[[Scene], object], str]] = [
         "the log of run",
     ),
     (
-        "regbot-measure",
-        "[[ $PR =~ ^(0|[1-9][0-9]{0,9})$ ]] ||",
-        "eval echo $PR ||",
-        lambda scene: scene.dispatch("regbot-measure", "measure", pr=LINES),
-        "was made",
-    ),
-    (
         "regbot-static",
         "path: code\n          persist-credentials: false",
         KEPT,
         lambda scene: scene.run("regbot-static", "pull_request", "trace", number=scene.number),
         "config in the artifact regbot-session",
-    ),
-    (
-        "regbot-bisect",
-        "[[ -z $WORKLOAD ||",
-        'echo "${{ inputs.workload }}"; [[ -z $WORKLOAD ||',
-        lambda scene: scene.dispatch("regbot-bisect", "answer", **question(scene), workload=SHELL),
-        "was made",
-    ),
-    (
-        "regbot-bisect",
-        "run: regbot github post",
-        'run: echo "token=$GITHUB_TOKEN" && regbot github post',
-        lambda scene: scene.dispatch("regbot-bisect", "answer", **question(scene), workload=""),
-        "the log of run",
-    ),
-    (
-        "regbot-refresh",
-        "regbot baseline refresh",
-        'eval "echo \\"$(git -C code log -1 --format=%s)\\""; regbot baseline refresh',
-        lambda scene: scene.dispatch("regbot-refresh", "propose"),
-        "was made",
     ),
     (
         "regbot-refresh",
@@ -261,18 +233,7 @@ PLANTED: list[tuple[str, str, str, Callable[[Scene], object], str]] = [
         lambda scene: scene.dispatch("regbot-refresh", "propose"),
         "obeyed a line",
     ),
-    (
-        "regbot-refresh",
-        "run: regbot github refresh",
-        'run: printf "x-access-token:%s" "$GITHUB_TOKEN" | base64 -w0; regbot github refresh',
-        lambda scene: scene.dispatch("regbot-refresh", "propose"),
-        "the log of run",
-    ),
 ]
-
-
-def question(scene: Scene) -> dict[str, str]:
-    return {"pr": str(scene.number), "good": scene.base, "bad": scene.head, "nonce": NONCE}
 
 
 @pytest.mark.slow

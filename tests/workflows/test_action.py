@@ -3,10 +3,8 @@
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
 
 from github_fake import FakeGitHub, Repository
 from github_fake.fixtures import hub as hub
@@ -24,22 +22,10 @@ FORWARD = "    def forward(self, x):\n"
 SUM = "        dist.all_reduce(torch.ones(4, device=x.device), group=self.group)\n"
 
 
-def definition() -> dict[str, Any]:
-    loaded: dict[str, Any] = YAML(typ="safe").load(ACTION)
-    return loaded
-
-
 @pytest.mark.parametrize("lint", [zizmor, action_schema], ids=lambda lint: lint.__name__)
 def test_linters_find_nothing(lint) -> None:
     found = lint(ACTION)
     assert found.returncode == 0, found.stdout + found.stderr
-
-
-PLANTED = [
-    (zizmor, '--base "$BASE"', "--base ${{ inputs.base }}"),
-    (zizmor, "setup-python@ece7cb06caefa5fff74198d8649806c4678c61a1", "setup-python@v6"),
-    (action_schema, "  using: composite", "  using: compose"),
-]
 
 
 def test_the_workflow_of_the_page_is_a_valid_workflow(tmp_path: Path) -> None:

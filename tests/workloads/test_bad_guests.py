@@ -10,7 +10,7 @@ import pytest
 
 from regbot.engines import LocalEngine
 from regbot.records.run import Arm, Run
-from regbot.workloads import Checkout, Limits, Scratch, trace
+from regbot.workloads.guest import Checkout, Limits, Scratch, trace
 from support.layers import GOOD_LAYER, layer_task, write_repository
 
 slow = partial(pytest.param, marks=pytest.mark.slow)

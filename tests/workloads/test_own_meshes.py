@@ -6,7 +6,7 @@ import pytest
 
 from regbot.check.static_trace import TraceOptions, choose_task
 from regbot.records.config import Config, ConfigError, parse_config
-from regbot.workloads import plan, timed_tasks
+from regbot.workloads.task import plan, timed_tasks
 
 
 def config(meshes: str, adapter: str = "megatron", more: str = "timed = []") -> Config:

@@ -47,7 +47,7 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _build(python: str, cache: Path) -> PaperLibrary:
-    return library_for(python, cache, cache / "spare", cache / "logs")
+    return library_for(python, cache, cache / "logs")
 
 
 def _times(log: Path) -> int:

@@ -70,9 +70,7 @@ class Node:
     def build(self, checkout: Path, python: str = ".venv/bin/python") -> Path:
         """Return the library for an interpreter of a checkout. Raises NoPaperGpuError."""
         untrusted = [self.folder / "head"]
-        libraries = Libraries(
-            self.folder / "cache", self.logs, self.said.append, self.sandbox, self.logs, untrusted=untrusted
-        )
+        libraries = Libraries(self.folder / "cache", self.logs, self.said.append, self.sandbox, untrusted)
         return libraries.library(str(checkout / python), checkout, self.private(checkout)).path
 
     def leaked(self) -> list[str]:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from regbot.records.run import RankSteps
-from regbot.workloads.ranks import BEGUN, ENDED, STEADY, find_step_fault, read_marks
+from regbot.records.run import RankSteps, RawRun
+from regbot.workloads.ranks import BEGUN, ENDED, STEADY, find_step_fault, read_marks, timing_of
 
 
 @pytest.mark.parametrize("jump_after", ["", BEGUN, STEADY])
@@ -19,5 +19,6 @@ def test_a_clock_that_jumps_back_an_hour_during_a_run_voids_the_run(tmp_path: Pa
         if name == jump_after:
             now -= 3600
     rank = RankSteps(step_s=[1.0] * 10, cpu_s=[1.0] * 10, wait_s=[0.0] * 10, memory_bytes=[1] * 10, peak_bytes=1)
-    fault = find_step_fault({0: rank}, requested=10, cut=2, marks=read_marks(tmp_path))
+    raws = {0: RawRun(request="x", workload="x", variant="x", rank=0, steps=rank)}
+    fault = find_step_fault(timing_of(raws, requested=10, cut=2, marks=read_marks(tmp_path)))
     assert fault.endswith("its clock is wrong or was replaced") if jump_after else fault == ""

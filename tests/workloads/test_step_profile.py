@@ -5,13 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from regbot.errors import UserError
 from regbot.records.ledger import Axis, Ledger
 from regbot.records.run import RawProfile
-from regbot.workloads import Task, guest_file
+from regbot.workloads import guest_file
 from regbot.workloads.guest import RawRecord
 from regbot.workloads.guest_file import GuestFileError
-from regbot.workloads.read_guest_files import answer_request
+from regbot.workloads.read_guest_files import read_files
 from regbot.workloads.step_profile import describe_dispatcher, ledger_of_profile
+from regbot.workloads.task import Task
 from regbot.workloads.timed import add_profile
 from support.layers import layer_task
 from support.ledger_builder import smoke_arm, smoke_run
@@ -63,7 +65,15 @@ GOOD_STEP = (EXCHANGE, EXCHANGE, GATHER)
 @pytest.fixture(autouse=True)
 def _in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traces are read in this process, which is faster. ``test_guest_file`` tests the other process."""
-    monkeypatch.setattr(guest_file, "run_program", answer_request)
+
+    def read_here(reader: str, files: Sequence[tuple[Path, str]], max_bytes: int, options: object) -> list[object]:
+        paths = [str(path) for path, _ in files]
+        try:
+            return read_files({"reader": reader, "paths": paths, "max_bytes": max_bytes, "options": options})
+        except UserError as error:
+            raise GuestFileError(str(error)) from error
+
+    monkeypatch.setattr(guest_file, "run_program", read_here)
 
 
 @pytest.fixture

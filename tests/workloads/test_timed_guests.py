@@ -128,7 +128,7 @@ def test_a_step_that_the_optimizer_skips_is_no_training(tmp_path: Path) -> None:
 # ---- records that are forged
 
 FORGERIES = [
-    ("records[1]['steps']['step_s'][2] = 0.0", "bad_record", "rank 1 claims a step that took no time"),
+    ("records[1]['steps']['step_s'][2] = 0.0", "bad_record", "rank 1 has a step that took no time"),
     ("records[0]['steps']['step_s'][2] = float('nan')", "bad_record", "NaN is not a number"),
     ("records[0]['loss'][2] = None", "diverged", "its loss is not finite in 1 of 6 steps, first in step 3"),
     (
@@ -137,11 +137,11 @@ FORGERIES = [
         "without an error after 4 of 6 steps",
     ),
     ("shorten(records[0], 1); shorten(records[1], 1); seconds += 1.0", "bad_record", "by the system's clock they took"),
-    ("longer(records[0]); longer(records[1])", "bad_record", "rank 0 claims 7 steps, but 6 were requested"),
-    ("shorten(records[1], 4)", "bad_record", "the ranks claim different numbers of steps"),
+    ("longer(records[0]); longer(records[1])", "bad_record", "the ranks claim 7 steps, but 6 were requested"),
+    ("shorten(records[1], 4)", "bad_record", "the ranks' step times are inconsistent"),
     ("scale(records[0], 10); scale(records[1], 10)", "bad_record", "by the system's clock they took"),
     ("scale(records[1], 10)", "bad_record", "rank 1 claims"),
-    ("del records[0]['steps'], records[1]['steps']", "bad_record", "rank 0 has no step times"),
+    ("del records[0]['steps'], records[1]['steps']", "bad_record", "the ranks' step times are inconsistent"),
     ("marks = []", "bad_record", "a mark of the first or the last step is missing"),
     ("records.pop(1)", "no_record", "ended rank 1 with exit code 0"),
     ("records[1]['rank'] = 0", "bad_record", "claims to be of rank 0"),

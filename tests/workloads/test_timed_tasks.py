@@ -7,7 +7,10 @@ import pytest
 from regbot.engines import EngineError, Launch, LaunchResult
 from regbot.records.config import Config, ConfigError, Workload
 from regbot.records.run import Position
-from regbot.workloads import Checkout, RunSpec, Scratch, needs_of, plan, time_run, timed_tasks
+from regbot.workloads.guest import Checkout, Scratch
+from regbot.workloads.launch import needs_of, time_run
+from regbot.workloads.task import plan, timed_tasks
+from regbot.workloads.timed import RunSpec
 from support.layers import ARM, LIMITS
 from support.timed_builder import NODE
 

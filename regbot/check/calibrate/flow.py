@@ -7,14 +7,15 @@ import hashlib
 import math
 import secrets
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 from regbot import __version__
-from regbot.baselines import Store, environment_of, node_class_of
-from regbot.baselines.query import TERMS
+from regbot.baselines import Store
+from regbot.baselines.intake import environment_of, node_class_of, provenance_of
+from regbot.baselines.query import terms_of
 from regbot.baselines.reference import summarise_calibrations
 from regbot.check.sessions.blocks import BLOCK_PAIRS, block_count
 from regbot.check.sessions.pooled_pairs import session_digest
@@ -27,11 +28,11 @@ from regbot.engines import Engine, open_engine
 from regbot.engines.node_check import HISTORY_FILE
 from regbot.errors import UserError
 from regbot.judge import judge
-from regbot.judge.interim import count_primary_tests, decide_so_far, thresholds
+from regbot.judge.interim import decide_so_far
 from regbot.judge.pairs import pair_up
-from regbot.records.baseline import ENTRY_PATTERN, Provenance, format_time, parse_time
+from regbot.records.baseline import ENTRY_PATTERN, format_time, parse_time
 from regbot.records.calibration import Calibration, CalibrationSession
-from regbot.records.calibration_summary import ArmLuck, CalibrationSummary
+from regbot.records.calibration_summary import CalibrationSummary
 from regbot.records.config import Config, ConfigError
 from regbot.records.run import Arm
 from regbot.records.session import Session, SessionHeader, TimedPlan, read_session
@@ -39,8 +40,10 @@ from regbot.records.settings import ThroughputThresholds
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.text.words import count
 from regbot.stats.paired import LOOKS
-from regbot.workloads import Scratch, Task, plan_of
-from regbot.workloads.checkout import Worktree, resolve_arm
+from regbot.workloads.checkout.arms import resolve_arm
+from regbot.workloads.checkout.worktrees import Worktree
+from regbot.workloads.guest import Scratch
+from regbot.workloads.task import Task, plan_of
 
 PLACEBO_PAIRS, INJECTED_PAIRS = 20, 5
 """Default number of placebo pairs, and of pairs with an injected slowdown."""
@@ -52,24 +55,18 @@ NO_SLOWDOWN_PCT = 0.0
 
 @dataclass(frozen=True)
 class CalibrationOptions:
-    workload: str
-    """A shape or a workload of the configuration, as ``NAME[:SHAPE][/MESH]``."""
+    run: SingleRunOptions
+    """What is measured, and where. ``run.rev`` None measures the files in the working tree."""
     out: Path
     """Folder for the sessions."""
     who: str
     """Who stores the calibration."""
-    rev: str | None = None
-    """Commit to measure; None for the files in the working tree."""
-    variant: str | None = None
-    """Variant of the shape; None for the one that a check would time on this node."""
     pairs: int = PLACEBO_PAIRS
     injected_pct: float = NO_SLOWDOWN_PCT
     """Slowdown of head in the injected sessions, in percent; 0 for no such session."""
     injected_pairs: int = INJECTED_PAIRS
     resume: bool = False
     """Whether to continue the interrupted calibration in ``out``."""
-    engine: str = "local"
-    """Name of the engine: ``local`` or ``slurm``."""
 
 
 @dataclass(frozen=True)
@@ -89,27 +86,33 @@ def calibrate(
     folder: Path,
     cache: Path,
     watch: Watcher = lambda _: None,
-    engine: Engine | None = None,
 ) -> CalibrationResult:
     """Run the sessions in the repository ``folder``, store the result, and summarise what is stored on the same terms.
 
     Raises ConfigError, ShapeError, CheckoutError, EngineError, UserError.
     """
-    config = config_of(folder)
-    own_engine = open_engine(options.engine, config, cache)
-    with own_engine if engine is None else nullcontext(engine) as active_engine:
-        task = timed_task(SingleRunOptions(options.workload, options.rev, options.variant), folder, active_engine.gpus)
+    config, rev = config_of(folder), options.run.rev
+    with open_engine(options.run.engine, config, cache) as engine:
+        task = timed_task(options.run, folder, engine.gpus)
         # Each look begins with empty compiler caches, so that the sessions show the luck of an arm.
         plan = plan_of(task, config.session).model_copy(update={"fresh_caches": True, "measures_luck": True})
         if ENTRY_PATTERN.fullmatch(plan.entry) is None:
             raise ConfigError(f"{plan.entry} cannot be stored: a label has letters, digits, '_', '.' and '-'")
-        sessions = _SessionSeries(options, task, plan, folder, cache, active_engine, watch=watch).run()
+        arm, trees = WORKING_TREE, cast(Checkouts, _WorkingTree(folder))
+        if rev is not None:
+            arm, trees = resolve_arm(folder, rev), Worktrees(folder, cache, lambda _: None, engine.sandbox)
+        sessions = _SessionSeries(options, task, arm, trees, engine, watch, cache / HISTORY_FILE).run(plan)
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
     class_folder = path.parent.parent  # the calibrations lie in a folder below it
     stored_calibrations = [store.calibration(stored_path) for stored_path in store.calibrations(class_folder)]
-    on_same_terms = [other for other in stored_calibrations if _terms_of(other) == _terms_of(calibration)]
-    summary = summarise_calibrations(on_same_terms, thresholds(sessions[0].header))
+    on_same_terms = [
+        other
+        for other in stored_calibrations
+        if (other.node_class, other.environment) == (calibration.node_class, calibration.environment)
+        and terms_of(other) == terms_of(calibration)
+    ]
+    summary = summarise_calibrations(on_same_terms)
     return CalibrationResult(calibration, store.root / path, summary)
 
 
@@ -136,17 +139,8 @@ def build_calibration(sessions: Sequence[Session], who: str) -> Calibration:
         cut=plan.cut,
         clock=last_run.timing.clock,
         dispatcher=plan.dispatcher,
-        primary_tests=count_primary_tests(header),
         environment=environment_of(last_run),
-        provenance=Provenance(
-            who=who,
-            why="calibration",
-            node=last_run.node.name if last_run.node else None,
-            container=None,
-            platform=last_run.environment.platform if last_run.environment else None,
-            revision=last_run.arm.revision,
-            regbot=header.regbot,
-        ),
+        provenance=provenance_of(last_run, header, who, "calibration"),
         sessions=[_judge_session(session) for session in sessions],
     )
 
@@ -176,43 +170,36 @@ def _judge_session(session: Session) -> CalibrationSession:
     )
 
 
+@dataclass
 class _SessionSeries:
     """The sessions of one calibration, run one after another. Each is written to its own file."""
 
-    def __init__(
-        self,
-        options: CalibrationOptions,
-        task: Task,
-        plan: TimedPlan,
-        folder: Path,
-        cache: Path,
-        engine: Engine,
-        *,
-        watch: Watcher,
-    ) -> None:
-        self._options, self._task, self._plan, self._engine, self._watch = options, task, plan, engine, watch
-        self._node_history = cache / HISTORY_FILE
-        self._number = 0  # of the present session, from 1; its file is named after it
-        self._arm = WORKING_TREE if options.rev is None else resolve_arm(folder, options.rev)
-        self._trees: Checkouts = _WorkingTree(folder)
-        if options.rev is not None:
-            self._trees = Worktrees(folder, cache, lambda _: None, engine.sandbox)
+    options: CalibrationOptions
+    task: Task
+    arm: Arm
+    trees: Checkouts
+    engine: Engine
+    watch: Watcher
+    node_history: Path
+    number: int = 0
+    """Number of the present session, from 1. Its file is named after it."""
 
-    def run(self) -> list[Session]:
+    def run(self, plan: TimedPlan) -> list[Session]:
+        options = self.options
         # One lock for all sessions: the first session's log locks the folder that has the logs of all of them.
-        first_log = _make_run_log(self._options, number=1)
-        with first_log.lock(), first_log.writing():
-            if not self._options.resume and any(self._options.out.glob("session-*.jsonl")):
+        first_log = _make_run_log(options, number=1)
+        with first_log.lock():
+            if not options.resume and any(options.out.glob("session-*.jsonl")):
                 raise ConfigError(
-                    f"{self._options.out}: contains the sessions of a calibration",
+                    f"{options.out}: contains the sessions of a calibration",
                     "continue it with --resume, or give another --out",
                 )
-            sessions = self._run_sessions(self._options.pairs, NO_SLOWDOWN_PCT)
-            if self._options.injected_pct:  # 0 stands for a calibration without injected sessions
-                sessions += self._run_sessions(self._options.injected_pairs, self._options.injected_pct)
+            sessions = self._run_sessions(plan, options.pairs, NO_SLOWDOWN_PCT)
+            if options.injected_pct:  # 0 stands for a calibration without injected sessions
+                sessions += self._run_sessions(plan, options.injected_pairs, options.injected_pct)
         return sessions
 
-    def _run_sessions(self, pairs: int, injected_pct: float) -> list[Session]:
+    def _run_sessions(self, plan: TimedPlan, pairs: int, injected_pct: float) -> list[Session]:
         """Run sessions until they have ``pairs`` valid pairs together, in whole blocks. A session ends at the first
         look that decides.
         """
@@ -220,37 +207,27 @@ class _SessionSeries:
         valid_pairs = 0
         while valid_pairs < pairs:
             missing_pairs = block_count(pairs - valid_pairs) * BLOCK_PAIRS  # in whole blocks
-            max_pairs = min(missing_pairs, LOOKS[-1])
-            sessions.append(
-                self._run_session(self._plan.model_copy(update={"injected_pct": injected_pct, "max_pairs": max_pairs}))
-            )
+            update = {"injected_pct": injected_pct, "max_pairs": min(missing_pairs, LOOKS[-1])}
+            sessions.append(self._run_session(plan.model_copy(update=update)))
             valid_pairs += len(pair_up(sessions[-1].runs).valid)
         return sessions
 
     def _run_session(self, plan: TimedPlan) -> Session:
         """Run the next session, or continue it with ``options.resume``. Raises UserError if it has no valid pair."""
-        self._number += 1
-        log, header = _make_run_log(self._options, self._number), self._make_header(plan)
-        session = log.resume(header) if self._options.resume else None
+        self.number += 1
+        log, header = _make_run_log(self.options, self.number), self._make_header(plan)
+        session = log.resume(header) if self.options.resume else None
         if session is None:
             log.create(header)
             session = Session(header=header, runs=[])
 
         def announce(progress: Progress) -> None:
-            self._watch(Progress(progress.done, progress.total, f"session {self._number}: {progress.text}"))
+            self.watch(Progress(progress.done, progress.total, f"session {self.number}: {progress.text}"))
 
-        runner = SessionRunner(
-            session.header,
-            self._trees,
-            self._engine,
-            Scratch(self._options.out / "runs" / log.path.stem),
-            log.append,
-            announce,
-            node_history=self._node_history,
-        )
-        (session_plan,) = session.header.timed
-        runs = runner.run(session_plan, self._task, session.runs, NO_TIME_LIMIT_S)
-        measured_session = Session(header=session.header, runs=runs)
+        header, scratch = session.header, Scratch(self.options.out / "runs" / log.path.stem)
+        runner = SessionRunner(header, self.trees, self.engine, scratch, log.append, announce, self.node_history)
+        runs = runner.run(header.timed[0], self.task, session.runs, NO_TIME_LIMIT_S)
+        measured_session = Session(header=header, runs=runs)
         if not pair_up(runs).valid:
             verdict = judge(measured_session, Config()).workloads[0]  # a calibration has one workload
             reasons = verdict.validity.reasons or (verdict.throughput.reasons if verdict.throughput else [])
@@ -262,8 +239,8 @@ class _SessionSeries:
         return SessionHeader(
             regbot=__version__,
             created=datetime.now(UTC).isoformat(timespec="seconds"),
-            base=self._arm.model_copy(update={"name": "base"}),
-            head=self._arm.model_copy(update={"name": "head"}),
+            base=self.arm.model_copy(update={"name": "base"}),
+            head=self.arm.model_copy(update={"name": "head"}),
             workloads=[plan.entry],
             untraced=[plan.entry],  # so the verdict needs no trace
             timed=[plan],
@@ -276,11 +253,8 @@ class _WorkingTree:
     """Supplies the working tree in ``folder`` as the checkout of both arms. It is used as it is: nothing is built."""
 
     def __init__(self, folder: Path) -> None:
-        arm = WORKING_TREE
         # Without a key, because the working tree is not in the cache of worktrees.
-        self._tree = Worktree(
-            folder, arm.commit, arm.tree, submodules={}, built=False, key="", changed=(), environment={}
-        )
+        self._tree = Worktree(folder, built=False, key="", changed=(), environment={})
 
     def worktree(self, arm: Arm, task: Task) -> Worktree:
         del arm, task
@@ -295,12 +269,6 @@ def _make_run_log(options: CalibrationOptions, number: int) -> RunLog[Session]:
         # In pydantic, True excludes a whole field from the comparison.
         may_differ=dict.fromkeys(("regbot", "created", "seed", "throughput"), True),
     )
-
-
-def _terms_of(calibration: Calibration) -> tuple[object, ...]:
-    """Return node class, environment and the values of ``TERMS``. Times on other terms are not comparable."""
-    terms = tuple(getattr(calibration, name) for name in TERMS)
-    return calibration.node_class, calibration.environment.model_dump_json(), *terms
 
 
 def page(result: CalibrationResult) -> str:
@@ -319,40 +287,30 @@ def page(result: CalibrationResult) -> str:
     return "\n".join([*lines, f"stored {result.path}"])
 
 
-def describe_luck(luck: ArmLuck | None) -> str:
-    """Return the luck of an arm, the part of its speed that is drawn with its compiler caches; None: too few draws."""
-    if luck is None:
-        return (
-            "not known: measuring it takes at least four sets of fresh compiler caches, which older calibrations lack"
-        )
-    return (
-        f"{luck.sd_pct:.2g}% (95%: {luck.low_pct:.2g}% to {luck.high_pct:.2g}%), {count(luck.draws, 'draw')} of caches"
-    )
-
-
 def summary_lines(summary: CalibrationSummary) -> list[str]:
     # Two rates over sessions: those that were called changed although nothing had changed, and those whose intervals
     # contain the true value. ``low`` and ``high`` are the bounds of the 95% interval of a rate.
-    flags, covering = summary.false_flags, summary.covered
+    flags, covering, luck = summary.false_flags, summary.covered, summary.arm_luck
     sd_bounds = f"(95%: {summary.sd_low_pct:.2g}% to {summary.sd_high_pct:.2g}%)"
     lines = [
         f"noise of a pair    {summary.sd_pct:.2g}% {sd_bounds}, {summary.pairs} placebo pairs",
         f"false alarms       {flags.count} of {flags.total} placebo sessions (at most {flags.high:.0%})",
         f"intervals held      {covering.count} of {covering.total} (at least {covering.low:.0%})",
     ]
-    if summary.detected is not None:
-        rate = summary.detected
+    if (rate := summary.detected) is not None:
         label = f"+{summary.injected_pct:g}% found"
         lines.append(f"{label:<19}{rate.count} of {rate.total} sessions (at least {rate.low:.0%})")
-    lines.append(f"luck of an arm     {describe_luck(summary.arm_luck)}")
+    # The luck of an arm is the part of its speed that is drawn with its compiler caches.
+    luck_text = "not known: measuring it takes at least four sets of fresh compiler caches"
+    if luck is not None:
+        luck_bounds = f"(95%: {luck.low_pct:.2g}% to {luck.high_pct:.2g}%)"
+        luck_text = f"{luck.sd_pct:.2g}% {luck_bounds}, {count(luck.draws, 'draw')} of caches"
+    lines.append(f"luck of an arm     {luck_text}")
     correlations = (("neighbouring pairs", summary.lag_correlation), ("pairs of a block", summary.block_correlation))
     for label, correlation in correlations:
         if correlation is not None:
             bounds = f"(95%: {correlation.low:.2f} to {correlation.high:.2f})"
             lines.append(f"{label:<19}correlated by {correlation.value:.2f} {bounds}")
-    if summary.resampled_false is not None:
-        share = f"{summary.resampled_false:.1%} of sessions drawn from the placebo pairs are flagged"
-        lines.append(f"resampled pairs    {share} (early, and optimistic)")
     if summary.contradicted:
         lines.append(f"the gate has no vote here: {summary.contradicted}")
     return lines

@@ -10,7 +10,8 @@ from regbot.check.compare.run_files import StepFile
 from regbot.judge.backends import unmet_dispatcher_request
 from regbot.judge.validity import environment_warnings
 from regbot.records.run import Run
-from regbot.records.text.words import count
+from regbot.records.text.words import count, listed
+from regbot.workloads.logs.step_log import format_steps
 
 UNIT_RATIO = 300.0
 """Two step times with this ratio or a larger one are taken to be in different units.
@@ -108,8 +109,24 @@ def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str
     yield from next(filter(None, ([*environment_warnings(runs[0], run)] for run in runs[1:])), [])
     files = [file for file in (*base, *head) if not file.faults]
     log_warnings = [(file.name, text) for file in files if file.log is not None for text in file.log.warnings]
+    yield from _describe_other_work(base, head)
     yield from _merge_warnings([*log_warnings, *steady_cut.file_warnings(files)])
     yield from steady_cut.length_warnings(files)
+
+
+def _describe_other_work(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
+    """Yield a warning on slow steps that other work of the job explains, and that are left out."""
+    for name, files, other_name, other_files in (("base", base, "head", head), ("head", head, "base", base)):
+        stalled = [file.log for file in files if file.log is not None and file.log.explained]
+        if not stalled:
+            continue
+        first, works = stalled[0], sorted({work for log in stalled for work in log.explained.values()})
+        is_alone = not any(file.log is not None and file.log.explained for file in other_files)
+        yield (
+            f"{len(stalled)} of {len(files)} {name} runs stall beside {listed(works, 3)} (in {first.origin}: "
+            f"{format_steps(sorted(first.explained))}){f', and {other_name} never does' if is_alone else ''}. These "
+            "steps are left out: the verdict is on the others"
+        )
 
 
 def _merge_warnings(warnings: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -134,7 +151,8 @@ def find_omissions(file: StepFile) -> Iterator[str]:
     untimed = [number for number in file.log.untimed if number > first_counted] if file.log is not None else []
     if untimed:
         yield f"has no time for {count(len(untimed), 'step')}, first for step {untimed[0]}"
-    numbers = sorted({*file.numbers, *untimed}) if untimed else file.numbers  # a step without a time is no gap
+    # A step without a time is no gap, and neither is one that other work explains.
+    numbers = sorted({*file.numbers, *untimed, *(file.log.explained if file.log is not None else ())})
     if gaps := [gap for gap in _find_gaps(numbers) if gap[0] >= first_counted]:
         before, after = gaps[0]
         remainder = f", and in {len(gaps) - 1} more places" if len(gaps) > 1 else ""

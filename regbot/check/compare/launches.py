@@ -1,11 +1,16 @@
-"""Whether Run records show that all runs of unpaired files are of one session. Logs and CSV files never show it."""
+"""What the start times in Run records show: whether unpaired runs are of one session, and in which order the runs of
+pairs ran. Logs and CSV files never show it."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from regbot.check.compare.run_files import StepFile
+
+Order = Literal["abba", "alternating", "unknown"]
+"""Order of the runs in pairs. ``abba``: each arm ran first in half of the pairs, so that an effect of the position
+cancels. ``alternating``: the same arm always ran first."""
 
 MAX_PAUSE_S = 3600.0
 """A session ends if no launch follows within this time, in seconds. Clocks and neighbours of a node change within
@@ -42,6 +47,18 @@ def describe_common_session(base: Sequence[StepFile], head: Sequence[StepFile]) 
         f"the records show one session: all runs on {', '.join(launches[0].hosts)} from {start:%Y-%m-%d %H:%M} to "
         f"{end:%Y-%m-%d %H:%M} UTC, and base and head alternated {turns} times"
     )
+
+
+def find_order(base: Sequence[StepFile], head: Sequence[StepFile], stated: Order) -> Order:
+    """Return the order of the runs in pairs, by their start times, or as the user ``stated`` it if one is missing."""
+    found = [
+        (_read_launch(first, "base"), _read_launch(second, "head")) for first, second in zip(base, head, strict=True)
+    ]
+    launches = [(first, second) for first, second in found if first is not None and second is not None]
+    if not launches or len(launches) < len(found):
+        return stated
+    base_first = sum(first.start_s < second.start_s for first, second in launches)
+    return "abba" if abs(2 * base_first - len(launches)) <= 1 else "alternating"
 
 
 def _read_launch(file: StepFile, arm: str) -> _Launch | None:

@@ -9,6 +9,7 @@ DECISION_WORDS = {
     "regressed": "head is slower",
     "improved": "head is faster",
     "no_change": "no change",
+    "within_bound": "head is not slower",
     "undecided": "undecided",
 }
 """Decision -> words for it in the output."""

@@ -137,17 +137,19 @@ def _detect_log_format(log: StepLogFile) -> LogFormat | None:
 
 
 def _file_from_log(path: Path, log: StepLog, skip: int | None) -> StepFile:
-    # Every step of ``timed`` has seconds. NaN is only for the type checker. A value may stand for several steps, so the
-    # log counts how many values belong to the first ``skip`` steps.
-    step_faults = [(step, _step_fault(step.seconds or math.nan)) for step in log.timed]
+    # Slow steps that other work of the job explains are no step times. Every step of ``timed`` has seconds; NaN is only
+    # for the type checker. A value may stand for several steps, so ``skip`` counts step numbers.
+    steps = [(step.number, step.seconds or math.nan) for step in log.timed if step.number not in log.explained]
     faults = [
-        f"{log.origin}: step {step.number} took {step.seconds:g} s: {fault}" for step, fault in step_faults if fault
+        f"{log.origin}: step {number} took {seconds:g} s: {fault}"
+        for number, seconds in steps
+        if (fault := _step_fault(seconds))
     ]
     return StepFile(
         path,
-        step_s=log.step_s,
-        cut=log.count_leading_values(skip or 0),
-        numbers=tuple(step.number for step in log.timed),
+        step_s=tuple(seconds for _, seconds in steps),
+        cut=sum(number < log.steps[0].number + (skip or 0) for number, _ in steps),
+        numbers=tuple(number for number, _ in steps),
         faults=_limit_faults(faults),
         log=log,
     )

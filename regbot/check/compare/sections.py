@@ -6,11 +6,12 @@ they show that all runs are of one session: otherwise a difference between sessi
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from math import ceil
 from statistics import fmean, median
 from typing import Any
 
-from regbot.check.compare.launches import describe_common_session
+from regbot.check.compare.launches import Order, describe_common_session
 from regbot.check.compare.run_files import StepFile
 from regbot.check.compare.steady_cut import find_unsteady, median_warm_up
 from regbot.judge.estimates import LogEstimate, format_estimate, percent
@@ -23,12 +24,12 @@ from regbot.records.verdict import Decision, Throughput
 from regbot.stats.known_noise import run_standard_error
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import (
-    LOOK_ALPHA,
     LOOKS,
     SequentialTest,
     Thresholds,
     combine,
     decide,
+    look_alpha,
     pairs_needed,
     sequential_test,
     session_mde,
@@ -40,8 +41,11 @@ SETTINGS = Settings()
 """Thresholds in percent. A comparison of files reads no regbot.toml and uses the defaults."""
 THRESHOLDS = Thresholds.from_percent(SETTINGS.threshold_pct, SETTINGS.indifference_pct)
 """The thresholds as log-ratios: an interval within +-``delta`` proves no change, and one above ``eps`` a slowdown."""
-ALPHA = LOOK_ALPHA / len(SUMMARIES)
+ALPHA = look_alpha(LOOKS[-1], len(SUMMARIES))
 """Two-sided error of one interval. Median and mean step time share the error of one look."""
+
+POSITION_EFFECT_PCT = 1.0
+"""If the runs of pairs did not change places, being second may have this effect, so only a larger difference counts."""
 
 UNUSUAL_PCT = 20.0
 """If too few runs give an estimate beyond this percentage, the estimate is reported as far outside the usual noise. On
@@ -65,10 +69,14 @@ Ratios = dict[str, list[float]]
 """Summary (median, mean) -> the log-ratio of each pair, in session order."""
 
 
-def paired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Throughput, list[str]]:
+def paired_section(base: Files, head: Files, given_sd: float | None, order: Order) -> tuple[Throughput, list[str]]:
     """Return the section of pairs (the i-th files of both arms), and warnings. ``given_sd`` is the standard deviation
     of a pair's log-ratio that the user gave with --noise.
     """
+    thresholds = THRESHOLDS
+    if order != "abba":
+        position_effect = math.log1p(POSITION_EFFECT_PCT / 100)
+        thresholds = replace(THRESHOLDS, eps=THRESHOLDS.eps + position_effect)
     ratios: Ratios = {name: [] for name in SUMMARIES}
     for base_file, head_file in zip(base, head, strict=True):
         base_summaries, head_summaries = base_file.summaries(), head_file.summaries()
@@ -80,7 +88,7 @@ def paired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Th
     if given_sd is not None and len(base) < LOOKS[0]:
         known_sd, warnings = _correct_known_noise(given_sd, base, head)
     # None if there are fewer pairs than the first look needs, and the noise is not known.
-    test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, known_sd)
+    test = sequential_test(ratios, len(SUMMARIES), thresholds, known_sd)
     if test is not None and given_sd is not None and test.pairs > 1:
         observed_sd = max(pair_interval(values[: test.pairs], ALPHA).sd for values in ratios.values())
         if observed_sd > MAX_NOISE_RATIO * given_sd:
@@ -90,12 +98,22 @@ def paired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Th
             )
             warnings = [warning]
             known_sd = None
-            test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS)
+            test = sequential_test(ratios, len(SUMMARIES), thresholds)
     if test is None:
         return _too_few_pairs(base, head, ratios), warnings
     if test.outliers:
         warnings = [*warnings, describe_slow_launches(test.outliers, test.pairs)]
-    return _tested_pairs(base[: test.pairs], head[: test.pairs], ratios, test, known_sd is not None), warnings
+    if order != "abba":
+        runs = "the order of the runs is not known" if order == "unknown" else "the same arm ran first in most pairs"
+        warning = (
+            f"{runs}, and the second run of a pair may be slower or faster by itself: only a difference above "
+            f"{percent(thresholds.eps):.2g}% counts as one. Run the pairs in the order base, head, head, base, and say "
+            "so with --order abba"
+        )
+        warnings = [*warnings, warning]
+    return _tested_pairs(
+        base[: test.pairs], head[: test.pairs], ratios, test, thresholds, known_sd is not None
+    ), warnings
 
 
 def _too_few_pairs(base: Files, head: Files, ratios: Ratios) -> Throughput:
@@ -111,7 +129,9 @@ def _too_few_pairs(base: Files, head: Files, ratios: Ratios) -> Throughput:
     return _section("undecided", estimates["median"], reasons, base, head, by="pairs", pairs=pairs)
 
 
-def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest, is_noise_known: bool) -> Throughput:
+def _tested_pairs(
+    base: Files, head: Files, ratios: Ratios, test: SequentialTest, thresholds: Thresholds, is_noise_known: bool
+) -> Throughput:
     fields: dict[str, Any] = {"by": "pairs", "pairs": test.pairs, "unused_pairs": test.unused}
     if unsteady_reasons := find_unsteady(base, head):
         estimates = {name: percent(interval.estimate) for name, (_, interval) in test.tests.items()}
@@ -119,17 +139,23 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
     intervals = [interval for _, interval in test.tests.values()]
     # The smallest detectable slowdown, with the pairs of this test and with those of a full session.
     detectable, detectable_by_all = (
-        percent(session_mde(intervals, pairs, THRESHOLDS.eps, is_noise_known)) for pairs in (test.pairs, LOOKS[-1])
+        percent(session_mde(intervals, pairs, thresholds.eps, is_noise_known)) for pairs in (test.pairs, LOOKS[-1])
     )
-    reasons = [explain_withheld(test.outliers)] if test.withheld else [*_decision_sentences(test.tests, test.decision)]
+    reasons = (
+        [explain_withheld(test.outliers)]
+        if test.withheld
+        else [*_decision_sentences(test.tests, test.decision, thresholds)]
+    )
     worst_sd = max(interval.sd for interval in intervals)
-    if test.look == 0:  # with fewer pairs than the first look needs, only the given noise makes a decision possible
+    if (
+        test.pairs < LOOKS[0]
+    ):  # with fewer pairs than the first look needs, only the given noise makes a decision possible
         reasons.append(
             f"judged with the given noise of {100 * worst_sd:.2g}% per pair: the answer depends on that figure"
         )
     reasons += _pair_count_sentences(test)
     if test.decision == "undecided" and not test.withheld:
-        needed = pairs_needed(worst_sd, test.alpha, THRESHOLDS, known=is_noise_known)
+        needed = pairs_needed(worst_sd, ALPHA, thresholds, known=is_noise_known)
         effort = "more pairs than is practical: use a quieter node" if needed is None else f"about {needed} pairs"
         if needed is not None and needed > LOOKS[-1]:
             effort += ", more than the test allows: use a quieter node"
@@ -155,7 +181,7 @@ def _pair_count_sentences(test: SequentialTest) -> Iterator[str]:
             cause = f"decisions are made only after {looks} pairs"
         yield f"{test.unused} of {test.pairs + test.unused} pairs were not used: {cause}"
     if test.decision == "undecided" and not test.final:
-        next_look = LOOKS[test.look]  # looks are counted from 1, so this index is that of the next look
+        next_look = next(look for look in LOOKS if look > test.pairs)
         missing = next_look - test.pairs - test.unused
         more = f"give {missing} more base files and {missing} more head files"
         yield f"the next decision is after {next_look} pairs: {more}"
@@ -190,7 +216,7 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
             f"{count(len(base), 'base run')} and {count(len(head), 'head run')} decide nothing: {why}",
             *_estimate_sentences(estimates),
             *filter(None, [evidence]),
-            _pairs_advice(estimates, " and compare with --paired: it takes"),
+            _pairs_advice(estimates, " and compare with --paired --order abba: it takes"),
         ]
         return _section("undecided", estimates["median"], reasons, base, head, by="runs"), warnings
     intervals = {name: welch(base_values, head_values, ALPHA) for name, (base_values, head_values) in values.items()}
@@ -207,26 +233,27 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
     return _decided_section(decision, tests, ALPHA, reasons, base, head, ratios={}, by="runs"), warnings
 
 
-def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:
+def _decision_sentences(tests: Tests, decision: Decision, thresholds: Thresholds = THRESHOLDS) -> Iterator[str]:
+    beyond = f"{percent(thresholds.eps):.3g}%"
     if decision in ("regressed", "improved"):
         word, side = ("slower", "above +") if decision == "regressed" else ("faster", "below -")
         for name, (test_decision, interval) in tests.items():
             if test_decision == decision:
                 yield (
                     f"head is {word} than base by the {name} step time: {format_estimate(interval)}; the "
-                    f"whole interval is {side}{SETTINGS.indifference_pct:g}%"
+                    f"whole interval is {side}{beyond}"
                 )
-    elif decision == "no_change":
+    elif decision in ("no_change", "within_bound"):
         largest = max(percent(interval.high) for _, interval in tests.values())
         rounded_up = ceil(100 * largest) / 100
         bound = f"at most {rounded_up:.2f}% slower" if largest > 0 else "not slower"
         limit = f"{SETTINGS.threshold_pct:g}%"
-        yield f"both intervals lie between -{limit} and +{limit}; head is {bound} than base"
+        where = f"between -{limit} and +{limit}" if decision == "no_change" else f"below +{limit}"
+        yield f"both intervals lie {where}; head is {bound} than base"
     else:
         yield (
             f"the intervals are too wide: FAIL needs an interval above "
-            f"+{SETTINGS.indifference_pct:g}%, PASS needs both intervals between -{SETTINGS.threshold_pct:g}% and "
-            f"+{SETTINGS.threshold_pct:g}%, or one below -{SETTINGS.indifference_pct:g}%"
+            f"+{beyond}, PASS needs both intervals below +{SETTINGS.threshold_pct:g}%"
         )
 
 
@@ -256,7 +283,7 @@ def _pairs_advice(estimates: Mapping[str, float], command: str) -> str:
     quiet, typical, noisy = (f"{n}" if n is not None and n <= LOOKS[-1] else f"more than {LOOKS[-1]}" for n in needed)
     quiet_pct, typical_pct, noisy_pct = PAIR_NOISE_PCT
     return (
-        f"to prove {target}, run base and head in turn on one node{command} {quiet} pairs on a quiet node "
+        f"to prove {target}, run base, head, head, base and so on on one node{command} {quiet} pairs on a quiet node "
         f"({quiet_pct:g}% from pair to pair), {typical} on a typical one ({typical_pct:g}%), {noisy} on a noisy one "
         f"({noisy_pct:g}%)"
     )

@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 
 from regbot.check.compare.run_files import StepFile
-from regbot.stats.steady import unsettled_warnings
+from regbot.stats.steady import SteadyState, unsettled_warnings
 from regbot.stats.unpaired import MIN_RUNS
 
 FEW_STEPS = 20
@@ -61,13 +61,13 @@ def find_unsteady(base: Files, head: Files) -> list[str]:
     """
     if min(len(base), len(head)) < MIN_RUNS:
         return []
-    return [*unsettled_warnings([not _is_unsteady(file) for file in base], [not _is_unsteady(file) for file in head])]
+    return [*unsettled_warnings([_steady_state(file) for file in base], [_steady_state(file) for file in head])]
 
 
-def _is_unsteady(file: StepFile) -> bool:
-    """Runs on a CPU are never unsteady, because other work makes their step times wander."""
+def _steady_state(file: StepFile) -> SteadyState | None:
+    """None for a run on a CPU, which is never unsteady, because other work makes its step times wander."""
     is_on_cpu = file.run is not None and file.run.node is not None and not file.run.node.gpus
-    return file.steady is not None and not file.steady.steady and not is_on_cpu
+    return None if is_on_cpu else file.steady
 
 
 def file_warnings(files: Files) -> Iterator[tuple[str, str]]:
@@ -81,6 +81,6 @@ def length_warnings(files: Files) -> Iterator[str]:
     fewest = min((len(file.kept_s) for file in files), default=FEW_STEPS)
     if fewest < FEW_STEPS:
         yield f"a run has {fewest} steady steps; below {FEW_STEPS} single stalls dominate its mean"
-    lengths = {len(file.step_s) for file in files}
+    lengths = {len(file.step_s) + (len(file.log.explained) if file.log is not None else 0) for file in files}
     if len(lengths) > 1:
         yield f"runs have {min(lengths)} to {max(lengths)} steps; give each the same number"

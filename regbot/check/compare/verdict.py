@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from regbot.check.compare.faults import faults, find_omissions, warnings
+from regbot.check.compare.launches import Order, find_order
 from regbot.check.compare.run_files import StepFile, read_steps
 from regbot.check.compare.sections import paired_section, unpaired_section, withhold_pass
 from regbot.check.compare.steady_cut import align_steps, describe_left_out
@@ -33,6 +34,8 @@ class ComparisonOptions:
     base: Sequence[Path]
     head: Sequence[Path]
     paired: bool = False
+    order: Order = "unknown"
+    """Order of the runs in pairs, if no start times show it."""
     noise_pct: float | None = None
     """Standard deviation of the log-ratio of one pair, times 100, as the user gave it; None if not given."""
     skip: int | None = None
@@ -76,8 +79,11 @@ def _throughput_section(
     base: Sequence[StepFile], head: Sequence[StepFile], options: ComparisonOptions
 ) -> tuple[Throughput, list[str]]:
     given_sd = None if options.noise_pct is None else options.noise_pct / 100
-    make_section = paired_section if options.paired else unpaired_section
-    section, section_warnings = make_section(base, head, given_sd)
+    if options.paired:
+        order = find_order(base, head, options.order)
+        section, section_warnings = paired_section(base, head, given_sd, order)
+    else:
+        section, section_warnings = unpaired_section(base, head, given_sd)
     used = [*base, *head]
     if options.paired:  # later pairs were not needed for the decision
         used = [*base[: section.pairs], *head[: section.pairs]]

@@ -13,8 +13,7 @@ from regbot.baselines import Intake, Store
 from regbot.baselines.intake import distil
 from regbot.baselines.names import ANCHOR, LEDGERS, class_folder
 from regbot.baselines.store import ATTRIBUTES, BaselineError
-from regbot.check.refresh.context import MeasuredNight, RefreshOptions
-from regbot.check.sessions.worktrees import folder_name
+from regbot.check.refresh.night import MeasuredNight
 from regbot.records.baseline import Anchor, Baseline, MoveEvidence, format_time
 from regbot.records.proposal import Proposal
 from regbot.records.refresh import RefreshReport
@@ -25,7 +24,7 @@ MAX_ERROR_CHARACTERS = 3500
 workload."""
 
 
-def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, store: Store, now: datetime) -> str:
+def store_night(measured: MeasuredNight, head: Arm, store: Store, who: str, why: str, now: datetime) -> str:
     """Store the session of main, the session of the anchor's commit, and a new anchor if there is one.
 
     There is a new anchor if the workload had none, or if a person accepted a slowdown. If the session of main is held
@@ -33,57 +32,45 @@ def store_night(measured: MeasuredNight, options: RefreshOptions, head: Arm, sto
     if the night has no session to store.
     """
     night = measured.night
-    comparison = measured.tonight  # with the anchor's commit; None without a valid pair
-    if night.series is None or comparison is None:  # nothing was measured
+    if night.series is None or measured.tonight is None:  # nothing was measured
         return ""
     session, verdict = measured.checked.session, measured.checked.verdict
-    origin = str(options.out / folder_name(measured.task.entry) / "session.jsonl")
+    origin = f"{measured.checked.out}/session.jsonl"
     timed_runs = session.timed_runs(measured.task.entry)
     other_classes = {run.node.node_class for run in timed_runs if run.node is not None} - {measured.node_class}
     if other_classes:
         mismatch = f"it was timed on {', '.join(sorted(other_classes))}, but its anchor is of {measured.node_class}"
         return f"{mismatch}; configure the engine to use nodes of one class (docs/operator.md)"
     # An intake says where a session comes from, who stores it and why, and as what it is stored.
-    main_intake = Intake(
-        origin=origin,
-        who=options.who,
-        why=options.why,
-        arm="head",
-        workloads=measured.entries,
-        series=night.series,
-        against=comparison,
-    )
+    main_intake = Intake(origin, who, why, "head", measured.entries, night.series, against=measured.tonight)
+    is_withheld = night.series == "held"
     try:
         # Distilling a session gives the records that the store keeps of one arm.
         distilled_main = distil(session, verdict, main_intake, now)
         distilled_arms = [distilled_main]
         # Base is the anchor's commit. If main is this commit too, a second session would count it twice.
-        if comparison.commit != head.commit:
+        if measured.tonight.commit != head.commit:
             anchor_intake = replace(main_intake, arm="base", series="anchor", against=None)
             distilled_arms.append(distil(session, verdict, anchor_intake, now))
-        is_withheld = night.series == "held"
         if not is_withheld:
             remove_withheld_copies(store, distilled_main.baselines)
         for distilled_arm in distilled_arms:
             baselines = [
                 baseline for baseline in distilled_arm.baselines if baseline.tier == "timed" or not is_withheld
             ]
-            # ``baseline.ledger`` is the digest of the session's ledger.
-            needed_digests = {baseline.ledger for baseline in baselines}
-            needed_ledgers = {
-                digest: ledger for digest, ledger in distilled_arm.ledgers.items() if digest in needed_digests
-            }
-            store.add(baselines, needed_ledgers)
+            digests = {baseline.ledger for baseline in baselines}
+            store.add(
+                baselines, {digest: ledger for digest, ledger in distilled_arm.ledgers.items() if digest in digests}
+            )
         if measured.anchor is None or night.accepted is not None:
-            store.move_anchor(_make_anchor(measured, options, head, now))
+            store.move_anchor(_make_anchor(measured, head, who, why, now))
     except BaselineError as error:
         return str(error)[:MAX_ERROR_CHARACTERS]
     return ""
 
 
-def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, now: datetime) -> Anchor:
-    night = measured.night
-    slowdown = night.tonight
+def _make_anchor(measured: MeasuredNight, head: Arm, who: str, why: str, now: datetime) -> Anchor:
+    night, slowdown = measured.night, measured.night.tonight
     evidence = None
     if measured.anchor is not None and slowdown is not None:
         evidence = MoveEvidence(
@@ -99,8 +86,8 @@ def _make_anchor(measured: MeasuredNight, options: RefreshOptions, head: Arm, no
         commit=head.commit,
         tree=head.tree,
         moved=format_time(now),
-        who=options.who,
-        why=options.why if measured.anchor is not None else "the first anchor",
+        who=who,
+        why=why if measured.anchor is not None else "the first anchor",
         previous=None,  # ``Store.move_anchor`` fills it in
         evidence=evidence,
         accepted=night.accepted,

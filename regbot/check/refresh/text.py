@@ -7,7 +7,8 @@ does not join the rolling reference.
 import math
 from collections.abc import Iterable, Iterator
 
-from regbot.records.refresh import Drift, IntervalEstimate, RefreshReport, WorkloadRefresh
+from regbot.records.baseline import IntervalEstimate
+from regbot.records.refresh import Drift, RefreshReport, WorkloadRefresh
 from regbot.records.text.clip import short_commit
 from regbot.records.text.printable import printable
 from regbot.records.text.table import markdown_row
@@ -24,7 +25,6 @@ OUTCOME_TEXTS = {
     "FAIL": "held back",
     "INCONCLUSIVE": "held back until it is decided",
     "INVALID": "could not be measured",
-    "REVIEW": "for a person to judge",
 }
 """What happens to the session of a night, by the status of the night, if no slowdown was accepted."""
 
@@ -110,14 +110,9 @@ def _row(night: WorkloadRefresh) -> str:
     since_anchor = "first night"
     if night.since_anchor is not None:
         since_anchor = f"{_estimate_text(night.since_anchor)}, budget {night.budget_pct:g}%"
-    cells = [
-        code(night.name),
-        tonight,
-        since_anchor,
-        _drift_text(night.drift) if night.drift is not None else "",
-        f"**{night.status}** {describe_outcome(night)}",
-    ]
-    return markdown_row(cells)
+    drift = _drift_text(night.drift) if night.drift is not None else ""
+    outcome = f"**{night.status}** {describe_outcome(night)}"
+    return markdown_row([code(night.name), tonight, since_anchor, drift, outcome])
 
 
 def _section(night: WorkloadRefresh) -> Iterator[str]:

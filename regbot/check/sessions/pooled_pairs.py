@@ -1,6 +1,7 @@
-"""Pool of earlier sessions of the same code. A new session adds pairs to the pool instead of starting a new test.
+"""Pool of earlier sessions of the same change. A new session adds pairs to the pool instead of starting a new test.
 
-Without the pool, a check, or commits that change only comments, could be repeated until one passes by chance. The pool
+Without the pool, a check, commits that change only comments, or updates of the branch could be repeated until one
+passes by chance. Pairs of the same change on another base measure the same effect, and count as they are. The pool
 is in the cache folder of the repository, which code that runs as the same user can change: isolation is the engine's
 job.
 """
@@ -36,8 +37,8 @@ def pool_file(
     key = {
         "workload": plan.entry,
         "terms": [plan.variant, plan.world_size, plan.steps, plan.cut, plan.dispatcher],
-        # ``behaviour`` is a digest of everything in head's commit that may affect a run; None if it is unknown.
-        "code": [header.base.tree, header.head.behaviour or header.head.tree],
+        # ``behaviour`` is a digest of all changes of head that may affect a run; None if it is unknown.
+        "change": header.head.behaviour or [header.base.tree, header.head.tree],
         "overrides": [sorted(arm.overrides.items()) for arm in (header.base, header.head)],
         "node": list(node_kind),
         "head_only": header.throughput.gate == "stored",  # such a session has no pairs, and must not replace them

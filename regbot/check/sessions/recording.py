@@ -13,7 +13,7 @@ from regbot.engines import Engine
 from regbot.records.run import Run, Tier
 from regbot.records.session import Session
 from regbot.records.text.progress import Watcher
-from regbot.workloads import Scratch
+from regbot.workloads.guest import Scratch
 
 FULL_DISK_BYTES, FULL_DISK_FILES = 16 * 2**20, 256
 """If a disk has less free space or fewer free files than this, the full disk may be the reason for a failed run."""

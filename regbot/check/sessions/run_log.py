@@ -4,7 +4,7 @@ If the process is killed, at most the current record is lost, and the next proce
 """
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ class RunLog(Generic[C]):
     activity: str
     """The kind of measurement that writes the log, for messages: "check", "bisection"."""
     read: Callable[[Path], C]
-    may_differ: Mapping[str, Any]
+    may_differ: dict[str, Any]
     """Header fields that may differ between two starts of one measurement, in the form of pydantic's ``exclude``."""
     results: tuple[str, ...] = ()
     """Names of files beside the log that are computed from the log."""
@@ -46,7 +46,9 @@ class RunLog(Generic[C]):
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Lock the folder for this process. Raises ConfigError if another process has the lock."""
+        """Lock the folder for this process. Raises ConfigError if another process has the lock, and RecordError if a
+        file cannot be written in this context.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
@@ -60,22 +62,15 @@ class RunLog(Generic[C]):
             ) from error
         try:
             yield
-        finally:
-            lock.release()
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turn a failed write in this context into a RecordError with advice."""
-        try:
-            yield
         except OSError as error:
             if error.errno not in UNWRITABLE:
                 raise
-            message = f"{error.filename or self.folder}: {error.strerror or error}"
-            advice = (
-                f"{self.path} has every finished run: free space or mend the permissions, then continue with --resume"
-            )
-            raise RecordError(message, advice) from error
+            raise RecordError(
+                f"{error.filename or self.folder}: {error.strerror or error}",
+                f"{self.path} has every finished run: free space or mend the permissions, then continue with --resume",
+            ) from error
+        finally:
+            lock.release()
 
     def resume(self, planned: Record) -> C | None:
         """Return the content of the log, without a torn last line; None if no line is left. Raises RecordError."""
@@ -85,8 +80,7 @@ class RunLog(Generic[C]):
         if not self.path.stat().st_size:
             return None
         content = self.read(self.path)
-        excluded = dict(self.may_differ)
-        logged, expected = content.header.model_dump(exclude=excluded), planned.model_dump(exclude=excluded)
+        logged, expected = (header.model_dump(exclude=self.may_differ) for header in (content.header, planned))
         for name in expected:
             if logged[name] != expected[name]:
                 raise RecordError(
@@ -98,17 +92,15 @@ class RunLog(Generic[C]):
     def create(self, header: Record, records: Iterable[Record] = ()) -> None:
         """Begin a new log. An earlier log may contain hours of runs, so it becomes ``*.previous.jsonl``."""
         self.remove_results()
-        with self.writing():
-            if self.path.exists() and self.path.stat().st_size:
-                self.path.replace(self.path.with_suffix(".previous.jsonl"))
-            write_text(self.folder / ".gitignore", "*\n")
-            for record in (header, *records):
-                append_line(self.path, record)
+        if self.path.exists() and self.path.stat().st_size:
+            self.path.replace(self.path.with_suffix(".previous.jsonl"))
+        write_text(self.folder / ".gitignore", "*\n")
+        for record in (header, *records):
+            append_line(self.path, record)
 
     def append(self, record: Record) -> None:
         """Write one record and wait until it is on the disk."""
-        with self.writing():
-            append_line(self.path, record)
+        append_line(self.path, record)
 
     def remove_results(self) -> None:
         for name in self.results:

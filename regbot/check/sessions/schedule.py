@@ -6,8 +6,8 @@ There is no other state, so a killed session continues from its file. A session 
               ``fresh_caches``, the pairs of every look begin with empty caches and two warm launches, because part of
               the speed of an arm may be drawn with its caches (``regbot.stats.arm_luck``)
     blocks    ABBA or BAAB at random (A is base): two pairs, in which a linear drift cancels
-    looks     after 4, 8 and 12 pairs; the first look that decides ends the session. Where the noise of the node class
-              is known, a look 0 after the first block may pass
+    looks     after 4, 8 and 12 pairs, or after every block where the noise of the node class is known; the first look
+              that decides ends the session
 
 With ``gate = "stored"`` a session has one discarded launch of head and three runs of head, and no blocks.
 
@@ -35,7 +35,7 @@ from regbot.judge.stored_gate import has_enough_sessions, judge_by_stored
 from regbot.records.run import Node, Position, Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.stats.arm_luck import DRAW_PAIRS
-from regbot.stats.paired import LOOK_ALPHA, LOOKS, mde
+from regbot.stats.paired import LOOKS, look_alpha, mde
 
 MAX_MOVES = 5
 """Maximum number of times that a block begins again because its nodes were lost or replaced."""
@@ -223,7 +223,7 @@ def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -
         # The largest noise of a pair, as a standard deviation on the log scale.
         noise = max(calibrated.sd_pct / 100 for calibrated in calibrations)
         limits = thresholds(header)
-        alpha = LOOK_ALPHA / count_primary_tests(header)
+        alpha = look_alpha(LOOKS[-1], count_primary_tests(header))
         one_draw = [1] * DRAW_PAIRS  # the pairs of one draw of compiler caches
         lucks = [luck_in_draws(calibrated, one_draw) for calibrated in calibrations]
         luck_sd = max(luck.sd_of_mean(DRAW_PAIRS) if luck is not None else 0.0 for luck in lucks)

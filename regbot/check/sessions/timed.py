@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -27,9 +27,12 @@ from regbot.records.node import NodeProbe
 from regbot.records.run import Arm, Position, Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads import Checkout, RunSpec, Scratch, Task, bare_run, needs_of, time_run
-from regbot.workloads.checkout import Worktree
 from regbot.workloads.checkout.cache import cache_variables, create_cache_folders
+from regbot.workloads.checkout.worktrees import Worktree
+from regbot.workloads.guest import Checkout, Scratch, bare_run
+from regbot.workloads.launch import needs_of, time_run
+from regbot.workloads.task import Task
+from regbot.workloads.timed import RunSpec
 
 MAX_SEATS = 5
 """Maximum number of seats per session. With this limit, a session that keeps losing its nodes ends."""
@@ -46,15 +49,8 @@ def time_arms(timed_tasks: Sequence[TimedTask], setup: RunSetup, *, join: bool) 
     # A resumed session keeps the plans that it began with.
     plans = zip(header.timed, timed_tasks, strict=True)
     to_time = [(plan, timed_task) for plan, timed_task in plans if _needs_timing(recorder.session(), plan)]
-    runner = SessionRunner(
-        header,
-        setup.trees,
-        setup.engine,
-        setup.scratch,
-        recorder.add,
-        setup.watch,
-        node_history=recorder.cache / HISTORY_FILE,
-    )
+    history = recorder.cache / HISTORY_FILE
+    runner = SessionRunner(header, setup.trees, setup.engine, setup.scratch, recorder.add, setup.watch, history)
     remaining_s = (header.budget_min or 0.0) * 60
     for index, (plan, timed_task) in enumerate(to_time):
         timed_runs = recorder.select(plan.entry, "timed")
@@ -95,24 +91,23 @@ class Checkouts(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class SessionRunner:
     """Runs the timed sessions of one check."""
 
-    def __init__(
-        self,
-        header: SessionHeader,
-        trees: Checkouts,
-        engine: Engine,
-        scratch: Scratch,
-        keep: Callable[[Run], None],
-        watch: Watcher,
-        *,
-        node_history: Path | None = None,
-    ) -> None:
-        """``keep`` saves a run. ``node_history`` has the stored probes of nodes; None if all nodes count as fit."""
-        self._header, self._trees, self._engine, self._scratch = header, trees, engine, scratch
-        self._save_run, self._watch, self._node_history = keep, watch, node_history
-        self._cache_folder = scratch.folder.resolve() / "caches"  # for fresh compiler caches
+    header: SessionHeader
+    trees: Checkouts
+    engine: Engine
+    scratch: Scratch
+    save_run: Callable[[Run], object]
+    watch: Watcher
+    node_history: Path | None = None
+    """File with the stored probes of nodes; None if all nodes count as fit."""
+
+    @property
+    def _cache_folder(self) -> Path:
+        """Folder for fresh compiler caches."""
+        return self.scratch.folder.resolve() / "caches"
 
     def run(self, plan: TimedPlan, task: Task, known: Sequence[Run], budget_s: float) -> list[Run]:
         """Run or continue the session of ``plan``, whose runs so far are ``known``. Return all runs of the session.
@@ -125,15 +120,15 @@ class SessionRunner:
         refused_probes: list[NodeProbe] = []
         try:
             for _ in range(MAX_SEATS):
-                if next_slot(runs, self._header, plan) is None:
+                if next_slot(runs, self.header, plan) is None:
                     break
-                self._say(runs, plan, f"{plan.entry}: wait for {self._engine.name}")
+                self._say(runs, plan, f"{plan.entry}: wait for {self.engine.name}")
                 try:
-                    with self._engine.seat(needs) as seat:
+                    with self.engine.seat(needs) as seat:
                         node_check = NodeCheck()
-                        if self._node_history is not None:
-                            probes = self._scratch.child(f"{folder_name(plan.entry)}.probe").folder
-                            node_check = check_nodes(seat, needs, task.workload.python, probes, self._node_history)
+                        if self.node_history is not None:
+                            probes = self.scratch.child(f"{folder_name(plan.entry)}.probe").folder
+                            node_check = check_nodes(seat, needs, task.workload.python, probes, self.node_history)
                         needs = replace(needs, avoid=needs.avoid | node_check.refused_hosts)
                         problem = node_check.refusal
                         refused_probes += node_check.probes if problem else []
@@ -147,12 +142,12 @@ class SessionRunner:
                 problem = problem or f"the nodes were lost {MAX_SEATS} times; the runs have the reasons"
         except NoSeatError as error:
             problem = f"{error}; {problem}" if problem else str(error)
-        if next_slot(runs, self._header, plan) is None:
+        if next_slot(runs, self.header, plan) is None:
             discard_folder(self._cache_folder / folder_name(plan.entry))
         elif problem:
             # Other nodes may be available later: --resume continues.
             self._record_end(task, problem, refused_probes, runs)
-        self._say(runs, plan, f"{plan.entry}: {progress_summary(runs, self._header, plan)}")
+        self._say(runs, plan, f"{plan.entry}: {progress_summary(runs, self.header, plan)}")
         return runs
 
     def _run_in_seat(
@@ -162,14 +157,14 @@ class SessionRunner:
         lost.
         """
         is_first = True
-        while (slot := next_slot(runs, self._header, plan, seat.node)) is not None:
+        while (slot := next_slot(runs, self.header, plan, seat.node)) is not None:
             # A repeated block runs even beyond the budget: without it, the cause of the earlier failure would stay
             # unknown.
             is_new_block = slot.position.slot == 0 and slot.attempt == 1
             if is_new_block and not can_afford_block(runs, budget_s):
                 break
-            arm = self._header.base if slot.arm == "base" else self._header.head
-            self._say(runs, plan, f"{plan.entry} {_describe_slot(slot)}; {progress_summary(runs, self._header, plan)}")
+            arm = self.header.base if slot.arm == "base" else self.header.head
+            self._say(runs, plan, f"{plan.entry} {_describe_slot(slot)}; {progress_summary(runs, self.header, plan)}")
             run = self._run_slot(seat, plan, task, arm, slot, explain_profile(runs, arm))
             if is_first:
                 warnings = [*run.warnings, *node_check.warnings]
@@ -185,29 +180,26 @@ class SessionRunner:
         warm_runs = [run for run in runs if run.position is not None and not run.position.block]
         draw = warm_runs[-1].position.draw if warm_runs and warm_runs[-1].position is not None else None
         attempt = max((run.attempt for run in warm_runs if run.position and run.position.draw == draw), default=1)
-        end_run = bare_run(task, self._header.head, "lost", reason, attempt, tier="timed")  # without results
+        end_run = bare_run(task, self.header.head, "lost", reason, attempt, tier="timed")  # without results
         position = Position(block=0, slot=0, order="ABBA", draw=draw)
         self._add(end_run.model_copy(update={"position": position, "probes": refused_probes}), runs)
 
     def _add(self, run: Run, runs: list[Run]) -> None:
-        self._save_run(run)
+        self.save_run(run)
         runs.append(run)
 
     def _run_slot(self, seat: Seat, plan: TimedPlan, task: Task, arm: Arm, slot: Slot, profile_reason: str) -> Run:
         """``profile_reason``: why the steps are profiled; '' if they need not be."""
-        tree = self._trees.worktree(arm, task)
+        tree = self.trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
             failed_run = bare_run(task, arm, "crashed", tree, slot.attempt, "timed")
             return failed_run.model_copy(update={"position": slot.position})
         slowdown = plan.injected_pct if slot.arm == "head" else 0.0  # a calibration may plant a slowdown in head
         spec = RunSpec(slot.position, slot.attempt, slot.steps, plan.cut, slowdown, profile_reason)
         # With the stored gate, runs of head alone have the order "head" and no block.
-        is_head_only = slot.position.order == "head"
-        block_name = "head" if is_head_only else str(slot.position.block)
-        if slot.position.draw is not None:
-            block_name = f"{slot.position.draw}-{block_name}"
-        run_name = f"{folder_name(plan.entry)}.{block_name}.{slot.position.slot}.{slot.attempt}.{arm.name}"
-        scratch = self._scratch.child(run_name)
+        block_name = "head" if slot.position.order == "head" else str(slot.position.block)
+        place = f"{slot.position.draw or 0}-{block_name}.{slot.position.slot}.{slot.attempt}"
+        scratch = self.scratch.child(f"{folder_name(plan.entry)}.{place}.{arm.name}")
         environment = {**tree.environment, **self._fresh_caches(plan, task, arm, slot, tree)}
         checkout = Checkout(arm, tree.path, environment)
         run = time_run(task.at(arm.overrides), spec, checkout, seat, scratch)
@@ -231,7 +223,7 @@ class SessionRunner:
 
     def _say(self, runs: Sequence[Run], plan: TimedPlan, text: str) -> None:
         session_runs = [run for run in runs if not run.is_from_earlier_session]
-        self._watch(Progress(len(session_runs), max_runs(runs, plan), text))
+        self.watch(Progress(len(session_runs), max_runs(runs, plan), text))
 
 
 def explain_profile(runs: Sequence[Run], arm: Arm) -> str:

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from regbot.records.run import Run
 from regbot.records.text.clip import clip_message
-from regbot.workloads import Checkout, Task, bare_run, interpreter
+from regbot.workloads.guest import Checkout, bare_run, interpreter
 from regbot.workloads.paper import Libraries, NoPaperGpuError
+from regbot.workloads.task import Task
 
 Launch = Callable[[Path | None], Run]
 """Traces one task: on a paper GPU with this library, or as a CPU program if it is None."""
@@ -36,7 +37,9 @@ class TraceDevices:
                 self.keep(task)
             # A paper GPU is a device "cuda". A workload that has not been traced yet counts as traced on it.
             if traced_devices.get(task.entry, "cuda") != "cuda":
-                self._reject(task, "it was traced as a CPU program before the command was resumed")
+                self._rejected.setdefault(
+                    task.workload_name, "it was traced as a CPU program before the command was resumed"
+                )
         self.drop_rejected()
 
     def is_on_paper(self, task: Task) -> bool:
@@ -57,7 +60,7 @@ class TraceDevices:
             return self._libraries.library(interpreter(task, root), root, private).path
         except NoPaperGpuError as error:
             if task.workload_name not in self._kept:
-                self._reject(task, str(error))
+                self._rejected.setdefault(task.workload_name, str(error))
             return str(error)
 
     def trace(
@@ -76,27 +79,21 @@ class TraceDevices:
                 run = launch(library)
                 if run.outcome == "ok" or is_kept:
                     return run
-                self._reject(task, f"{task.entry} at {checkout.arm.name}: {run.reason}")
+                self._rejected.setdefault(task.workload_name, f"{task.entry} at {checkout.arm.name}: {run.reason}")
             elif is_kept:
                 reason = f"its program runs on a paper GPU only: {library}"
                 return bare_run(task, checkout.arm, "refused", reason, attempt)
             if not at_once:
                 return None
             self.drop_rejected()
-        return self._with_warning(launch(None), task)
+        run = launch(None)
+        if rejection := self._rejected.get(task.workload_name):
+            warning = clip_message(f"traced as a CPU program, not on a paper GPU: {rejection}")
+            run = run.model_copy(update={"warnings": [*run.warnings, warning]})
+        return run
 
     def drop_rejected(self) -> set[str]:
         """Switch rejected workloads to CPU programs, if they have one. Return the names of these workloads."""
         dropped_workloads = self._on_paper & self._rejected.keys() - self._kept
         self._on_paper -= dropped_workloads
         return dropped_workloads
-
-    def _reject(self, task: Task, reason: str) -> None:
-        self._rejected.setdefault(task.workload_name, reason)
-
-    def _with_warning(self, run: Run, task: Task) -> Run:
-        reason = self._rejected.get(task.workload_name)
-        if reason is None:
-            return run
-        warning = clip_message(f"traced as a CPU program, not on a paper GPU: {reason}")
-        return run.model_copy(update={"warnings": [*run.warnings, warning]})

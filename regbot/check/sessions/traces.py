@@ -2,9 +2,9 @@
 
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 from regbot.check.sessions.recording import RunSetup
@@ -12,8 +12,10 @@ from regbot.check.sessions.trace_devices import TraceDevices
 from regbot.check.sessions.worktrees import folder_name, with_build_changes
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.text.progress import Progress
-from regbot.workloads import Checkout, Task, bare_run, trace, trace_together
+from regbot.workloads.checkout.worktrees import Worktree
+from regbot.workloads.guest import Checkout, bare_run, trace, trace_together
 from regbot.workloads.paper import Libraries
+from regbot.workloads.task import Task
 
 REPEATED_OUTCOMES = ("crashed", "hung", "no_record")
 """Outcomes of head that must occur in two attempts before head is blamed."""
@@ -41,8 +43,7 @@ def trace_arms(tasks: Sequence[Task], setup: RunSetup, *, parallel: int) -> None
 
 class _TraceRunner:
     def __init__(self, setup: RunSetup, libraries: Libraries, jobs: Sequence[Job], parallel: int) -> None:
-        self._trees, self._engine, self._scratch = setup.trees, setup.engine, setup.scratch
-        self._recorder, self._watch, self._jobs, self._parallel = setup.recorder, setup.watch, jobs, parallel
+        self._setup, self._trees, self._jobs, self._parallel = setup, setup.trees, jobs, parallel
         self._known = [run for run in setup.recorder.runs if run.tier == "static"]
         self._devices = TraceDevices([task for _, task in jobs], self._known, libraries)
         self._lock = threading.Lock()
@@ -58,7 +59,6 @@ class _TraceRunner:
         self._trace_all(missing_jobs, attempt=1, outcomes=outcomes)
         switched_workloads = self._devices.drop_rejected()
         cpu_jobs = [(arm, task) for arm, task in jobs if task.workload_name in switched_workloads]
-        self._hung.clear()  # every round tries all of its jobs
         self._trace_all(cpu_jobs, attempt=1, outcomes=outcomes)
         repeats = [
             (arm, task)
@@ -69,20 +69,23 @@ class _TraceRunner:
             and ("head", task.entry, 2) not in outcomes
         ]
         self._total += len(repeats)
-        self._hung.clear()  # every round tries all of its jobs
         self._trace_all(repeats, attempt=2, outcomes=outcomes)
 
     def _trace_all(self, jobs: Sequence[Job], attempt: int, outcomes: Outcomes) -> None:
+        self._hung.clear()  # every round tries all of its jobs
         for arm, task in jobs:
             self._trees.worktree(arm, task)  # worktrees are made one after the other, because all use the same clone
-        with _pool(self._parallel) as pool:
+        pool = ThreadPoolExecutor(self._parallel)
+        try:
             futures = [pool.submit(self._trace_batch, batch, attempt) for batch in self._batches(jobs)]
             runs = [run for future in futures for run in future.result()]
+        finally:  # start no new jobs after an interrupt; the engine ends the running ones
+            pool.shutdown(wait=False, cancel_futures=True)
         outcomes |= {(run.arm.name, run.workload, attempt): run.outcome for run in runs}
 
     def _batches(self, jobs: Sequence[Job]) -> list[list[Job]]:
-        """The jobs of a batch share a process. On a paper GPU, jobs of one arm and workload share imports and cached
-        shapes.
+        """The jobs of a batch are of one arm and workload. On a paper GPU they share a process, and so imports and
+        cached shapes.
         """
         groups: dict[tuple[str, str], list[Job]] = {}
         batches: list[list[Job]] = []
@@ -94,57 +97,43 @@ class _TraceRunner:
                 batches.append([(arm, task)])
         for group in groups.values():
             # The groups share the processes equally. A group is split into as many batches as it gets processes.
-            processes = max(1, self._parallel // len(groups))
-            batch_count = min(len(group), processes)
+            batch_count = min(len(group), max(1, self._parallel // len(groups)))
             batches += [group[first::batch_count] for first in range(batch_count)]
         return batches
 
     def _trace_batch(self, batch: Sequence[Job], attempt: int) -> list[Run]:
         """If a process with several jobs fails, its jobs are traced separately."""
-        runs = self._trace_together(batch, attempt) if len(batch) > 1 else []
-        traced_workloads = {run.workload for run in runs}
-        separate_runs = [
-            self._trace_one(arm, task, attempt) for arm, task in batch if task.entry not in traced_workloads
-        ]
-        return runs + [run for run in separate_runs if run is not None]
-
-    def _trace_together(self, batch: Sequence[Job], attempt: int) -> list[Run]:
-        """Trace a batch in one process on a paper GPU and save the runs; return [] if any of them failed."""
         arm, task = batch[0]
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
-            return []
-        library = self._devices.library(task, tree.path, tree.paper)
-        if isinstance(library, str):  # why there is none
-            return []
-        names = ", ".join(task.entry for _, task in batch)
-        self._say(f"trace {names} at {arm.name} {arm.commit[:7]}")
-        tasks = [task.at(arm.overrides) for _, task in batch]
+            return [self._record(bare_run(task, arm, "crashed", tree, attempt), task) for _, task in batch]
         checkout = Checkout(arm, tree.path, tree.environment)
-        scratch = self._scratch.child(
-            f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
-        )
-        runs = trace_together(tasks, checkout, self._engine, scratch, attempt, library)
-        if any(run.outcome != "ok" for run in runs):
-            return []
-        return [self._record(with_build_changes(run, tree), task) for run, task in zip(runs, tasks, strict=True)]
+        library = self._devices.library(task, tree.path, tree.paper) if len(batch) > 1 else ""
+        if isinstance(library, Path):  # a string says why there is none
+            self._say(f"trace {', '.join(task.entry for _, task in batch)} at {arm.name} {arm.commit[:7]}")
+            tasks = [task.at(arm.overrides) for _, task in batch]
+            folder = f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
+            scratch = self._setup.scratch.child(folder)
+            runs = trace_together(tasks, checkout, self._setup.engine, scratch, attempt, library)
+            if all(run.outcome == "ok" for run in runs):
+                return [
+                    self._record(with_build_changes(run, tree), task) for run, task in zip(runs, tasks, strict=True)
+                ]
+        separate_runs = [self._trace_one(task, checkout, tree, attempt) for _, task in batch]
+        return [run for run in separate_runs if run is not None]
 
-    def _trace_one(self, arm: Arm, task: Task, attempt: int) -> Run | None:
+    def _trace_one(self, task: Task, checkout: Checkout, tree: Worktree, attempt: int) -> Run | None:
         """Return None if the workload fails on a paper GPU and will be traced again as a CPU program."""
-        tree = self._trees.worktree(arm, task)
-        if isinstance(tree, str):  # a string says why there is no worktree
-            return self._record(bare_run(task, arm, "crashed", tree, attempt), task)
+        arm = checkout.arm
         if hung_entry := self._hung.get((arm.name, task.workload_name)):
             reason = f"not started, because {hung_entry} of the same arm and workload hung"
             return self._record(bare_run(task, arm, "skipped", reason, attempt), task)
 
-        checkout = Checkout(arm, tree.path, tree.environment)
-
         def launch(library: Path | None) -> Run:
             self._say(f"trace {task.entry} at {arm.name} {arm.commit[:7]}")
             ending = "paper" if library is not None else str(attempt)  # so that every trace has a folder of its own
-            scratch = self._scratch.child(f"{folder_name(task.entry)}.{arm.name}.{ending}")
-            run = trace(task.at(arm.overrides), checkout, self._engine, scratch, attempt, library)
+            scratch = self._setup.scratch.child(f"{folder_name(task.entry)}.{arm.name}.{ending}")
+            run = trace(task.at(arm.overrides), checkout, self._setup.engine, scratch, attempt, library)
             return with_build_changes(run, tree)
 
         run = self._devices.trace(task, checkout, tree.paper, launch, attempt=attempt)
@@ -155,22 +144,10 @@ class _TraceRunner:
         with self._lock:
             if run.outcome == "hung":
                 self._hung[run.arm.name, task.workload_name] = task.entry
-            self._recorder.add(run)
+            self._setup.recorder.add(run)
             self._done += 1
         self._say(f"{run.workload} at {run.arm.name}: {run.outcome}")
         return run
 
     def _say(self, text: str) -> None:
-        self._watch(Progress(self._done, self._total, text))
-
-
-@contextmanager
-def _pool(size: int) -> Iterator[ThreadPoolExecutor]:
-    """Return a thread pool that starts no new jobs after an interrupt. The engine ends the running jobs."""
-    pool = ThreadPoolExecutor(size)
-    try:
-        yield pool
-    except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown()
+        self._setup.watch(Progress(self._done, self._total, text))

@@ -1,21 +1,21 @@
 """Worktrees of one check: one per commit and workload, created at first use."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from regbot.engines import EngineError, Launch, LocalEngine, NoSeatError, Sandbox, clean_environment
-from regbot.engines.removal import temporary_folder
+from regbot.engines import Sandbox
 from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip, clip_label
-from regbot.workloads import Task
-from regbot.workloads.checkout import Build, Builder, BuildError, Worktree, check_out, repository_cache
+from regbot.workloads.checkout.building import Build, BuildError
+from regbot.workloads.checkout.cache import repository_cache
+from regbot.workloads.checkout.worktrees import Worktree, check_out
 from regbot.workloads.paper import Libraries
+from regbot.workloads.task import Task
 
 BUILD_TIMEOUT_S = 3600.0
-BUILD_OUTPUT_BYTES = 2**20
 MAX_CHANGED_FILES = 100
 """Maximum number of changed file names in a run. One changed file already invalidates the run."""
 
@@ -27,18 +27,18 @@ class Worktrees:
         """``sandbox`` confines builds and limits the hosts from which git fetches submodules. Raises CheckoutError."""
         self.repo, self.cache, self._say, self._sandbox = repo, cache, say, sandbox
         self.repository_cache = repository_cache(cache, repo)
-        self._builder = confined_builder(sandbox.for_builds) if sandbox is not None else None
+        self._build_sandbox = sandbox.for_builds if sandbox is not None else None
         self._hosts = sandbox.submodule_hosts if sandbox is not None else None
         # (arm, commit, workload name) -> worktree, or the reason why there is none
         self._by_key: dict[tuple[str, str, str], Worktree | str] = {}
         self._lock = threading.Lock()
 
     def open_libraries(self, folder: Path) -> Libraries:
-        """``folder`` gets the output of compilers that fail, and the libraries if the cache is not writable."""
+        """``folder`` gets the output of compilers that fail."""
         untrusted = [self.repository_cache.parent]  # the worktrees of all repositories
         if self._sandbox is not None:
             untrusted += [self.repo, *self._sandbox.write]
-        return Libraries(self.cache, folder, self._say, self._sandbox, logs=folder, untrusted=untrusted)
+        return Libraries(self.cache, folder, self._say, self._sandbox, untrusted)
 
     def worktree(self, arm: Arm, task: Task) -> Worktree | str:
         """Return the worktree, or the reason why there is none. Raises CheckoutError if git fails."""
@@ -59,46 +59,13 @@ class Worktrees:
 
         ``python`` is the workload's interpreter. A failed build is repeated once: the network may be the cause.
         """
-        build = Build(commands, python, BUILD_TIMEOUT_S, clean_environment({}), self._builder)
+        build = Build(commands, python, BUILD_TIMEOUT_S, self._build_sandbox)
         with suppress(BuildError):
             return check_out(self.repo, commit, self.repository_cache, build, self._hosts)
         try:
             return check_out(self.repo, commit, self.repository_cache, build, self._hosts)
         except BuildError as error:
             return f"the build failed twice: {error}"
-
-
-def confined_builder(sandbox: Sandbox) -> Builder:
-    """Return a function that runs one build command in ``sandbox``, which can write only to the checkout and to the
-    private folder of the build. Raises NoSeatError if the disk has no room for that.
-    """
-
-    def build(
-        command: str, at: Path, private: Path, env: Mapping[str, str], seconds: float
-    ) -> tuple[int | None, bytes]:
-        with temporary_folder() as folder:
-            launch = Launch(
-                command=("bash", "-euo", "pipefail", "-c", command),
-                cwd=at,
-                env=env,
-                log=folder / "build.log",
-                record_dir=folder / "record",
-                timeout_s=seconds,
-                max_output_bytes=BUILD_OUTPUT_BYTES,
-                max_dir_bytes=BUILD_OUTPUT_BYTES,
-                writable=(at, private),
-            )
-            try:
-                result = LocalEngine(sandbox=sandbox).run(launch)
-            except NoSeatError:  # not the fault of the code
-                raise
-            except EngineError as error:
-                raise BuildError(f"the build command {command} could not be confined: {error}") from error
-        if result.excess:
-            raise BuildError(f"the build command {command} {result.excess}, so it was stopped")
-        return result.exit_code, result.log_tail.encode()
-
-    return build
 
 
 def with_build_changes(run: Run, tree: Worktree) -> Run:

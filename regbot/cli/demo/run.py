@@ -21,8 +21,8 @@ from regbot.records.meshes import MeshName
 from regbot.records.text.printable import typed_path
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.verdict import EXIT_CODES, WorkloadVerdict
-from regbot.workloads import plan
 from regbot.workloads.paper import Readiness, readiness
+from regbot.workloads.task import plan
 
 MESH: MeshName = "ep"
 """The mesh of the default demo: one expert-parallel group of all ranks. The planted fallback costs most on it."""

@@ -41,17 +41,7 @@ NOT_YET_RUN = "not yet run on a GPU: checked only against its published interfac
 """Remark on a dispatcher of which this repository has no record of a run on a GPU."""
 
 
-EMPTY_GPU_TABLES = (
-    "capabilities",
-    "smoke",
-    "paper",
-    "gloo",
-    "faults",
-    "profiles",
-    "noise",
-    "overhead",
-    "multi",
-)
+EMPTY_GPU_TABLES = ("capabilities", "smoke", "paper", "gloo", "faults", "profiles", "noise", "overhead", "multi")
 """Stages of ``benchmarks/first_hour.py`` of which this repository has no table from a GPU (docs/operator.md)."""
 
 
@@ -80,7 +70,7 @@ class Diagnosis(Record):
 
 def examine(python: str = sys.executable, engine: Engine | None = None) -> Diagnosis:
     """Test all capabilities. For this, start ``python``, the interpreter for guest code, once with a time limit."""
-    guest = _query_guest(python, engine or LocalEngine())
+    guest = query_interpreter(python, ["--capabilities"], {}, engine or LocalEngine())
     machine = [check_gpu_health(), *check_image(os.environ.get(CONTAINER, "")), _gpu_tables()]
     return Diagnosis(checks=[_git(), *guest_checks(guest, python), *machine, *_engines()])
 
@@ -91,11 +81,6 @@ def guest_checks(guest: dict[str, Any], python: str) -> list[Capability]:
     ``guest`` is the document that the guest code printed in this interpreter.
     """
     return [*_torch_checks(guest, python), _gpus(guest), *check_dispatchers(guest)]
-
-
-def _query_guest(python: str, engine: Engine) -> dict[str, Any]:
-    """Return the capabilities that the interpreter ``python`` reports. If it reports none, return ``{"why": ...}``."""
-    return query_interpreter(python, ["--capabilities"], {}, engine)
 
 
 def query_interpreter(
@@ -287,8 +272,8 @@ def _engines() -> list[Capability]:
 def _slurm() -> Capability:
     """Check whether a Slurm controller answers. Report the cluster's default partition."""
     name = "engine slurm"
-    if shutil.which("sbatch") is None:
-        return Capability(name=name, ok=False, detail="no sbatch here")
+    if shutil.which("srun") is None:
+        return Capability(name=name, ok=False, detail="no srun here")
     try:
         partition = find_partition(Slurm(outage_s=CONTROLLER_S), "")  # '' selects the default partition
     except NoSeatError as error:

@@ -20,7 +20,6 @@ from regbot.engines import Engine, LocalEngine
 from regbot.records.config import FILE_NAME, PLACEHOLDER_ENTRY, ConfigError, Workload, load_config
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
-from regbot.workloads import plan
 from regbot.workloads.framework_needs import (
     TORCH_INDEX,
     FrameworkNeeds,
@@ -29,6 +28,7 @@ from regbot.workloads.framework_needs import (
 )
 from regbot.workloads.guest import interpreter
 from regbot.workloads.paper.build import COMPILERS, find_compiler
+from regbot.workloads.task import plan
 
 NUMPY = "numpy>=1.26"
 """Requirement of every trace with torch."""

@@ -7,9 +7,9 @@ supervisor, so the run's own CPU time is known exactly.
 
 import math
 import os
-import re
 import resource
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -18,7 +18,6 @@ from regbot.records.health import CpuUsage, SampleRange
 
 MAX_CLOCKS = 16
 """Largest number of cores whose clock is read in one sample."""
-MEGAHERTZ = re.compile(r"^cpu MHz\s*:\s*([0-9.]+)$", re.MULTILINE)
 _CPUFREQ = Path("/sys/devices/system/cpu")
 
 
@@ -77,14 +76,11 @@ class CpuWatch:
         self._begun_at, self._own_s_before, self._first_ticks = time.monotonic(), _cpu_seconds(), self._ticks()
 
     def sample(self) -> None:
-        """Read the highest clock. Idle cores have low clocks, so only the highest is useful."""
-        try:
-            files = [_CPUFREQ / f"cpu{core}/cpufreq/scaling_cur_freq" for core in self._clock_cores]
-            clocks = [int(file.read_text()) / 1000 for file in files]
-        except (OSError, ValueError):  # a virtual machine has no such files; cpuinfo has all cores
-            clocks = [float(mhz) for mhz in MEGAHERTZ.findall(Path("/proc/cpuinfo").read_text(errors="replace"))]
-        if clocks:
-            self._mhz.append(max(clocks))
+        """Read the highest clock. Idle cores have low clocks, so only the highest is useful. A virtual machine has
+        none."""
+        files = [_CPUFREQ / f"cpu{core}/cpufreq/scaling_cur_freq" for core in self._clock_cores]
+        with suppress(OSError, ValueError):
+            self._mhz.append(max(int(file.read_text()) / 1000 for file in files))
 
     def end(self) -> CpuUsage:
         """Return how the processors were used. Call this after this process has waited for the run."""

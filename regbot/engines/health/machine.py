@@ -3,7 +3,6 @@
 import os
 import platform
 import re
-import shutil
 import socket
 import subprocess
 from collections import Counter
@@ -54,27 +53,15 @@ def image_digest(image: str) -> str | None:
 
 def _query_gpus() -> tuple[list[str], str]:
     """Return the names of the GPUs and the version of the driver; [] and NO_DRIVER if nvidia-smi does not answer."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return [], NO_DRIVER
+    command = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        result = subprocess.run(
-            [tool, "--query-gpu=name,driver_version", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            timeout=QUERY_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        output = subprocess.run(command, capture_output=True, text=True, timeout=QUERY_TIMEOUT_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
         return [], NO_DRIVER
-    names: list[str] = []
-    drivers: list[str] = []
-    output = result.stdout if result.returncode == 0 else ""
-    for line in filter(None, output.splitlines()):
-        name, _, driver = printable(line).rpartition(",")
-        names.append(clip_label(name.strip()))
-        drivers.append(driver.strip())
-    return names, clip_label(", ".join(dict.fromkeys(drivers))) or NO_DRIVER
+    rows = [printable(line).rpartition(",") for line in output.splitlines() if line]
+    names = [clip_label(name.strip()) for name, _, _ in rows]
+    drivers = dict.fromkeys(driver.strip() for _, _, driver in rows)
+    return names, clip_label(", ".join(drivers)) or NO_DRIVER
 
 
 def _processor_class(cores: int) -> str:

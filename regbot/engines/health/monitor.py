@@ -1,4 +1,4 @@
-"""Monitor the node around a run: take a sample before it, one each second during it, and one after it.
+"""Monitor the node around a run: take a sample before it, and one each second during it.
 
 A separate thread makes all GPU queries. If the driver does not answer, for example because a GPU is broken, the run
 must still be started and reported. The thread that starts the run and waits for it reads the CPU times, because they
@@ -8,8 +8,9 @@ are complete only after this wait. ``benchmarks/monitor_cost.py`` measures the c
 import os
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -21,7 +22,6 @@ from regbot.engines.health.nvml import GpuDevice, NoNvmlError, NvmlSession, find
 from regbot.records.health import (
     MAX_PROCESSES,
     MAX_XIDS,
-    ClockReason,
     GpuProcess,
     GpuSnapshot,
     GpuUsage,
@@ -79,81 +79,69 @@ class Monitor:
         self._ready, self._stop = threading.Event(), threading.Event()
         self._result = _GpuResult()
         self._thread = threading.Thread(target=self._run, name="health", daemon=True)
-        self._health: Health | None = None
+        self.health: Health
+        """Available after the context has exited."""
 
     def __enter__(self) -> Self:
         """Start the thread. Wait until NVML is open and the state before the run is known, but at most OPEN_S."""
         self._cpu = CpuWatch()
         self._thread.start()
         self._opened_in_time = self._ready.wait(OPEN_S)
-        self._begun_at, self._cpu = time.monotonic(), CpuWatch()
+        self._cpu = CpuWatch()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        cpu, seconds = self._cpu.end(), time.monotonic() - self._begun_at
+        cpu = self._cpu.end()
         self._stop.set()
         self._thread.join(CLOSE_S)
         result, is_answered = self._result, self._opened_in_time and not self._thread.is_alive()
         if not is_answered:  # the thread may still change its result
             result = _GpuResult(fault="GPU health is not known: the driver does not answer")
         before = NodeSnapshot(gpus=result.before)
-        during = NodeUsage(seconds=seconds, samples=result.samples, cpu=cpu, gpus=result.during)
+        during = NodeUsage(samples=result.samples, cpu=cpu, gpus=result.during)
         causes = find_causes(before, during) if is_answered else [driver_not_answering()]
-        self._health = Health(before=before, during=during, after=NodeSnapshot(gpus=result.after), causes=causes)
+        self.health = Health(before=before, during=during, causes=causes)
         self.warnings = [clip(printable(result.fault), 1000)] if result.fault else []
-
-    @property
-    def health(self) -> Health:
-        """The health of the run. Raises RuntimeError before the context has exited."""
-        if self._health is None:
-            raise RuntimeError("the run is still being monitored")
-        return self._health
 
     def _run(self) -> None:
         """Make all queries of a run. After the first query that fails, no further GPU query is made."""
-        watch: GpuWatch | None = None
-
-        def open_nvml() -> None:
-            nonlocal watch
-            watch = self._connect()
-            self._result.before = watch.before()
-
+        result, watch = self._result, None
         if self._expected:
-            self._run_query(open_nvml)
+            with result.store_fault():
+                watch = self._connect()
+                result.before = watch.before()
         self._ready.set()
         while not self._stop.wait(self._interval_s):
-            self._result.samples += 1
+            result.samples += 1
             self._cpu.sample()
-            if watch is not None and not self._result.fault:
-                self._run_query(watch.sample)
-        if watch is not None and not self._result.fault:
-            self._run_query(lambda: self._end(watch))
-
-    def _end(self, watch: "GpuWatch") -> None:
-        self._result.during, self._result.after = watch.end()
-
-    def _run_query(self, query: Callable[[], None]) -> None:
-        """Run ``query`` and store its error. All errors are caught here, so that a bad driver cannot harm the run."""
-        try:
-            query()
-        except NoNvmlError as error:
-            self._result.fault = f"GPU health is not known: {error}"
-        except Exception as error:
-            self._result.fault = f"GPU health is not known: {type(error).__name__}: {error}"
+            if watch is not None and not result.fault:
+                with result.store_fault():
+                    watch.sample()
+        if watch is not None and not result.fault:
+            with result.store_fault():
+                result.during = watch.end()
 
 
 @dataclass
 class _GpuResult:
-    """The state of the GPUs before, during and after a run, as far as the thread could query it."""
+    """The state of the GPUs before and during a run, as far as the thread could query it."""
 
     before: list[GpuSnapshot] = field(default_factory=list)
     during: list[GpuUsage] = field(default_factory=list)
-    after: list[GpuSnapshot] = field(default_factory=list)
     samples: int = 0
     fault: str = ""
     """Why GPU health is unknown; '' if it is known."""
+
+    @contextmanager
+    def store_fault(self) -> Iterator[None]:
+        """Store the error of a query. All errors are caught here, so that a bad driver cannot harm the run."""
+        try:
+            yield
+        except Exception as error:
+            kind = "" if isinstance(error, NoNvmlError) else f"{type(error).__name__}: "
+            self.fault = f"GPU health is not known: {kind}{error}"
 
 
 def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
@@ -175,7 +163,12 @@ class GpuWatch:
         if that is unknown. ``steps`` is as in ``Monitor``.
         """
         self._session, self._is_own, self._steps = session, is_own, steps
-        self._samples_by_index = {gpu.index: _GpuSamples(gpu) for gpu in session.gpus}
+        self._samples: dict[int, list[GpuSnapshot]] = {gpu.index: [] for gpu in session.gpus}
+        """Samples of each GPU that were taken while steps were running."""
+        self._others: dict[int, dict[int, GpuProcess]] = defaultdict(dict)
+        """Processes on each GPU that are not part of the run, by process id."""
+        self._xids: dict[int, set[int]] = defaultdict(set)
+        self._ecc_before: dict[int, int | None] = {}
         self._sample_count = 0
         self._can_attribute = has_host_pids()
         """Whether NVML and /proc use the same process ids. Also True once one of NVML's ids is a process of the run."""
@@ -189,8 +182,8 @@ class GpuWatch:
             if all(_is_settled(snapshot) for snapshot in snapshots) or time.monotonic() > deadline:
                 break
             time.sleep(SETTLE_STEP_S)
-        for samples in self._samples_by_index.values():
-            samples.ecc_before = self._session.uncorrected_ecc(samples.gpu)
+        for gpu in self._session.gpus:
+            self._ecc_before[gpu.index] = self._session.uncorrected_ecc(gpu)
         self._session.new_xids()  # discard errors that were reported before the run
         return snapshots
 
@@ -200,84 +193,58 @@ class GpuWatch:
         """
         with_processes = self._sample_count % PROCESSES_EVERY == PROCESSES_EVERY - 1
         self._sample_count += 1
-        for samples in self._samples_by_index.values():
+        for gpu in self._session.gpus:
             began_in_steps = self._are_steps_running()
-            snapshot = self._session.snapshot(samples.gpu, with_processes)
+            snapshot = self._session.snapshot(gpu, with_processes)
             if began_in_steps and self._are_steps_running():
-                samples.add(snapshot)
+                self._samples[gpu.index].append(snapshot)
             for process in snapshot.processes:
-                self._attribute(samples, process)
+                self._attribute(self._others[gpu.index], process)
         self._note_xids()
 
-    def end(self) -> tuple[list[GpuUsage], list[GpuSnapshot]]:
-        """Close NVML. Return the usage of each GPU during the run, and the state of the GPUs after it."""
+    def end(self) -> list[GpuUsage]:
+        """Close NVML. Return the usage of each GPU during the run."""
         self._note_xids()
-        after = [self._session.snapshot(gpu) for gpu in self._session.gpus]
-        usage = []
-        for samples in self._samples_by_index.values():
-            ecc_after = self._session.uncorrected_ecc(samples.gpu)  # this query also notices a lost GPU
-            is_lost = samples.gpu.index in self._session.lost
-            usage.append(samples.summary(ecc_after, self._can_attribute, is_lost))
+        usage = [self._summarize(gpu) for gpu in self._session.gpus]
         self._session.close()
-        return usage, after
+        return usage
+
+    def _summarize(self, gpu: GpuDevice) -> GpuUsage:
+        samples = self._samples[gpu.index]
+        temperatures_c = [sample.temperature_c for sample in samples if sample.temperature_c is not None]
+        reason_counts = Counter(reason for sample in samples for reason in sample.reasons)
+        ecc_before, ecc_after = self._ecc_before.get(gpu.index), self._session.uncorrected_ecc(gpu)
+        is_ecc_known = ecc_before is not None and ecc_after is not None
+        return GpuUsage(
+            index=gpu.index,
+            name=gpu.name,
+            uuid=gpu.uuid,
+            sm_mhz=sample_range([sample.sm_mhz for sample in samples if sample.sm_mhz is not None]),
+            sm_max_mhz=gpu.sm_max_mhz,
+            samples=len(samples),
+            reasons={reason: count / len(samples) for reason, count in reason_counts.items()},
+            temperature_max_c=max(temperatures_c, default=None),
+            uncorrected_ecc=max(0, (ecc_after or 0) - (ecc_before or 0)) if is_ecc_known else None,
+            xids=sorted(self._xids[gpu.index])[:MAX_XIDS],
+            # Processes of others are known only if process ids can be attributed.
+            others=list(self._others[gpu.index].values()) if self._can_attribute else [],
+            lost=gpu.index in self._session.lost,  # the query above also notices a lost GPU
+        )
 
     def _are_steps_running(self) -> bool:
         return self._steps is None or self._steps.are_running()
 
-    def _attribute(self, samples: "_GpuSamples", process: GpuProcess) -> None:
+    def _attribute(self, others: dict[int, GpuProcess], process: GpuProcess) -> None:
         is_own = self._is_own(process.pid, os.getpid())
         if is_own:
             self._can_attribute = True
-        elif is_own is False and len(samples.others) < MAX_PROCESSES:
-            samples.others[process.pid] = process
+        elif is_own is False and len(others) < MAX_PROCESSES:
+            others[process.pid] = process
 
     def _note_xids(self) -> None:
         for index, xid in self._session.new_xids():
-            if index in self._samples_by_index:
-                self._samples_by_index[index].xids.add(xid)
+            self._xids[index].add(xid)
 
 
 def _is_settled(snapshot: GpuSnapshot) -> bool:
     return not snapshot.processes and not set(snapshot.reasons) & {"hw_thermal", "hw_slowdown"}
-
-
-@dataclass
-class _GpuSamples:
-    """All samples of one GPU during a run."""
-
-    gpu: GpuDevice
-    ecc_before: int | None = None
-    samples: int = 0
-    """Number of samples that were taken while steps were running."""
-    reasons: Counter[ClockReason] = field(default_factory=Counter)
-    mhz: list[float] = field(default_factory=list)
-    temperatures_c: list[int] = field(default_factory=list)
-    xids: set[int] = field(default_factory=set)
-    others: dict[int, GpuProcess] = field(default_factory=dict)
-    """Processes that are not part of the run, by process id."""
-
-    def add(self, snapshot: GpuSnapshot) -> None:
-        self.samples += 1
-        self.reasons.update(snapshot.reasons)
-        if snapshot.sm_mhz is not None:
-            self.mhz.append(snapshot.sm_mhz)
-        if snapshot.temperature_c is not None:
-            self.temperatures_c.append(snapshot.temperature_c)
-
-    def summary(self, ecc_after: int | None, can_attribute: bool, is_lost: bool) -> GpuUsage:
-        """Summarize the samples. Processes of others count only if process ids can be attributed."""
-        is_ecc_known = ecc_after is not None and self.ecc_before is not None
-        return GpuUsage(
-            index=self.gpu.index,
-            name=self.gpu.name,
-            uuid=self.gpu.uuid,
-            sm_mhz=sample_range(self.mhz),
-            sm_max_mhz=self.gpu.sm_max_mhz,
-            samples=self.samples,
-            reasons={reason: count / self.samples for reason, count in self.reasons.items()},
-            temperature_max_c=max(self.temperatures_c, default=None),
-            uncorrected_ecc=max(0, (ecc_after or 0) - (self.ecc_before or 0)) if is_ecc_known else None,
-            xids=sorted(self.xids)[:MAX_XIDS],
-            others=list(self.others.values()) if can_attribute else [],
-            lost=is_lost,
-        )

@@ -148,18 +148,11 @@ class NvmlSession:
         return events
 
     def _reasons(self, gpu: GpuDevice) -> list[ClockReason]:
-        # Drivers before 535 have only the older query, which new versions of pynvml may lack.
-        for name in ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"):
-            function = getattr(self._nvml, name, None)
-            bits = None if function is None else self._query(gpu, function, gpu.handle)
-            if bits is not None:
-                return [reason for bit, reason in REASONS.items() if bits & bit]
-        return []
+        bits = self._query(gpu, self._nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu.handle)
+        return [reason for bit, reason in REASONS.items() if bits is not None and bits & bit]
 
     def _used_bytes(self, gpu: GpuDevice) -> int | None:
         memory = self._query(gpu, self._nvml.nvmlDeviceGetMemoryInfo, gpu.handle, MEMORY_V2)
-        if memory is None:  # the driver supports only version 1
-            memory = self._query(gpu, self._nvml.nvmlDeviceGetMemoryInfo, gpu.handle)
         return None if memory is None else int(memory.used)
 
     def _processes(self, gpu: GpuDevice) -> list[GpuProcess]:
@@ -225,8 +218,7 @@ def is_descendant(pid: int, ancestor: int) -> bool | None:
             _, _, fields_after_name = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")
             pid = int(fields_after_name.split()[1])  # its parent
         except (OSError, IndexError, ValueError):
-            # If the process exists although /proc hides it, it belongs to another user and not to the run.
-            return False if _has_process(pid) else None
+            return None
     return False
 
 
@@ -236,16 +228,6 @@ def has_host_pids() -> bool:
         return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE  # noqa: PTH115
     except OSError:
         return False
-
-
-def _has_process(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except PermissionError:
-        return True
-    except (OSError, OverflowError):
-        return False
-    return True
 
 
 def _process_name(pid: int) -> str:

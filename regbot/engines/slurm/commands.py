@@ -30,10 +30,8 @@ OUTAGE_MESSAGES = (
     "slurm_persist_conn",
     "unexpected message received",
     "backup controller",
-    "memory required by task is not available",
 )
-"""Error messages of a controller that does not run, or that has just restarted and does not know yet how much memory
-its nodes have. The same command may succeed later."""
+"""Error messages of a controller that does not run. The same command may succeed later."""
 
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 """Variables of Slurm that the commands keep. They say which cluster to contact and how to log in."""
@@ -49,10 +47,6 @@ class Job:
     """State in squeue's long form: RUNNING, PENDING, PREEMPTED."""
     reason: str
     """Why the job waits or has ended, in Slurm's words; 'None' if there is no reason."""
-    cpus: int
-    """Number of processors of all its nodes together."""
-    hosts: str
-    """The job's nodes in Slurm's compressed notation; '' if it has no nodes yet."""
 
 
 class Slurm:
@@ -71,25 +65,25 @@ class Slurm:
         }
         self._outage_s = outage_s
 
-    def submit(self, options: Sequence[str], script: str) -> str:
-        """Submit ``script`` as a job and return its number. Raises NoSeatError with Slurm's error.
-
-        If the controller stops answering during a submission, a second job may be queued. It ends with the heartbeat of
-        the first one.
-        """
-        output = self.query(["sbatch", "--parsable", *options], script)
-        return output.strip().partition(";")[0]  # sbatch prints NUMBER or NUMBER;CLUSTER
+    def start(self, arguments: Sequence[str]) -> "subprocess.Popen[bytes]":
+        """Start a long-lived command whose standard input and output are pipes."""
+        return subprocess.Popen(
+            arguments,
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            bufsize=0,
+            start_new_session=True,  # regbot itself handles an interrupt from the terminal
+        )
 
     def job(self, number: str) -> Job | None:
         """Return a job; None if the controller has forgotten it. Raises NoSeatError."""
-        result = self._run(["squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T|%r|%C|%N"])
+        result = self._run(["squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T|%r"])
         if result.returncode and "invalid job id" not in result.stderr.lower():
             raise NoSeatError(f"squeue: {_error_text(result)}")
-        state, *fields = result.stdout.strip().split("|", 3)
-        if len(fields) < 3:
-            return None
-        reason, cpus, hosts = fields
-        return Job(state, reason, int(cpus) if cpus.isdigit() else 0, hosts)
+        state, _, reason = result.stdout.strip().partition("|")
+        return Job(state, reason) if state else None
 
     def cancel(self, number: str) -> None:
         """Cancel the job ``number``. If the job has already ended, do nothing. Raises NoSeatError."""
@@ -99,30 +93,20 @@ class Slurm:
                 f"job {number} could not be cancelled: {_error_text(result)}", f"cancel it: scancel {number}"
             )
 
-    def show(self, kind: str, name: str = "") -> list[dict[str, str]]:
-        """Return the objects that ``scontrol show KIND NAME`` prints, each as a dictionary of its fields."""
-        arguments = ["scontrol", "--oneliner", "show", kind, *([name] if name else [])]
-        return [_parse_fields(line) for line in self.query(arguments).splitlines() if "=" in line]
-
-    def expand_hosts(self, compressed: str) -> list[str]:
-        """Expand a compressed list of hosts, such as ``n[1-2]`` to n1 and n2."""
-        return self.query(["scontrol", "show", "hostnames", compressed]).split()
-
-    def query(self, arguments: Sequence[str], stdin: str = "") -> str:
+    def query(self, arguments: Sequence[str]) -> str:
         """Run a command and return its output. Raises NoSeatError if it fails, or if an outage exceeds ``outage_s``."""
-        result = self._run(arguments, stdin)
+        result = self._run(arguments)
         if result.returncode:
             raise NoSeatError(f"{arguments[0]}: {_error_text(result)}")
         return result.stdout
 
-    def _run(self, arguments: Sequence[str], stdin: str = "") -> "subprocess.CompletedProcess[str]":
+    def _run(self, arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         """Run a command, again and again during an outage of the controller, and return the last result."""
         deadline = time.monotonic() + self._outage_s
         while True:
             try:
                 result = subprocess.run(
                     arguments,
-                    input=stdin,
                     env=self.environment,
                     capture_output=True,
                     text=True,
@@ -138,32 +122,13 @@ class Slurm:
                 ) from error
             except subprocess.TimeoutExpired:
                 result = subprocess.CompletedProcess(list(arguments), 1, stdout="", stderr="socket timed out")
-            should_retry = result.returncode != 0 and is_outage(result.stderr) and time.monotonic() <= deadline
+            is_outage = any(word in result.stderr.lower() for word in OUTAGE_MESSAGES)
+            should_retry = result.returncode != 0 and is_outage and time.monotonic() <= deadline
             if not should_retry:
                 return result
             time.sleep(RETRY_S)
 
 
-def is_outage(message: str) -> bool:
-    """Whether an error message says that the controller does not answer at the moment."""
-    return any(word in message.lower() for word in OUTAGE_MESSAGES)
-
-
-def _parse_fields(line: str) -> dict[str, str]:
-    """Parse ``A=1 B=2 3`` to ``{"A": "1", "B": "2 3"}``. A value may contain blanks. It extends to the next key."""
-    fields: dict[str, str] = {}
-    last_key = ""
-    for word in line.split():
-        key, equals_sign, value = word.partition("=")
-        is_key = key.replace(":", "").replace("_", "").replace("/", "").isalnum()
-        if equals_sign and is_key:
-            fields[key] = value
-            last_key = key
-        elif last_key:
-            fields[last_key] += f" {word}"
-    return fields
-
-
 def _error_text(result: "subprocess.CompletedProcess[str]") -> str:
-    lines = [line.removeprefix("sbatch: ").removeprefix("error: ").strip() for line in result.stderr.splitlines()]
+    lines = [line.removeprefix("error: ").strip() for line in result.stderr.splitlines()]
     return clip("; ".join(filter(None, lines)), 1000) or f"failed with exit code {result.returncode}"

@@ -1,10 +1,11 @@
-"""The engine ``slurm``: it reserves nodes for each session, and starts the session's runs as job steps on them."""
+"""The engine ``slurm``: it reserves nodes for each session, and starts the session's runs on them."""
 
 import hashlib
 import json
 import secrets
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -12,10 +13,9 @@ from regbot.engines.engine import Needs, Seat
 from regbot.engines.launch import Launch, LaunchResult, NoSeatError, SeatLostError
 from regbot.engines.sandbox import Sandbox
 from regbot.engines.slurm.commands import Slurm
-from regbot.engines.slurm.limits import Partition, SeatLayout, find_partition, plan_layout, usable_nodes
+from regbot.engines.slurm.limits import Partition, SeatLayout, find_partition, plan_layout
 from regbot.engines.slurm.reservation import Reservation
 from regbot.engines.slurm.seat import SlurmSeat
-from regbot.engines.slurm.shared import SharedSeat
 from regbot.records.config import SlurmSettings
 from regbot.records.files import write_text
 from regbot.records.run import Node
@@ -38,15 +38,17 @@ class SlurmEngine:
         self._settings, self._folder, self._say = settings, folder, say
         self.sandbox = sandbox
         self._slurm = slurm or Slurm()
-        trace_needs, trace_layout = Needs(0, name="regbot traces", shared=True), SeatLayout(nodes=1, ranks=0, gpus=0)
-        self._trace_seat = SharedSeat(lambda: self._reserve_seat(trace_needs, trace_layout))
+        self._trace_lock = threading.Lock()
+        self._trace_seat: Seat | None = None
+        self._trace_stack = ExitStack()
+        """Releases the trace seat."""
         self._reservations: set[Reservation] = set()
 
     def __enter__(self) -> "SlurmEngine":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._trace_seat.close()
+        self._trace_stack.close()
         # Other threads may still wait for nodes, for example after an interrupt. Releasing ends their wait.
         for reservation in list(self._reservations):
             self._release(reservation)
@@ -58,15 +60,16 @@ class SlurmEngine:
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run an untimed ``launch`` on the trace node, which the first call reserves. Raises EngineError."""
+        seat = self._reserve_trace_seat()
         try:
-            return self._trace_seat.run(launch)
+            return seat.run(launch)
         except SeatLostError:  # retry once on another node
-            return self._trace_seat.run(launch)
+            return self._reserve_trace_seat(lost=seat).run(launch)
 
     @contextmanager
     def seat(self, needs: Needs) -> Iterator[Seat]:
         layout = self._layout(needs)
-        self._trace_seat.close(only_if_idle=True)  # the new seat may need the node of the trace seat
+        self._release_trace_seat()  # the new seat may need its node, and no trace runs while a session is timed
         with self._reserve_seat(needs, layout) as seat:
             write_text(self._node_file(layout), json.dumps(seat.node.model_dump()))
             yield seat
@@ -90,29 +93,31 @@ class SlurmEngine:
         digest = hashlib.sha256(f"{self._settings.constraint}\n{self._settings.reservation}".encode()).hexdigest()[:12]
         return self._folder / "classes" / f"{self._partition.name}.{layout.nodes}x{layout.gpus}.{digest}.json"
 
+    def _reserve_trace_seat(self, lost: Seat | None = None) -> Seat:
+        """Return the trace seat, which is reserved first if there is none or only the ``lost`` one."""
+        with self._trace_lock:
+            if self._trace_seat is None or self._trace_seat is lost:
+                self._trace_stack.close()
+                needs, layout = Needs(0, name="regbot traces", shared=True), SeatLayout(nodes=1, ranks=0, gpus=0)
+                self._trace_seat = self._trace_stack.enter_context(self._reserve_seat(needs, layout))
+            return self._trace_seat
+
+    def _release_trace_seat(self) -> None:
+        with self._trace_lock:
+            self._trace_stack.close()
+            self._trace_seat = None
+
     @contextmanager
     def _reserve_seat(self, needs: Needs, layout: SeatLayout) -> Iterator[Seat]:
-        settings = self._settings.model_copy(update={"exclude": sorted(self._find_excluded(needs, layout))})
+        settings = self._settings.model_copy(update={"exclude": sorted({*self._settings.exclude, *needs.avoid})})
         folder = self._folder / f"seat-{secrets.token_hex(6)}"
         reservation = Reservation(self._slurm, settings, self._partition, layout, needs, folder)
         self._reservations.add(reservation)
         try:
-            reservation.submit()
-            reservation.wait(self._say)
+            reservation.wait_for_nodes(self.sandbox, self._say)
             yield SlurmSeat(self._slurm, settings, reservation, self.sandbox)
         finally:
             self._release(reservation)
-
-    def _find_excluded(self, needs: Needs, layout: SeatLayout) -> frozenset[str]:
-        excluded = needs.avoid | frozenset(self._settings.exclude)
-        if needs.avoid:
-            usable_hosts = usable_nodes(self._slurm, self._partition.nodes, excluded)
-            if len(usable_hosts) < layout.nodes:
-                raise NoSeatError(
-                    f"{needs.name}: needs {layout.nodes} nodes, and only {len(usable_hosts)} of partition "
-                    f"{self._partition.name} are usable without {', '.join(sorted(needs.avoid))}"
-                )
-        return excluded
 
     def _release(self, reservation: Reservation) -> None:
         try:

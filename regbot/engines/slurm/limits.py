@@ -12,8 +12,6 @@ from regbot.records.config import SlurmSettings
 
 _GPUS = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[(,]|$))[^:,(]+)?:(\d+)")
 """A GPU count in Slurm's Gres, after an optional type, which may begin with a digit, such as ``1g.10gb``."""
-UNUSABLE_STATES = ("DOWN", "DRAIN", "FAIL", "NOT_RESPONDING", "POWERED_DOWN", "MAINT")
-"""Words in the state of a node on which no job starts."""
 
 
 @dataclass(frozen=True)
@@ -33,28 +31,23 @@ class Partition:
     """Of the node that has most."""
     minutes: float | None
     """Time limit of a job in minutes; None for no limit."""
-    state: str
-    """Slurm's word for the state. Jobs start only in the state UP."""
 
 
 def find_partition(slurm: Slurm, name: str) -> Partition:
     """Return the partition ``name``, or the default partition if ``name`` is ''. Raises NoSeatError."""
-    partitions = slurm.show("partition")
-    key, value = ("PartitionName", name) if name else ("Default", "YES")
-    match = next((partition for partition in partitions if partition.get(key) == value), None)
-    if match is None:
-        names = ", ".join(sorted(partition.get("PartitionName", "?") for partition in partitions)) or "none"
+    # Each line is a node in a partition. The name of the default partition has an asterisk.
+    output = slurm.query(["sinfo", "--noheader", "--Node", "--format=%R|%P|%N|%l|%G"])
+    rows = [line.split("|", 4) for line in output.splitlines()]
+    nodes = [row for row in rows if (row[0] == name if name else row[1].endswith("*"))]
+    if not nodes:
+        names = ", ".join(sorted({partition for partition, *_ in rows})) or "none"
         fault = f"there is no partition {name!r}" if name else "the cluster has no default partition"
         raise NoSeatError(fault, f"set slurm.partition to one of: {names}")
-    has_nodes = match.get("Nodes") not in (None, "", "(null)")
-    hosts = tuple(slurm.expand_hosts(match["Nodes"])) if has_nodes else ()
-    nodes = [node for node in slurm.show("node") if node.get("NodeName") in hosts]
     return Partition(
-        name=match["PartitionName"],
-        nodes=hosts,
-        gpus=max((parse_gpus(node.get("Gres", "")) for node in nodes), default=0),
-        minutes=parse_minutes(match.get("MaxTime", "UNLIMITED")),
-        state=match.get("State", "UP"),
+        name=nodes[0][0],
+        nodes=tuple(host for _, _, host, _, _ in nodes),
+        gpus=max(parse_gpus(gres) for *_, gres in nodes),
+        minutes=parse_minutes(nodes[0][3]),
     )
 
 
@@ -91,19 +84,7 @@ def plan_layout(needs: Needs, settings: SlurmSettings, partition: Partition) -> 
             f"{needs.name}: needs {layout.nodes} nodes, and partition {partition.name} has {len(partition.nodes)}",
             "choose another slurm.partition, or more ranks on each node (slurm.ranks_per_node)",
         )
-    if partition.state != "UP":
-        raise NoSeatError(f"partition {partition.name} is {partition.state}: no job starts there", "ask its operators")
     return layout
-
-
-def usable_nodes(slurm: Slurm, hosts: tuple[str, ...], excluded: frozenset[str]) -> list[str]:
-    """Return the nodes of ``hosts`` that can run jobs now or later: not down, not drained, and not in ``excluded``."""
-    usable_hosts = []
-    for node in slurm.show("node"):
-        name, state = node.get("NodeName", ""), node.get("State", "")
-        if name in hosts and name not in excluded and not any(word in state for word in UNUSABLE_STATES):
-            usable_hosts.append(name)
-    return usable_hosts
 
 
 def parse_gpus(gres: str) -> int:
@@ -112,7 +93,7 @@ def parse_gpus(gres: str) -> int:
 
 
 def parse_minutes(limit: str) -> float | None:
-    """Parse a time limit such as ``1-02:30:00`` and return minutes (1590); None for UNLIMITED."""
+    """Parse a time limit such as ``1-02:30:00`` and return minutes (1590); None for no limit."""
     if not re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", limit):
         return None
     days, _, clock = limit.rpartition("-")

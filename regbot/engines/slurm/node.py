@@ -1,21 +1,26 @@
-"""The program that srun starts on every node of a seat, in regbot's own interpreter. Standard input has one line with
-the request for all nodes. If it closes, regbot is gone. Each node runs its part with the local engine, and prints its
-report."""
+"""The program that runs on every node of a seat, in regbot's own interpreter, as long as regbot holds the seat. regbot
+sends it lines of JSON on standard input: first the setup, then launches. For each it prints a report. If standard input
+closes or stays silent, regbot is gone: the program ends, and with it its launches."""
 
-import contextlib
 import ctypes
-import dataclasses
 import json
 import os
+import select
 import socket
 import sys
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.health.machine import this_node, without_gpus
-from regbot.engines.launch import NO_GPUS, EngineError, Launch, NoSeatError
+from regbot.engines.launch import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError
 from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import Sandbox, bubblewrap_version
 
@@ -24,56 +29,100 @@ GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORD
 NUM_PORTS = 16
 LINE_CHARACTERS, END = 400, "=end"
 """Maximum length of a line of a message, and the line that ends a message."""
-BEGUN = "begun"
-"""Message that a node sends before it starts to work on the request."""
+FACTS = "facts"
+"""The id of the first message of a node, which has facts about it."""
+HEARTBEAT = "heartbeat"
+"""File in the folder of a reservation. A node that does not see it does not share the folder."""
 PR_SET_DUMPABLE = 4
 
+LAUNCH, RESULT = TypeAdapter(Launch), TypeAdapter(LaunchResult)
+SANDBOX: TypeAdapter[Sandbox | None] = TypeAdapter(Sandbox | None)
 
-def collect_facts(folder: Path, sandbox: Sandbox | None, has_gpus: bool) -> dict[str, Any]:
-    """Return this node, whether it sees the reservation's ``folder``, free ports, and why the sandbox does not work."""
-    with contextlib.ExitStack() as stack:
+
+class AbortedError(Exception):
+    """Raised for a launch that has failed on another node."""
+
+
+class NodeProgram:
+    def __init__(self, nonce: str) -> None:
+        """``nonce`` marks the lines of this program."""
+        self._nonce = nonce
+        self._number = int(os.environ["SLURM_PROCID"])
+        """Number of this node in the seat, from 0."""
+        self._print_lock = threading.Lock()
+        self._aborted: set[str] = set()
+        """Ids of launches that have failed on another node."""
+
+    def serve(self, requests: Iterator[bytes]) -> None:
+        """Begin the launches that regbot requests, until there are no more requests."""
+        for line in requests:
+            request = json.loads(line)
+            if "abort" in request:
+                self._aborted.add(request["abort"])
+            elif self._number < len(request["commands"]):
+                threading.Thread(target=self._answer, args=(request,), daemon=True).start()
+
+    def print_message(self, message: dict[str, Any]) -> None:
+        """Print ``message`` in short lines that begin with nonce and node number. srun would split longer lines."""
+        text = json.dumps(message)
+        pieces = [text[start : start + LINE_CHARACTERS] for start in range(0, len(text), LINE_CHARACTERS)]
+        with self._print_lock:
+            sys.stdout.write("".join(f"{self._nonce} {self._number} {piece}\n" for piece in (*pieces, END)))
+            sys.stdout.flush()
+
+    def _answer(self, request: dict[str, Any]) -> None:
+        try:
+            report = self._run_part(request)
+        except AbortedError:
+            report = {}
+        except (EngineError, OSError) as error:
+            is_without_room = isinstance(error, NoSeatError)
+            report = {"error": str(error) or type(error).__name__, "no_room": is_without_room}
+        self.print_message({"id": request["id"], **report})
+
+    def _run_part(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Run this node's part of a launch. Return its result, and the sizes of the files in its record."""
+
+        def check() -> None:
+            if request["id"] in self._aborted:
+                raise AbortedError
+
+        launch = LAUNCH.validate_python(request["launch"])
+        command, log = tuple(request["commands"][self._number]), Path(request["logs"][self._number])
+        env = dict(launch.env)
+        if not NO_GPUS.items() <= env.items():  # a launch that hides all GPUs keeps its environment
+            env |= {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
+        # The command already starts the ranks of this node.
+        launch = replace(launch, command=command, log=log, env=env, ranks=0)
+        engine = LocalEngine(sandbox=SANDBOX.validate_python(request["sandbox"]), check=check)
+        result = engine.unlocked_seat.run(launch)
+        return {
+            "result": RESULT.dump_python(result, mode="json", by_alias=True),
+            "files": file_sizes(launch.record_dir),
+        }
+
+
+def collect_facts(setup: dict[str, Any]) -> dict[str, Any]:
+    """Return the job, this node, whether it sees the reservation's folder, free ports, and why the sandbox does not
+    work."""
+    with ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("", 0))) for _ in range(NUM_PORTS)]
         ports = [listener.getsockname()[1] for listener in listeners]
-    node = this_node() if has_gpus else without_gpus(this_node())
+    heartbeat = Path(setup["folder"], HEARTBEAT)
+    deadline = time.monotonic() + setup["lag_s"]
+    while not heartbeat.exists() and time.monotonic() < deadline:
+        time.sleep(1.0)
+    node = this_node() if setup["has_gpus"] else without_gpus(this_node())
+    sandbox = SANDBOX.validate_python(setup["sandbox"])
     return {
+        "job": os.environ["SLURM_JOB_ID"],
+        "host": os.environ["SLURMD_NODENAME"],
         "node": node.model_dump(),
-        "sees_folder": (folder / "heartbeat").exists(),
+        "sees_folder": heartbeat.exists(),
         "ports": ports,
         "sandbox": bubblewrap_version() if sandbox is not None else "",
         "sandbox_fault": unavailable_reason(sandbox) if sandbox is not None else "",
     }
-
-
-def run_part(request: dict[str, Any], number: int) -> dict[str, Any]:
-    """Run the part of node ``number``, from 0. Return its result, and the sizes of the files in its record."""
-    env = request["env"]
-    if not NO_GPUS.items() <= env.items():  # a launch that hides all GPUs keeps its environment
-        env |= {name: os.environ[name] for name in GPU_VARIABLES if name in os.environ}
-    launch = Launch(
-        command=tuple(request["commands"][number]),
-        cwd=Path(request["cwd"]),
-        log=Path(request["logs"][number]),
-        record_dir=Path(request["record_dir"]),
-        env=env,
-        readable=tuple(map(Path, request["readable"])),
-        writable=tuple(map(Path, request["writable"])),
-        timeout_s=request["timeout_s"],
-        max_output_bytes=request["max_output_bytes"],
-        max_dir_bytes=request["max_dir_bytes"],
-        timed_between=request["timed_between"] and tuple(request["timed_between"]),
-    )
-    # All nodes share the record folder, so only the first one sets the times of its files.
-    engine = LocalEngine(sandbox=load_sandbox(request["sandbox"]), sets_file_times=number == 0)
-    result = engine.unlocked_seat.run(launch)
-    health = result.health and result.health.model_dump(by_alias=True)
-    return vars(result) | {"health": health, "files": file_sizes(launch.record_dir)}
-
-
-def step_request(launch: Launch) -> dict[str, Any]:
-    """Return the part of the request that is the same for all nodes, as JSON values. Command and log are left out."""
-    fields = {field.name: getattr(launch, field.name) for field in dataclasses.fields(launch)}
-    del fields["command"], fields["log"], fields["ranks"]
-    return json.loads(json.dumps(fields, default=_to_json))  # type: ignore[no-any-return]
 
 
 def file_sizes(folder: Path) -> dict[str, int]:
@@ -82,63 +131,22 @@ def file_sizes(folder: Path) -> dict[str, int]:
     return {entry.name: entry.stat().st_size for entry in entries if entry.is_file() and not entry.is_symlink()}
 
 
-def dump_sandbox(sandbox: Sandbox) -> dict[str, Any]:
-    return json.loads(json.dumps(dataclasses.asdict(sandbox), default=_to_json))  # type: ignore[no-any-return]
-
-
-def load_sandbox(fields: dict[str, Any] | None) -> Sandbox | None:
-    if fields is None:
-        return None
-    paths = {name: tuple(map(Path, fields[name])) for name in ("read", "write")}
-    return Sandbox(**{**fields, **paths})
-
-
-def print_marked(nonce: str, number: int, text: str) -> None:
-    """Print ``text`` in short lines that begin with nonce and node number. srun would split longer lines."""
-    pieces = [text[start : start + LINE_CHARACTERS] for start in range(0, len(text), LINE_CHARACTERS)]
-    for piece in (*pieces, END):
-        sys.stdout.write(f"{nonce} {number} {piece}\n")
-    sys.stdout.flush()
-
-
-def hide_process() -> None:
-    """Prevent the guest, a process of the same user, from writing to this process's output, which regbot trusts."""
-    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
-
-
-def _to_json(value: Any) -> Any:
-    return str(value) if isinstance(value, Path) else dict(value)
-
-
-def _exit_with_regbot() -> None:
-    """Exit when standard input closes, because regbot is then gone. The supervisor then kills all processes."""
-    while os.read(STDIN, 4096):
-        pass
-    os._exit(1)
+def read_lines(silent_s: float) -> Iterator[bytes]:
+    """Yield the lines of standard input, until it closes or nothing comes for ``silent_s`` seconds. A heartbeat is an
+    empty line."""
+    rest = b""
+    while select.select([STDIN], [], [], silent_s)[0] and (data := os.read(STDIN, 65536)):
+        *lines, rest = (rest + data).split(b"\n")
+        yield from filter(None, lines)
 
 
 def main() -> None:
-    """Answer the request on standard input. Exit with code 1 if the guest failed, so that srun ends the other nodes."""
-    hide_process()
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        data = os.read(STDIN, 65536)
-        if not data:  # regbot is gone
-            return
-        line += data
-    request = json.loads(line)
-    # Slurm numbers the nodes in its own order, so regbot's number is the index in the list of hosts.
-    number = request["hosts"].index(os.environ["SLURMD_NODENAME"])
-    print_marked(request["nonce"], number, BEGUN)
-    threading.Thread(target=_exit_with_regbot, daemon=True).start()
-    result: dict[str, Any]
-    try:
-        if "facts" in request:  # a request for facts about this node; its value is the reservation's folder
-            result = collect_facts(Path(request["facts"]), load_sandbox(request["sandbox"]), request["has_gpus"])
-        else:
-            result = run_part(request, number)
-    except (EngineError, OSError) as error:
-        result = {"error": str(error) or type(error).__name__, "no_room": isinstance(error, NoSeatError)}
-    print_marked(request["nonce"], number, json.dumps(result))
-    if "facts" not in request and result.get("exit_code") != 0:
-        sys.exit(1)
+    # The guest, a process of the same user, may not write to this process's output, which regbot trusts.
+    ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+    requests = read_lines(float(sys.argv[1]))
+    if line := next(requests, b""):
+        setup = json.loads(line)
+        program = NodeProgram(setup["nonce"])
+        program.print_message({"id": FACTS, **collect_facts(setup)})
+        program.serve(requests)
+    os._exit(0)  # the supervisors of unfinished launches then kill all their processes

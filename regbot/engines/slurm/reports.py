@@ -1,104 +1,116 @@
-"""Parse the nodes' reports about one launch from srun's output, and combine them into one result."""
+"""Parse the nodes' messages from srun's output, and combine their reports about one launch into one result."""
 
 import json
 import re
+import threading
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from regbot.engines.conversation import SupervisorOutput
 from regbot.engines.launch import LaunchResult
 from regbot.engines.local import log_tail, plain_tail
-from regbot.engines.slurm.node import BEGUN, END
-from regbot.records.health import MAX_GPUS, Health, NodeSnapshot, NodeUsage
+from regbot.engines.slurm.node import END, RESULT
+from regbot.records.health import MAX_GPUS, Health, NodeSnapshot
 from regbot.records.text.clip import clip_message
 
 Reports = Mapping[int, Mapping[str, Any]]
 """Report of each node, by the node's number in the seat."""
 
-_MARKED = re.compile(r"^([0-9a-f]+) (\d{1,6}) (.*)$")
-"""A line of a node's program: nonce, number of the node, text."""
+MAX_MESSAGES = 100
+"""Number of srun's own lines that are kept."""
 _IGNORED_MESSAGE = "lacks support for cpu binding"
 
 
-def parse_messages(output: SupervisorOutput, nonce: str, nodes: int) -> dict[int, list[Any]]:
-    """Return the complete messages of each node, by the node's number: BEGUN, and the node's report.
+class Inbox:
+    """Sorts srun's output into messages of the nodes and words of srun. Thread-safe."""
 
-    ``nonce`` marks the lines of this job step. Other lines, such as messages of srun, are left out.
-    """
-    pieces: dict[int, list[str]] = {}
-    messages: dict[int, list[Any]] = {number: [] for number in range(nodes)}
-    for line in output.text.decode("utf-8", "replace").split("\n"):
-        match = _MARKED.match(line)
+    def __init__(self, nonce: str) -> None:
+        """``nonce`` marks the lines of the nodes."""
+        self._marked = re.compile(rf"^{nonce} (\d{{1,6}}) (.*)$")
+        self._rest = ""
+        self._pieces: dict[int, list[str]] = defaultdict(list)
+        self._reports: dict[str, dict[int, Any]] = defaultdict(dict)
+        self._srun_lines: list[str] = []
+        self.changed = threading.Condition()
+        """Notified after each output."""
+
+    def receive(self, data: bytes) -> None:
+        with self.changed:
+            *lines, self._rest = (self._rest + data.decode("utf-8", "replace")).split("\n")
+            for line in lines:
+                self._receive_line(line)
+            self.changed.notify_all()
+
+    def reports(self, launch_id: str) -> Reports:
+        """Return the reports about one launch that have arrived."""
+        with self.changed:
+            return dict(self._reports[launch_id])
+
+    @property
+    def srun_messages(self) -> str:
+        with self.changed:
+            return plain_tail("\n".join([*self._srun_lines, self._rest]))
+
+    def _receive_line(self, line: str) -> None:
+        match = self._marked.match(line)
         if match is None:
-            continue
-        line_nonce, number_text, piece = match.groups()
-        number = int(number_text)
-        if line_nonce != nonce or number not in messages:
-            continue
+            if _IGNORED_MESSAGE not in line:
+                self._srun_lines = [*self._srun_lines, line][-MAX_MESSAGES:]
+            return
+        number, piece = int(match.group(1)), match.group(2)
         if piece != END:
-            pieces.setdefault(number, []).append(piece)
-            continue
-        text = "".join(pieces.pop(number, []))
+            self._pieces[number].append(piece)
+            return
         with suppress(ValueError):
-            messages[number].append(text if text == BEGUN else json.loads(text))
-    return messages
+            message = json.loads("".join(self._pieces.pop(number, [])))
+            self._reports[message.pop("id")][number] = message
 
 
-def combine_reports(
-    reports: Mapping[int, Mapping[str, Any]], hosts: Sequence[str], logs: Sequence[Path]
-) -> LaunchResult:
+def combine_reports(reports: Reports, hosts: Sequence[str], logs: Sequence[Path]) -> LaunchResult:
     """Combine the nodes' results into one. Exit code and log are those of the first node that timed out, else of the
     first that failed, else of the first."""
-    results = list(reports.values())
-    timed_out_nodes = [number for number, report in reports.items() if report["timed_out"]]
-    failed_nodes = [number for number, report in reports.items() if report["exit_code"] != 0]
-    worst_node = min(timed_out_nodes or failed_nodes or reports)
-    reports_in_order = [(hosts[number], report) for number, report in sorted(reports.items())]
-    return LaunchResult(
-        exit_code=reports[worst_node]["exit_code"],
-        timed_out=any(report["timed_out"] for report in results),
-        output_truncated=any(report["output_truncated"] for report in results),
-        excess=next((report["excess"] for report in results if report["excess"]), ""),
-        left_behind=sum(report["left_behind"] for report in results),
-        unkilled=sum(report["unkilled"] for report in results),
-        wall_s=max(report["wall_s"] for report in results),
+    result_by_node = {number: RESULT.validate_json(json.dumps(reports[number]["result"])) for number in sorted(reports)}
+    results = list(result_by_node.values())
+    timed_out_nodes = [number for number, result in result_by_node.items() if result.timed_out]
+    failed_nodes = [number for number, result in result_by_node.items() if result.exit_code != 0]
+    worst_node = min(timed_out_nodes or failed_nodes or result_by_node)
+    health_by_host = {hosts[number]: result.health for number, result in result_by_node.items() if result.health}
+    return replace(
+        result_by_node[worst_node],
+        timed_out=bool(timed_out_nodes),
+        output_truncated=any(result.output_truncated for result in results),
+        excess=next((result.excess for result in results if result.excess), ""),
+        left_behind=sum(result.left_behind for result in results),
+        unkilled=sum(result.unkilled for result in results),
+        wall_s=max(result.wall_s for result in results),
         log_tail=log_tail(logs[worst_node]),
-        health=_combine_health({host: report["health"] for host, report in reports_in_order if report["health"]}),
-        warnings=tuple(f"{host}: {text}" for host, report in reports_in_order for text in report["warnings"]),
+        health=_combine_health(health_by_host) if health_by_host else None,
+        warnings=tuple(
+            f"{hosts[number]}: {text}" for number in result_by_node for text in reports[number]["result"]["warnings"]
+        ),
     )
 
 
-def _combine_health(health_by_host: Mapping[str, Any]) -> Health | None:
+def _combine_health(health_by_host: Mapping[str, Health]) -> Health:
     """Combine the first node's processors and all nodes' GPUs and causes."""
-    if not health_by_host:
-        return None
-    by_host = {host: Health.model_validate(health) for host, health in health_by_host.items()}
-    first = next(iter(by_host.values()))
+    all_health = list(health_by_host.values())
 
-    def combine_snapshots(name: str) -> NodeSnapshot:
-        snapshots = [getattr(health, name) for health in by_host.values()]
-        return NodeSnapshot(gpus=[gpu for snapshot in snapshots for gpu in snapshot.gpus][:MAX_GPUS])
-
-    during = NodeUsage(
-        seconds=first.during.seconds,
-        samples=min(health.during.samples for health in by_host.values()),
-        cpu=first.during.cpu,
-        gpus=[gpu for health in by_host.values() for gpu in health.during.gpus][:MAX_GPUS],
+    before = NodeSnapshot(gpus=[gpu for health in all_health for gpu in health.before.gpus][:MAX_GPUS])
+    during = all_health[0].during.model_copy(
+        update={
+            "samples": min(health.during.samples for health in all_health),
+            "gpus": [gpu for health in all_health for gpu in health.during.gpus][:MAX_GPUS],
+        }
     )
     causes = [
-        cause.model_copy(update={"text": clip_message(f"{host}: {cause.text}")} if len(by_host) > 1 else {})
-        for host, health in by_host.items()
+        cause.model_copy(update={"text": clip_message(f"{host}: {cause.text}")} if len(all_health) > 1 else {})
+        for host, health in health_by_host.items()
         for cause in health.causes
     ]
-    return Health(before=combine_snapshots("before"), during=during, after=combine_snapshots("after"), causes=causes)
-
-
-def srun_messages(output: SupervisorOutput) -> str:
-    lines = output.text.decode("utf-8", "replace").split("\n")
-    own_lines = [line for line in lines if not _MARKED.match(line) and _IGNORED_MESSAGE not in line]
-    return plain_tail("\n".join(own_lines))
+    return Health(before=before, during=during, causes=causes)
 
 
 def find_missing_file(folder: Path, reports: Reports) -> tuple[int, str] | None:

@@ -1,24 +1,35 @@
-"""A job that reserves nodes for a seat, from its submission until the nodes are released."""
+"""One srun process: the job that reserves nodes for a seat, and regbot's program on each of them. The job ends when
+srun or the program ends, and the program ends when regbot is gone."""
 
 import contextlib
+import json
 import math
-import shlex
+import os
+import re
+import secrets
+import select
 import shutil
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from regbot.engines.engine import Needs
 from regbot.engines.launch import NoSeatError, SeatLostError
+from regbot.engines.local import BACKSTOP_S, write_all
+from regbot.engines.sandbox import Sandbox
 from regbot.engines.slurm.commands import WAITING_STATES, Job, Slurm
 from regbot.engines.slurm.limits import Partition, SeatLayout
+from regbot.engines.slurm.node import FACTS, HEARTBEAT, SANDBOX
+from regbot.engines.slurm.reports import Inbox
 from regbot.records.config import SlurmSettings
-from regbot.records.text.clip import clip_label
 
-HOLDER = Path(__file__).with_name("holder.py")
 HEARTBEAT_S = 5.0
+FACTS_S = 120.0
+"""Seconds that the nodes may take to report their facts, in addition to ``slurm.lag_s``."""
 POLL_S, MAX_POLL_S = 0.2, 5.0
 """First and longest pause between two queries of the job's state."""
 CANCEL_S = 90.0
@@ -32,14 +43,14 @@ MARGIN_MIN = 15.0
 
 NEVER_STARTS = (
     "PartitionNodeLimit", "PartitionTimeLimit", "InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed",
-    "JobHeldUser", "JobHeldAdmin", "ReservationDeleted",
+    "JobHeldUser", "JobHeldAdmin", "ReservationDeleted", "PartitionDown", "PartitionInactive",
 )  # fmt: skip
 """Slurm's reasons for waiting. A job that waits for one of these reasons starts only if somebody acts."""
+_QUEUED, _ALLOCATED = re.compile(r"job (\d+) queued and waiting"), re.compile(r"job \d+ has been allocated")
+"""What srun prints if the job must wait, and when it begins."""
 
 
 class Reservation:
-    """A job that reserves nodes, and the heartbeat that keeps it alive: a file with a number that increases."""
-
     def __init__(
         self,
         slurm: Slurm,
@@ -49,110 +60,149 @@ class Reservation:
         needs: Needs,
         folder: Path,
     ) -> None:
+        """Submit the job."""
         self._slurm, self._settings, self._partition, self._needs = slurm, settings, partition, needs
         self.layout, self.folder = layout, folder
-        self._created_at = time.monotonic()
-        self._stop = threading.Event()
-        self.number = ""
-        # Set when the job runs: its nodes, the processors of each, and the seconds in the queue.
-        self.hosts: tuple[str, ...] = ()
-        self.cpus = 1
+        self._nonce = secrets.token_hex(8)
+        self.inbox = Inbox(self._nonce)
+        self._send_lock = threading.Lock()
+        self.has_ended = False
+        """Whether srun has ended, so that no node will answer."""
+        self.facts: list[Mapping[str, Any]] = []
+        """Facts of every node (``node.collect_facts``), in the order of the hosts. Set when the job runs."""
         self.queued_s = 0.0
+        folder.mkdir(parents=True)
+        (folder / HEARTBEAT).touch()
+        self._process = slurm.start(_srun_command(settings, partition, layout, needs))
+        assert self._process.stdin is not None
+        self._requests = self._process.stdin
+        threading.Thread(target=self._listen, name=folder.name, daemon=True).start()
 
-    def submit(self) -> None:
-        self.folder.mkdir(parents=True)
-        self._write_heartbeat(number=0)
-        threading.Thread(target=self._write_heartbeats, name=self.folder.name, daemon=True).start()
-        options = _sbatch_options(self._settings, self._partition, self.layout, self._needs, self.folder)
-        self.number = self._slurm.submit(options, _holder_script(self._settings, self.folder))
+    @property
+    def number(self) -> str:
+        """Number of the job; '' if it is not known yet."""
+        if self.facts:
+            return str(self.facts[0]["job"])
+        queued = _QUEUED.search(self.inbox.srun_messages)
+        return queued.group(1) if queued else ""
 
-    def wait(self, say: Callable[[str], None] = lambda _: None) -> None:
-        """Wait until the job runs. Raises NoSeatError with the reason if it does not start."""
+    @property
+    def hosts(self) -> list[str]:
+        return [facts["host"] for facts in self.facts]
+
+    def wait_for_nodes(self, sandbox: Sandbox | None, say: Callable[[str], None]) -> None:
+        """Wait until all nodes have reported their facts. Raises NoSeatError with the reason if they do not."""
+        setup = {
+            "nonce": self._nonce,
+            "folder": str(self.folder),
+            "lag_s": self._settings.lag_s,
+            "sandbox": SANDBOX.dump_python(sandbox, mode="json"),
+            "has_gpus": bool(self.layout.gpus),
+        }
+        self.send(setup)
+        created_at = allocated_at = time.monotonic()
         pause, last_reason = POLL_S, ""
-        while True:
-            job = self._slurm.job(self.number)
-            if job is not None and job.state == "RUNNING" and job.hosts:
-                break
-            if job is None or job.state not in {*WAITING_STATES, "RUNNING"}:
-                raise SeatLostError(f"job {self.number} did not begin: {_describe_end(job)}", self._holder_output())
-            if job.reason.split(",")[0] in NEVER_STARTS:  # details may follow after a comma
-                raise NoSeatError(
-                    f"job {self.number} will never begin ({job.reason})", "change the table [slurm], or release the job"
-                )
-            waited_s = time.monotonic() - self._created_at
-            if waited_s > self._settings.queue_min * 60:
-                raise NoSeatError(
-                    f"job {self.number} has waited {waited_s / 60:.3g} min for nodes of partition "
-                    f"{self._partition.name} ({job.reason or 'no reason given'})",
-                    "raise slurm.queue_min, or request less",
-                )
-            if job.reason not in (last_reason, "", "None"):
-                last_reason = job.reason
-                say(f"job {self.number} waits for nodes of {self._partition.name}: {last_reason}")
-            time.sleep(pause)
+        while len(facts := self.inbox.reports(FACTS)) < self.layout.nodes:
+            messages, number = self.inbox.srun_messages, self.number
+            job = self._slurm.job(number) if number else None
+            if self.has_ended:
+                if not number:
+                    raise NoSeatError(messages or "srun ended without a message")
+                raise SeatLostError(f"job {number} did not begin: {_describe_end(job)}; {messages}")
+            if number and not _ALLOCATED.search(messages):
+                allocated_at = time.monotonic()
+                reason = job.reason if job is not None and job.state in WAITING_STATES else ""
+                self._check_waiting(number, reason, allocated_at - created_at)
+                if reason not in (last_reason, "", "None"):
+                    last_reason = reason
+                    say(f"job {number} waits for nodes of {self._partition.name}: {reason}")
+            elif time.monotonic() - allocated_at > FACTS_S + self._settings.lag_s:
+                raise NoSeatError(f"{self._needs.name}: not all nodes answered within {FACTS_S:.0f} s: {messages}")
+            self.wait(pause)
             pause = min(MAX_POLL_S, 1.3 * pause)
-        self.queued_s = time.monotonic() - self._created_at
-        self.hosts = tuple(self._slurm.expand_hosts(job.hosts))
-        self.cpus = max(1, job.cpus // len(self.hosts))
+        self.queued_s = allocated_at - created_at
+        self.facts = [facts[number] for number in range(self.layout.nodes)]
+
+    def send(self, request: Mapping[str, Any] | None) -> None:
+        """Send a request to all nodes, or a heartbeat. If srun has ended, do nothing."""
+        line = b"" if request is None else json.dumps(request).encode()
+        with self._send_lock:
+            if not self._requests.closed:
+                write_all(self._requests.fileno(), line + b"\n")
+
+    def wait(self, seconds: float) -> None:
+        """Wait until srun prints something or ends, at most some seconds."""
+        with self.inbox.changed:
+            self.inbox.changed.wait(0 if self.has_ended else seconds)
 
     def lost_reason(self) -> str:
         """Return why the nodes are no longer reserved; '' if they are still reserved."""
         deadline = time.monotonic() + COMPLETING_S
         while (job := self._slurm.job(self.number)) is not None and time.monotonic() < deadline:
-            if job.state == "RUNNING":
+            if job.state == "RUNNING" and not self.has_ended:
                 return ""
-            if job.state != "COMPLETING":
+            if job.state not in ("RUNNING", "COMPLETING"):
                 break
             time.sleep(POLL_S)  # Slurm reports the final reason only after the job has completed
         return f"job {self.number} on {', '.join(self.hosts)}: {_describe_end(job)}"
 
     def release(self) -> None:
-        """Release the nodes and wait until they are free. Raises NoSeatError. A job of an interrupted submission, whose
-        number is not known, ends itself when it starts."""
-        self._stop.set()
-        with contextlib.suppress(OSError):  # if the disk is full or unavailable, cancelling the job is enough
-            (self.folder / "released").touch()
-        if self.number:
-            self._slurm.cancel(self.number)
-            self._wait_for_end()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Release the nodes, and wait until they are free or CANCEL_S have passed. Raises NoSeatError."""
+        with self._send_lock:
+            self._requests.close()  # the nodes then end their launches
+        if not self.facts:
+            self._process.terminate()  # srun then takes the job out of the queue
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(timeout=BACKSTOP_S)
+        try:
+            if self.number:
+                self._slurm.cancel(self.number)
+                deadline = time.monotonic() + CANCEL_S
+                while self._is_in_queue() and time.monotonic() < deadline:
+                    time.sleep(POLL_S)
+        finally:
+            self._process.kill()
+            self._process.wait()
+            shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _wait_for_end(self) -> None:
-        deadline = time.monotonic() + CANCEL_S
-        active_states = (*WAITING_STATES, "RUNNING", "COMPLETING")
-        while (job := self._slurm.job(self.number)) is not None and job.state in active_states:
-            if time.monotonic() > deadline:
-                if job.state == "COMPLETING":
-                    break  # regbot's processes have ended; the cluster cleans up the rest
-                raise NoSeatError(
-                    f"job {self.number} is still {job.state} {CANCEL_S:.0f} s after it was cancelled",
-                    f"cancel it: scancel {self.number}",
-                )
-            time.sleep(POLL_S)
+    def _is_in_queue(self) -> bool:
+        job = self._slurm.job(self.number)
+        return job is not None and job.state in (*WAITING_STATES, "RUNNING", "COMPLETING")
 
-    def _holder_output(self) -> str:
-        with contextlib.suppress(OSError):
-            lines = (self.folder / "holder.log").read_text(errors="replace").strip().splitlines()
-            if lines:
-                return f"its last line: {clip_label(lines[-1])}"
-        return "it left no output"
+    def _check_waiting(self, number: str, reason: str, waited_s: float) -> None:
+        if reason.split(",")[0] in NEVER_STARTS:  # details may follow after a comma
+            raise NoSeatError(
+                f"job {number} will never begin ({reason})", "change the table [slurm], or release the job"
+            )
+        if waited_s > self._settings.queue_min * 60:
+            raise NoSeatError(
+                f"job {number} has waited {waited_s / 60:.3g} min for nodes of partition "
+                f"{self._partition.name} ({reason or 'no reason given'})",
+                "raise slurm.queue_min, or request less",
+            )
 
-    def _write_heartbeats(self) -> None:
-        number = 0
-        while not self._stop.wait(HEARTBEAT_S):
-            number += 1
-            with contextlib.suppress(OSError):
-                self._write_heartbeat(number)
+    def _listen(self) -> None:
+        """Receive srun's output until it ends. Send heartbeats as soon as a node has begun to read."""
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        beaten_at = 0.0
+        while True:
+            if poll.poll(HEARTBEAT_S * 1000):
+                data = os.read(descriptor, 65536)
+                if not data:
+                    break
+                self.inbox.receive(data)
+            if self.inbox.reports(FACTS) and time.monotonic() - beaten_at >= HEARTBEAT_S:
+                beaten_at = time.monotonic()
+                self.send(None)
+        with self.inbox.changed:
+            self.has_ended = True
+            self.inbox.changed.notify_all()
 
-    def _write_heartbeat(self, number: int) -> None:
-        new_file = self.folder / "heartbeat.new"  # so that no reader sees a part of a number
-        new_file.write_text(str(number))
-        new_file.replace(self.folder / "heartbeat")
 
-
-def _sbatch_options(
-    settings: SlurmSettings, partition: Partition, layout: SeatLayout, needs: Needs, folder: Path
-) -> list[str]:
+def _srun_command(settings: SlurmSettings, partition: Partition, layout: SeatLayout, needs: Needs) -> list[str]:
     # The time limit is by default the expected duration with a margin, but at most that of the partition. A session
     # that needs more time continues in another seat. 0 selects the partition's default limit.
     minutes = settings.time_limit_min
@@ -169,31 +219,30 @@ def _sbatch_options(
         "gpus-per-node": str(layout.gpus or ""),
         "time": str(math.ceil(minutes)) if minutes else "",
     }
-    log = str(folder / "holder.log").replace("%", "%%")  # Slurm replaces patterns such as %j
     return [
+        "srun",
         f"--job-name={needs.name}",
         f"--nodes={layout.nodes}",
+        f"--ntasks={layout.nodes}",
         "--ntasks-per-node=1",
-        "--no-requeue",
         "--export=NONE",
         "--chdir=/",
-        f"--output={log}",
+        "--cpu-bind=none",
+        "--mpi=none",
         *(["--exclusive"] if settings.exclusive and not needs.shared else []),
         *(f"--{name}={value}" for name, value in options.items() if value),
         *settings.extra,
+        settings.python or sys.executable,
+        *("-I", "-B", "-X", "utf8", "-c", "from regbot.engines.slurm.node import main; main()"),
+        f"{settings.silent_s:g}",
     ]
-
-
-def _holder_script(settings: SlurmSettings, folder: Path) -> str:
-    python = settings.python or sys.executable
-    arguments = (python, "-I", "-S", "-B", str(HOLDER), str(folder), f"{settings.silent_s:g}")
-    return f"#!/bin/sh\nexec {shlex.join(arguments)}\n"
 
 
 END_REASONS = {
     "NODE_FAIL": "a node failed",
     "PREEMPTED": "it was preempted by a job of higher priority",
     "CANCELLED": "it was cancelled",
+    "OUT_OF_MEMORY": "it needed more memory than its limit; request more with slurm.extra ('--mem=0' is all)",
     "TIMEOUT": "its time limit passed; raise slurm.time_limit_min",
 }
 """Description of how a job ended, by its final state."""

@@ -6,7 +6,7 @@ operators and exchanges of the counted step show, never what a layer reports abo
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -33,21 +33,20 @@ def describe_backends(request: Request, counter: StepCounter, device: torch.devi
     if uses_own_layer:
         is_usable = runs_grouped_mm(dtype, device)
         table["grouped_gemm"] = describe_grouped_gemm(counter.operators, dtype, device, is_usable)
-    if request.dispatcher and request.ep == 1:
+    if not request.dispatcher:
+        return table
+    if request.ep == 1:
         # With one expert-parallel rank the dispatcher has no effect, so all three values are ``local``.
         evidence = f"expert-parallel groups have one rank, so {request.dispatcher} has no rows to exchange"
         table["dispatcher"] = backend_entry(LOCAL, LOCAL, LOCAL, evidence)
-        if uses_own_layer:
-            table["fused_permute"] = _describe_fused_permute(LOCAL, LOCAL, LOCAL)
-    elif request.dispatcher:
+    else:
         resolution = Resolution(request.dispatcher)
         if uses_own_layer:
             required_buffer = request.config.get("deepep_buffer") or ""
             resolution = resolve(request.dispatcher, device, dtype, required_buffer, request.ep)
         table["dispatcher"] = _describe_dispatcher(request.dispatcher, resolution, counter)
-        if uses_own_layer:
-            executed = table["dispatcher"]["executed"]
-            table["fused_permute"] = _describe_fused_permute(request.dispatcher, resolution.resolved, executed)
+    if uses_own_layer:
+        table["fused_permute"] = _describe_fused_permute(table["dispatcher"])
     return table
 
 
@@ -68,8 +67,11 @@ def count_exchanges(
     return exchanges
 
 
-def name_dispatcher(exchanges: Mapping[str, int], names: Mapping[str, str]) -> str:
-    """Return the name of the first exchange in ``names`` that was executed, or none."""
+def name_dispatcher(exchanges: Mapping[str, int], libraries: Iterable[str]) -> str:
+    """Return the dispatcher that was executed, or none. Exchanges of a library decide first, then an all-to-all, then
+    an all-gather.
+    """
+    names = {**{library: library for library in libraries}, "all_to_all": "alltoall", "all_gather": "allgather"}
     return next((name for exchange, name in names.items() if exchanges.get(exchange)), "none")
 
 
@@ -90,17 +92,13 @@ def describe_attention(
 
 
 def _describe_dispatcher(requested: str, resolution: Resolution, counter: StepCounter) -> dict[str, str]:
-    """Exchanges of a library decide first, then an all-to-all, then an all-gather."""
     exchanges = count_exchanges(counter, BUFFERS)
     kinds = ("all_to_all", "all_gather", "reduce_scatter")
     evidence = f"payload collectives on axis ep: {', '.join(f'{exchanges[kind]} {kind}' for kind in kinds)}"
     if calls := ", ".join(f"{exchanges[via]} exchanges returned by {via}" for via in BUFFERS if exchanges[via]):
         evidence = f"{calls} ({resolution.buffer or 'announced'}); {evidence}"
-    names = {**{via: via for via in BUFFERS}, "all_to_all": "alltoall", "all_gather": "allgather"}
-    executed = name_dispatcher(exchanges, names)
-    return backend_entry(
-        requested, resolution.resolved, executed, f"{explain_fallback(requested, resolution)}{evidence}"
-    )
+    evidence = f"{explain_fallback(requested, resolution)}{evidence}"
+    return backend_entry(requested, resolution.resolved, name_dispatcher(exchanges, BUFFERS), evidence)
 
 
 def explain_fallback(requested: str, resolution: Resolution) -> str:
@@ -109,11 +107,12 @@ def explain_fallback(requested: str, resolution: Resolution) -> str:
     return f"{requested} is not usable here, {resolution.resolved} ran instead: {resolution.reason}; "
 
 
-def _describe_fused_permute(requested: str, resolved: str, executed: str) -> dict[str, str]:
+def _describe_fused_permute(dispatcher: Mapping[str, str]) -> dict[str, str]:
     """HybridEP's kernels sort the rows. Other dispatchers use index operators, which is called 'unfused'."""
-    requested_permute, resolved_permute, executed_permute = (
-        name if name == "hybridep" else "unfused" for name in (requested, resolved, executed)
+    requested, resolved, executed = (
+        dispatcher[name] if dispatcher[name] == "hybridep" else "unfused"
+        for name in ("requested", "resolved", "executed")
     )
     is_fused = executed == "hybridep"
     sorting = "in the exchange that hybridep announced" if is_fused else "by index operators around the exchange"
-    return backend_entry(requested_permute, resolved_permute, executed_permute, f"rows are sorted by expert {sorting}")
+    return backend_entry(requested, resolved, executed, f"rows are sorted by expert {sorting}")

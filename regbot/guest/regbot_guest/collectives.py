@@ -99,17 +99,6 @@ class UnknownCollective(Exception):
     """An operator in a namespace of collectives that is in none of the tables."""
 
 
-class ExecutedCollective(NamedTuple):
-    """One executed collective, as the ledger counts it."""
-
-    kind: str
-    group: dist.ProcessGroup
-    dtype: str  # such as bfloat16; 'mixed' for several types, and 'none' if no bytes are counted
-    role: str  # payload or control
-    bytes: int
-    uses_symmetric_memory: bool
-
-
 def collective_spec(func: Any) -> CollectiveSpec | None:
     """Return how to read an operator, or None if it is not a collective. Raises UnknownCollective."""
     namespace, name = func.namespace, func._opname
@@ -141,23 +130,21 @@ def find_process_group(call_arguments: Mapping[str, Any]) -> dist.ProcessGroup:
     return group
 
 
-def read_collective(
-    func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any
-) -> ExecutedCollective:
-    """Return what one executed collective did. The bytes are elements x element size, not the size of the storage."""
-    counted = result if spec.volume == "result" else call_arguments.get(spec.volume)
-    tensors = flatten(counted)
+class Volume(NamedTuple):
+    """What one executed collective moved."""
+
+    dtype: str  # such as bfloat16; 'mixed' for several types, and 'none' if no bytes are counted
+    role: str  # payload or control
+    bytes: int  # elements x element size, not the size of the storage
+
+
+def read_volume(spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> Volume:
+    tensors = flatten(result if spec.volume == "result" else call_arguments.get(spec.volume))
     num_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     is_control = spec.kind == "barrier" or _is_control(tensors, num_bytes)
     dtypes = {str(tensor.dtype).removeprefix("torch.") for tensor in tensors}
-    return ExecutedCollective(
-        kind=spec.kind,
-        group=find_process_group(call_arguments),
-        dtype="mixed" if len(dtypes) > 1 else next(iter(dtypes), "none"),
-        role="control" if is_control else "payload",
-        bytes=num_bytes,
-        uses_symmetric_memory=func.namespace == "symm_mem",
-    )
+    dtype = "mixed" if len(dtypes) > 1 else next(iter(dtypes), "none")
+    return Volume(dtype, "control" if is_control else "payload", num_bytes)
 
 
 _REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum")

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from regbot_guest.origin import path_in_checkout
+
 MAX_FRAMES = 100
 MAX_CHARACTERS = 300
 """Number of characters that are kept of a file's path (the last ones) and of a function's name."""
@@ -19,6 +21,11 @@ GUEST = Path(__file__).resolve().parent
 
 Frame = dict[str, Any]
 """``owner`` of ``file`` is checkout (the code under test), regbot, torch, or installed (all other code)."""
+
+regbot_keys: list[str] = []
+"""Keys of the framework's configuration that regbot sets in this request, from the framework's module. A crash that
+names one does not show whose fault it is.
+"""
 
 _WRONG_CALL = re.compile(r"([\w.<>]+)\(\) (?:got|takes|missing)\b")
 """Python's message for arguments that do not fit a function's signature. It begins with the function's name."""
@@ -116,9 +123,8 @@ def _find_owner(filename: str, root: Path) -> tuple[str, str]:
     torch_folder = Path(torch_file).resolve().parent if torch_file is not None else None
     if torch_folder is not None and path.is_relative_to(torch_folder):
         return "torch", path.relative_to(torch_folder.parent).as_posix()
-    root = root.resolve()
-    if path.is_relative_to(root) and "site-packages" not in path.relative_to(root).parts:
-        return "checkout", path.relative_to(root).as_posix()
+    if (relative := path_in_checkout(path, root)) is not None:
+        return "checkout", relative
     return "installed", "/".join(path.parts[-2:])
 
 

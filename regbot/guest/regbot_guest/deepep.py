@@ -9,8 +9,9 @@ So the library's combine is a plain sum, whose transpose is its dispatch with th
 """
 
 import importlib
+from abc import ABC, abstractmethod
 from functools import cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -38,20 +39,26 @@ class DispatchResult(NamedTuple):
     handle: Any
 
 
-class BufferWrapper(Protocol):
-    """The calls that this module makes into one version of the library."""
+class BufferWrapper(ABC):
+    """The calls that this module makes into one version of the library, through its ``_buffer``."""
 
+    _buffer: Any
+
+    @abstractmethod
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> DispatchResult:
         """Start a new exchange. ``x`` is ``[tokens, hidden]``. ``experts`` and ``weights`` are ``[tokens, top_k]``."""
 
+    @abstractmethod
     def redispatch(self, x: Tensor, handle: Any) -> Tensor:
         """Send other rows of the same tokens over the routes of ``handle``: ``[tokens, hidden] -> [rows, hidden]``."""
 
     def combine(self, rows: Tensor, handle: Any, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the sum of each token's rows. If ``weights`` are given, also return them on the token's own rank."""
+        x, weights, _ = self._buffer.combine(rows, handle, topk_weights=weights)
+        return x, weights
 
 
-class LegacyWrapper:
+class LegacyWrapper(BufferWrapper):
     """Version 1, ``deep_ep.Buffer``. ``hidden_bytes`` is the number of bytes of one row."""
 
     def __init__(self, group: dist.ProcessGroup, num_experts: int, hidden_bytes: int) -> None:
@@ -84,12 +91,8 @@ class LegacyWrapper:
         rows: Tensor = self._buffer.dispatch(x, handle=handle)[0]
         return rows
 
-    def combine(self, rows: Tensor, handle: Any, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        x, weights, _ = self._buffer.combine(rows, handle, topk_weights=weights)
-        return x, weights
 
-
-class ElasticWrapper:
+class ElasticWrapper(BufferWrapper):
     """Version 2, ``deep_ep.ElasticBuffer``, in its compact layout: the expanding one has no backward."""
 
     def __init__(self, group: dist.ProcessGroup, num_experts: int, tokens: int, hidden: int, top_k: int) -> None:
@@ -122,23 +125,10 @@ class ElasticWrapper:
         rows: Tensor = self._buffer.dispatch(x, handle=handle, num_sms=self._sms)[0]
         return rows
 
-    def combine(self, rows: Tensor, handle: Any, weights: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        x, weights, _ = self._buffer.combine(rows, handle, topk_weights=weights)
-        return x, weights
-
 
 # A buffer takes gigabytes, and all ranks must create it together. So all layers and steps share one buffer until the
 # process ends.
-
-
-@cache
-def _legacy_wrapper(group: dist.ProcessGroup, num_experts: int, hidden_bytes: int) -> BufferWrapper:
-    return LegacyWrapper(group, num_experts, hidden_bytes)
-
-
-@cache
-def _elastic_wrapper(group: dist.ProcessGroup, num_experts: int, tokens: int, hidden: int, top_k: int) -> BufferWrapper:
-    return ElasticWrapper(group, num_experts, tokens, hidden, top_k)
+_legacy_wrapper, _elastic_wrapper = cache(LegacyWrapper), cache(ElasticWrapper)
 
 
 class DeepEP:
@@ -150,6 +140,7 @@ class DeepEP:
 
     def dispatch(self, x: Tensor, experts: Tensor, weights: Tensor) -> Rows:
         (tokens, hidden), top_k = x.shape, experts.shape[1]
+        buffer: BufferWrapper
         if self.buffer == "ElasticBuffer":
             buffer = _elastic_wrapper(self.group, self.num_experts, tokens, hidden, top_k)
         else:

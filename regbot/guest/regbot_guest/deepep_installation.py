@@ -6,7 +6,6 @@ import importlib
 import inspect
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -59,36 +58,23 @@ class DeepEPInstallation(NamedTuple):
 @cache
 def inspect_deep_ep() -> DeepEPInstallation:
     """Import deep_ep in another process, with this process's search path, and return what it offers. Never raises."""
+    command = [sys.executable, "-c", _CHILD, *sys.path]
+    # The output goes to a file and not to a pipe, which a child of the child could keep open.
     with tempfile.TemporaryFile() as output:
-        # The child gets its own session, so that killing the session also ends the child's children. Its output goes to
-        # a file and not to a pipe, because reading would block as long as any child kept the pipe open.
-        child = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, *sys.path],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
         try:
-            child.wait(TIMEOUT_S)
+            child = subprocess.run(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL, timeout=TIMEOUT_S
+            )
         except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
             return DeepEPInstallation(importable=False, reason=f"the import was still running after {TIMEOUT_S:.0f} s")
         output.seek(0)
         lines = output.read().splitlines()
-    if child.returncode < 0:  # the negative number of a signal
-        number = -child.returncode
-        names = {member.value: member.name for member in signal.Signals}  # real-time signals have no name
-        signal_name = names.get(number, f"signal {number}")
-        return DeepEPInstallation(importable=False, reason=f"the import was ended by {signal_name}")
     try:
         answer = json.loads(lines[-1])
         return DeepEPInstallation(**{**answer, "distributions": tuple(answer["distributions"])})
     except (IndexError, ValueError, TypeError, KeyError):
-        return DeepEPInstallation(
-            importable=False, reason=f"the import ended the process with exit code {child.returncode}"
-        )
+        reason = f"the import ended the process with exit code {child.returncode}"
+        return DeepEPInstallation(importable=False, reason=reason)
 
 
 _CHILD = "import sys; sys.path[:] = sys.argv[1:]; from regbot_guest import deepep_installation as d; d.print_result()"

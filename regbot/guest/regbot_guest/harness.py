@@ -156,24 +156,17 @@ def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_
     assert world.expert is not None
     expert_data = world.expert["edp"]
     policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    settings: dict[str, Any] = {"mp_policy": policy, "reshard_after_forward": reshard_after_forward}
+
+    def choose_placement(parameter: nn.Parameter) -> Shard:
+        return _choose_shard_dim(parameter, expert_data.size())
+
     for number, block in enumerate(model.layers):
         block_experts = experts & set(block.parameters())
         if block_experts and expert_data.size() > 1:
             for module in _find_expert_modules(block, block_experts, f"layers.{number}"):
-                fully_shard(
-                    module,
-                    mesh=expert_data,
-                    mp_policy=policy,
-                    reshard_after_forward=reshard_after_forward,
-                    shard_placement_fn=lambda parameter: _choose_shard_dim(parameter, expert_data.size()),
-                )
-        fully_shard(
-            block,
-            mesh=world.data,
-            mp_policy=policy,
-            reshard_after_forward=reshard_after_forward,
-            ignored_params=block_experts,
-        )
+                fully_shard(module, mesh=expert_data, shard_placement_fn=choose_placement, **settings)
+        fully_shard(block, mesh=world.data, ignored_params=block_experts, **settings)
     # The root module keeps FSDP's default: its parameters stay gathered after forward, because backward needs them
     # first.
     fully_shard(model, mesh=world.data, mp_policy=policy, ignored_params=experts)

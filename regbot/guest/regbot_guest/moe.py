@@ -3,7 +3,7 @@ and an example for a user's ``build_layer``.
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -131,20 +131,11 @@ def _looped_product(x: Tensor, weight: Tensor, splits: list[int]) -> Tensor:
     return torch.cat([rows @ matrix for rows, matrix in parts])
 
 
-_GROUPED_MM_RUNS: dict[tuple[torch.dtype, str], bool] = {}
-
-
+@cache
 def runs_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether the grouped product runs here, in forward, in backward and on meta tensors; tried once. Raises
     RuntimeError if a GPU reports an error of the kernel, because the process can then run no further kernel.
     """
-    key = (dtype, device.type)
-    if key not in _GROUPED_MM_RUNS:
-        _GROUPED_MM_RUNS[key] = _try_grouped_mm(dtype, device)
-    return _GROUPED_MM_RUNS[key]
-
-
-def _try_grouped_mm(dtype: torch.dtype, device: torch.device) -> bool:
     if grouped_mm is None:
         return False
     if device.type == "cuda":

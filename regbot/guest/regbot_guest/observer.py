@@ -30,6 +30,7 @@ _ITEM_OPERATOR = torch.ops.aten._local_scalar_dense.default
 class Observer(StepCounter, TorchDispatchMode):
     """Counts operators while active. ``shadows`` are the shadow values of a static trace; None means real tensors."""
 
+    source = "dispatch-mode"
     supports_higher_order_operators = True
     """Torch then passes higher-order operators to ``__torch_dispatch__``, which raises Untraceable for them."""
 
@@ -48,10 +49,8 @@ class Observer(StepCounter, TorchDispatchMode):
         """Set all counts to zero. A fingerprint takes about a tenth of the time of the counted step."""
         super().new_step()
         self.with_fingerprint = with_fingerprint
-        if self.shadows is not None:
-            self.fingerprint = Fingerprint(self.axes.label, self.shadows.find_values)
-        else:
-            self.fingerprint = Fingerprint(self.axes.label)
+        find_values = self.shadows.find_values if self.shadows is not None else lambda _: None
+        self.fingerprint = Fingerprint(self.axes.label, find_values)
 
     def __enter__(self) -> "Observer":
         StepCounter.__enter__(self)
@@ -61,6 +60,12 @@ class Observer(StepCounter, TorchDispatchMode):
     def __exit__(self, *error: Any) -> None:
         TorchDispatchMode.__exit__(self, *error)
         StepCounter.__exit__(self, *error)
+
+    def program(self) -> str | None:
+        return self.fingerprint.hexdigest()
+
+    def guesses(self) -> dict[str, str]:
+        return self.shadows.guesses if self.shadows is not None else {}
 
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -88,27 +93,6 @@ class Observer(StepCounter, TorchDispatchMode):
         if self.with_fingerprint:
             self.fingerprint.add(func, args, kwargs, result)
         return result
-
-
-class Shadowing(TorchDispatchMode):
-    """Tracks shadow values and counts nothing, while the model is built. Collectives and higher-order operators give
-    none.
-    """
-
-    def __init__(self, shadows: ShadowValues) -> None:
-        super().__init__()
-        self._shadows = shadows
-
-    def __torch_dispatch__(
-        self, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        if func is _DEVICE_OPERATOR and isinstance(args[0], FakeTensor):
-            return args[0].fake_device  # a shortcut, as in Observer
-        if _has_own_dispatch(types):
-            return NotImplemented
-        if isinstance(func, HigherOrderOperator) or collective_spec(func) is not None:
-            return call_unchanged(func, args, kwargs or {})
-        return self._shadows.call(func, args, kwargs or {})
 
 
 def _has_own_dispatch(types: Sequence[type]) -> bool:

@@ -49,7 +49,7 @@ def code_proof(root: Path, watched: set[str]) -> dict[str, Any]:
         package = name
         while package and package not in watched:
             package, _, _ = package.rpartition(".")  # the package that contains it
-        relative = _relative_path(path, root)
+        relative = path_in_checkout(path, root)
         if relative is not None:
             with suppress(OSError):  # no hash for a file that is removed or unreadable by now
                 file_hashes[relative] = code_hash(path)
@@ -74,11 +74,12 @@ def code_hash(path: Path) -> str:
         return hashlib.sha256(source).hexdigest()
 
 
-def _relative_path(path: Path, root: Path) -> str | None:
+def path_in_checkout(path: Path, root: Path) -> str | None:
+    """Return ``path`` relative to ``root``, or None if it does not belong to the checkout's code."""
     try:
-        relative = path.resolve().relative_to(root)
+        relative = path.resolve().relative_to(root.resolve())
     except ValueError:
         return None
     # A virtual environment inside the checkout does not belong to the checkout's code.
     is_installed = "site-packages" in relative.parts or "dist-packages" in relative.parts
-    return None if is_installed else str(relative)
+    return None if is_installed else relative.as_posix()

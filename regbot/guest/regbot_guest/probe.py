@@ -8,8 +8,7 @@ import gc
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,25 @@ import torch.distributed as dist
 
 from regbot_guest.backends import describe_backends
 from regbot_guest.compile_watch import CompileWatch
-from regbot_guest.contract import ContractError
 from regbot_guest.count import (
     build_ledger,
-    dispatch_method,
     list_mesh_groups,
-    measure_sequence_advance,
     plant_collectives,
     read_sequence_numbers,
     refuse_compiled,
     refuse_unreliable_count,
+    sum_advances,
 )
 from regbot_guest.harness import Training, load_plugin
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.observer import Observer
 from regbot_guest.request import Request
-from regbot_guest.step_profile import StepSource, profile_steps
+from regbot_guest.step_profile import profile_steps
 from regbot_guest.stopwatch import Stopwatch, peak_resident_bytes
 from regbot_guest.tokens import RoutedTokens
+from regbot_guest.training_loop import TrainingLoop, track_phases
 from regbot_guest.uncounted_collectives import UncountedWatch
-from regbot_guest.world import World, open_requested_world
+from regbot_guest.world import open_requested_world
 
 BEGUN_FILE, STEADY_FILE, ENDED_FILE = "steps.begun", "steps.steady", "steps.ended"
 """Files that rank 0 creates before the first step, after the warm-up, and after the last step. Their times are the
@@ -46,49 +44,58 @@ trusted side's own clock.
 
 
 def time_steps(request: Request, record: dict[str, Any]) -> None:
-    """Time ``request.steps`` steps, and count or profile further steps. The times are in ``record`` before the step is
-    counted, so an error in that step does not lose them. Raises ContractError.
-    """
+    """Time regbot's own model, or the user's layer in it, as in ``time_loop``."""
     with open_requested_world(request) as world:
         training = Training(request, load_plugin(request.entry), world)
-        describe_replays = watch_replays()
-        # All losses share one tensor. One scalar per step would fragment the allocator's memory.
-        losses = torch.full((request.steps,), math.nan, device=world.device)
-
-        def step(number: int) -> None:
-            losses[number] = training.step(number)
-
-        record |= time_training(request, world.device, step) | {
-            "loss": [value if math.isfinite(value) else None for value in losses.tolist()],
-            "skipped_steps": skipped_steps(training.optimizer, request.steps),
-            "peak_rss_bytes": peak_resident_bytes(),
-        }
-        further_steps = itertools.count(request.steps)  # numbers of the steps after the timed ones
-        source = StepSource(
-            step=lambda: training.step(next(further_steps)),
+        numbers = itertools.count()  # each step has a number, which selects its batch
+        geometry = request.geometry
+        loop = TrainingLoop(
+            models=[training.model],
             axes=world.axes,
             groups=list_mesh_groups(world),
+            step=lambda: training.step(next(numbers)),
+            backends=lambda observer: describe_backends(request, observer, world.device),
             device=world.device,
             config=request.resolved(),
+            routed_tokens=RoutedTokens(geometry.experts, geometry.top_k, geometry.tokens),
         )
-        if not profile_if_uncountable(request, source, describe_replays(), record):
-            record |= _count_step(request, training, world)
+        time_loop(request, loop, [training.optimizer], record)
 
 
-def profile_if_uncountable(request: Request, source: StepSource, replays: str, record: dict[str, Any]) -> bool:
-    """Profile steps if none can be counted, or if the request asks for it. Return False if the caller has to count. A
-    world of one rank has no collectives, so its steps are never profiled, and the record gets a warning.
+def time_loop(
+    request: Request, loop: TrainingLoop, optimizers: Iterable[torch.optim.Optimizer], record: dict[str, Any]
+) -> None:
+    """Time ``request.steps`` steps, and count or profile further steps. The times are in ``record`` before the step is
+    counted, so an error in that step does not lose them. Raises ContractError.
+
+    A world of one rank has no collectives, so its steps are never profiled, and the record gets a warning.
     """
-    obstacle = compiled_frames() or replays  # why no step can be counted, or ''
+    describe_replays = watch_replays()
+    # All losses share one tensor. One scalar per step would fragment the allocator's memory.
+    losses = torch.full((request.steps,), math.nan, device=loop.device, dtype=torch.float64)
+
+    def step(number: int) -> None:
+        loss = loop.step()
+        if loss is not None:
+            losses[number] = loss
+
+    record |= time_training(request, loop.device, step)
+    record |= {
+        "loss": [value if math.isfinite(value) else None for value in losses.tolist()],
+        # Number of steps without an update. If there are several optimizers, the one with most updates decides.
+        "skipped_steps": min((skipped_steps(optimizer, request.steps) for optimizer in optimizers), default=0),
+        "peak_rss_bytes": peak_resident_bytes(),
+    }
+    obstacle = compiled_frames() or describe_replays()  # why no step can be counted, or ''
     reason = obstacle or request.profile_reason
     if dist.get_world_size() > 1 and reason:
-        profile_steps(request, source, reason, record)
+        profile_steps(request, loop, reason, record)
     elif obstacle:
         record["warnings"] = [
             f"the step was not counted: {obstacle}, and while regbot counts, it would run eagerly, as another program"
         ]
-    is_profiled = "profile" in record  # profile_steps adds this field
-    return is_profiled or bool(obstacle)
+    else:
+        record |= _count_step(request, loop)
 
 
 def time_training(request: Request, device: torch.device, step: Callable[[int], None]) -> dict[str, Any]:
@@ -101,7 +108,10 @@ def time_training(request: Request, device: torch.device, step: Callable[[int], 
         if is_first_rank:
             (folder / name).touch()
 
-    with _spare_existing_objects():
+    # A scan of a model's objects by the garbage collector takes a fraction of a second, and would slow some step.
+    gc.collect()
+    gc.freeze()
+    try:
         if dist.get_world_size() > 1:
             dist.barrier()  # a rank that has finished building must not wait for others inside its first step
         with Stopwatch(device, request.slowdown_pct) as stopwatch:
@@ -114,50 +124,44 @@ def time_training(request: Request, device: torch.device, step: Callable[[int], 
                     create_file(STEADY_FILE)
             steps = stopwatch.record()
             create_file(ENDED_FILE)
+    finally:
+        gc.unfreeze()
     return {"steps": steps, "clock": stopwatch.clock.name}
 
 
-@contextmanager
-def _spare_existing_objects() -> Iterator[None]:
-    """A scan of a model's objects by the garbage collector takes a fraction of a second, and would slow an arbitrary
-    step.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
-
-
-def _count_step(request: Request, training: Training, world: World) -> dict[str, Any]:
+def _count_step(request: Request, loop: TrainingLoop) -> dict[str, Any]:
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch()
-    routed_tokens = RoutedTokens(request.geometry.experts, request.geometry.top_k, request.geometry.tokens)
-    with compile_watch, uncounted_watch, ModuleTracker(training.model) as tracker:
-        observer = Observer(world.axes, tracker, routed_tokens=routed_tokens)
-        liveness = plant_collectives(observer, world)
+    with compile_watch, uncounted_watch, ModuleTracker(*loop.models) as tracker:
+        observer = Observer(loop.axes, tracker, routed_tokens=loop.routed_tokens)
+        liveness = plant_collectives(observer, loop.groups, loop.device)
         numbers_before = read_sequence_numbers()
         observer.new_step()
-        with observer:
-            training.step(request.steps, lambda phase: setattr(observer, "phase", phase))
-        if numbers_before is not None:  # None: the backend keeps no sequence numbers
-            liveness.update(measure_sequence_advance(observer, numbers_before))
-        refuse_compiled(compile_watch)
-        refuse_unreliable_count(request, uncounted_watch, observer)
-    must_be_balanced = request.routing == "balanced" and request.mlp == "moe"
-    if must_be_balanced and (imbalance := routed_tokens.imbalance()):
-        raise ContractError(
-            "routing",
-            f"balanced routing was requested, but {imbalance}; honour config['routing'] == 'balanced' in the router",
-        )
-    method = dispatch_method(observer, world.device.type)
-    return {
-        "ledger": build_ledger(request, world.axes, observer, liveness, method, config=request.resolved()),
-        "backends": describe_backends(request, observer, world.device),
-        "tokens_per_expert": routed_tokens.per_expert,
-        "dropped_tokens": routed_tokens.dropped,
+        observer.phase = "forward"
+        with track_phases(loop.models, observer), observer:
+            loop.step()
+    if numbers_before is not None:  # None: the backend keeps no sequence numbers
+        # The backend's and the observer's number of collectives are equal if none was missed.
+        liveness |= {"sequence_advance": sum_advances(numbers_before), "sequence_counted": observer.tally.total}
+    refuse_compiled(compile_watch)
+    refuse_unreliable_count(request, uncounted_watch, observer)
+    counted: dict[str, Any] = {
+        "ledger": build_ledger(
+            request,
+            observer,
+            liveness,
+            device=loop.device.type,
+            config=loop.config,
+            software=loop.software,
+            patches=loop.patches,
+            warnings=loop.warnings,
+        ),
+        "backends": {name: dict(backend) for name, backend in loop.backends(observer).items()},
         "peak_rss_bytes": peak_resident_bytes(),
     }
+    if loop.routed_tokens is not None:
+        counted["tokens_per_expert"] = loop.routed_tokens.per_expert
+        counted["dropped_tokens"] = loop.routed_tokens.dropped
+    return counted
 
 
 def skipped_steps(optimizer: torch.optim.Optimizer, steps: int) -> int:

@@ -11,8 +11,9 @@ from typing import Any
 
 from regbot_guest.affinity import pin_to_gpu
 from regbot_guest.contract import ContractError
-from regbot_guest.crash import describe_crash, last_checkout_frame, list_frames
+from regbot_guest.crash import describe_crash, last_checkout_frame, list_frames, regbot_keys
 from regbot_guest.hang_recorder import HangRecorder
+from regbot_guest.origin import path_in_checkout
 from regbot_guest.paper_library import find_loaded_library
 from regbot_guest.record_file import prove_code, write_record
 from regbot_guest.request import Request
@@ -20,21 +21,6 @@ from regbot_guest.software import environment
 
 OWN_MODEL_ADAPTERS = ("smoke", "module")
 """Adapters that run regbot's own model. Each of the other adapters is a framework and has a module of its own."""
-
-REGBOT_KEYS = {
-    "torchtitan": (
-        ("torchtitan_config", "FORCED_KEYS"),
-        ("torchtitan_config", "REQUEST_KEYS"),
-    ),
-    "megatron_lm": (("megatron_lm", "crash_keys"),),
-    "megatron_bridge": (
-        ("megatron_bridge", "OFFLINE_OVERRIDES"),
-        ("megatron_bridge", "TOKENIZER_OVERRIDES"),
-        ("megatron_bridge", "REQUEST_KEYS"),
-    ),
-    "maxtext": (("maxtext_config", "FORCED_KEYS"), ("maxtext_config", "OWNED_KEYS")),
-}
-"""Lists of the configuration keys that regbot sets, by adapter: module in ``frameworks`` and name of the list."""
 
 EXIT_REFUSED = 10
 PEER_WAIT_S = 3.0
@@ -50,9 +36,6 @@ def main(argv: list[str]) -> int:
     Two runs end without Python's exit: on a paper GPU, because torch's device threads sometimes crash there, and failed
     runs on real ranks, because a process group would wait for the other ranks. The records are already on disk.
     """
-    if not argv:
-        print("usage: python <guest folder> REQUEST.json...", file=sys.stderr)
-        return 2
     requests = [Request.load(Path(path)) for path in argv]
     codes = run_requests(requests)
     code = codes[0] if len(codes) == 1 else 0
@@ -77,6 +60,7 @@ def run_requests(requests: Sequence[Request]) -> list[int]:
 
 
 def _run_request(request: Request, variables: Mapping[str, str]) -> int:
+    regbot_keys.clear()  # those of an earlier request
     # A static trace has only rank 0. All other modes run on real ranks.
     rank = int(os.environ.get("RANK", "0")) if request.mode != "static" else 0
     record: dict[str, Any] = {
@@ -140,11 +124,12 @@ def _fill_record(
 
 def _load_torch(request: Request) -> tuple[Any, Any]:
     """Return torch and the paper GPU, or None if the request needs none. Raises ContractError."""
-    if torch_of_checkout := _find_torch_of_checkout(request):
+    spec = importlib.util.find_spec("torch")
+    # A folder ``torch`` without __init__.py has no origin, and cannot hide an installed package.
+    if spec is not None and spec.origin and (stub := path_in_checkout(Path(spec.origin), Path(request.root))):
         raise ContractError(
             "no_torch",
-            f"{torch_of_checkout} in the checkout hides the installed torch; rename it, or leave its folder out of "
-            "'source_roots'",
+            f"{stub} in the checkout hides the installed torch; rename it, or leave its folder out of 'source_roots'",
         )
     device = None
     try:
@@ -163,19 +148,6 @@ def _load_torch(request: Request) -> tuple[Any, Any]:
             "or set 'python' of this workload to an interpreter that has it",
         ) from error
     return torch, device
-
-
-def _find_torch_of_checkout(request: Request) -> str:
-    """Return the path in the checkout of a module ``torch`` (a stub) that would hide the installed one, or ''."""
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:  # a folder without __init__.py cannot hide an installed package
-        return ""
-    root, origin = Path(request.root).resolve(), Path(spec.origin).resolve()
-    for source in request.source_roots:
-        folder = (root / source).resolve()
-        if origin == folder / "torch.py" or origin.is_relative_to(folder / "torch"):
-            return os.path.relpath(origin, root)
-    return ""
 
 
 def _refuse_paper_gpu() -> dict[str, Any] | None:
@@ -215,14 +187,10 @@ def _run_adapter(request: Request, device: Any, record: dict[str, Any]) -> None:
         from regbot_guest.probe import time_steps
 
         time_steps(request, record)
-    elif device is not None:
-        from regbot_guest.paper.step import count_step as count_on_paper
-
-        record |= count_on_paper(request, device)
     else:
-        from regbot_guest.count import count_step
+        from regbot_guest.static_trace import count_step
 
-        record |= count_step(request)
+        record |= count_step(request, device)
 
 
 def _refusal(kind: str, message: str, where: str = "") -> dict[str, Any]:
@@ -237,15 +205,8 @@ def _describe_code_error(error: BaseException, request: Request, stage: str = ""
 
 
 def _regbot_keys(request: Request) -> list[str]:
-    program = request.adapter
-    if program == "megatron":
-        program = "megatron_bridge" if request.runs_bridge else "megatron_lm"
-    keys: list[str] = []
-    for module_name, list_name in REGBOT_KEYS.get(program, ()):
-        module = sys.modules.get(f"regbot_guest.frameworks.{module_name}")
-        keys += getattr(module, list_name, ())  # a module that was not imported has set no keys
     user_keys = {key.replace("-", "_") for key in request.config}  # a user may write a key like a flag, with hyphens
-    return [key for key in dict.fromkeys(keys) if key not in user_keys]
+    return [key for key in dict.fromkeys(regbot_keys) if key not in user_keys]
 
 
 def _failing_line(error: BaseException, request: Request) -> str:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -85,10 +86,10 @@ class _Operation(NamedTuple):
 
 
 def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: int) -> dict[str, Any]:
-    """None stands for an all-to-all that is not measured. ``slowed`` has planted slowdowns in percent, by rank."""
+    """None stands for an all-to-all that is not measured."""
     sizes, seconds, host_ranks = request["sizes"], request["seconds"], request["ranks_per_host"]
     hosts = request["ranks"] // host_ranks
-    time_repetitions = _time_on_gpu if device.type == "cuda" else _time_on_cpu
+    time_repetitions = partial(_time_on_gpu, torch) if device.type == "cuda" else _time_on_cpu
     host_group = None
     for host in range(hosts):  # every rank must call new_group for every group
         new_group = dist.new_group(list(range(host * host_ranks, (host + 1) * host_ranks)))
@@ -96,12 +97,11 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
     barrier_tensor = torch.zeros(1, device=device)
     dist.all_reduce(barrier_tensor)
     results: dict[str, Any] = {}
-    slowed_pct = float(request["slowed"].get(str(rank), 0.0))
     # On a single host both all-to-alls are the same, so only local_all_to_all is measured. The loop below skips an
     # all-to-all of 1 rank.
     ranks_across_hosts = request["ranks"] if hosts > 1 else 1
     operations = (
-        _Operation("gemm", work=_make_product(torch, sizes, device, slowed_pct)),
+        _Operation("gemm", work=_make_product(torch, sizes, device)),
         _Operation("local_all_to_all", group=host_group, ranks=host_ranks),
         _Operation("all_to_all", group=dist.group.WORLD, ranks=ranks_across_hosts),
         _Operation("copy", work=_make_copy(torch, sizes["copy_bytes"], device)),
@@ -117,26 +117,24 @@ def _measure(torch: Any, dist: Any, request: dict[str, Any], device: Any, rank: 
         budget_s = seconds["all_to_all" if is_collective else operation.name]
         dist.all_reduce(barrier_tensor)
         # With a count, the number of seconds has no effect.
-        warmup_times = time_repetitions(torch, work, budget_s / 5, count=MIN_REPETITIONS)
+        warmup_times = time_repetitions(work, budget_s / 5, count=MIN_REPETITIONS)
         num_repetitions = None  # as many as fit into budget_s
         if is_collective:  # all ranks must repeat a collective equally often
             slowest_median_s = torch.tensor([statistics.median(warmup_times)], device=device)
             dist.all_reduce(slowest_median_s, op=dist.ReduceOp.MAX)
             fitting_repetitions = int(budget_s / max(slowest_median_s.item(), 1e-6))
             num_repetitions = max(MIN_REPETITIONS, min(MAX_REPETITIONS, fitting_repetitions))
-        results[operation.name] = _summarize(time_repetitions(torch, work, budget_s, count=num_repetitions))
+        results[operation.name] = _summarize(time_repetitions(work, budget_s, count=num_repetitions))
     dist.all_reduce(barrier_tensor)  # no rank leaves while another rank is still measuring
     return results
 
 
-def _make_product(torch: Any, sizes: dict[str, Any], device: Any, slowed_pct: float) -> Work:
-    """``slowed_pct`` plants a slowdown for tests: the left matrix gets this many percent more rows."""
+def _make_product(torch: Any, sizes: dict[str, Any], device: Any) -> Work:
     size, dtype = sizes["gemm"], getattr(torch, sizes["dtype"])
-    rows = round(size * (1 + slowed_pct / 100))
     generator = torch.Generator(device=device).manual_seed(1234)
-    left = torch.randn(rows, size, generator=generator, device=device).to(dtype)
+    left = torch.randn(size, size, generator=generator, device=device).to(dtype)
     right = torch.randn(size, size, generator=generator, device=device).to(dtype)
-    out = torch.empty(rows, size, device=device, dtype=dtype)
+    out = torch.empty(size, size, device=device, dtype=dtype)
     return lambda: torch.mm(left, right, out=out)
 
 
@@ -154,9 +152,8 @@ def _make_copy(torch: Any, num_bytes: int, device: Any) -> Work:
     return lambda: target.copy_(source)
 
 
-def _time_on_cpu(torch: Any, work: Work, budget_s: float, count: "int | None") -> list[float]:
+def _time_on_cpu(work: Work, budget_s: float, count: "int | None") -> list[float]:
     """Return the seconds of ``count`` repetitions, or of as many as fit into ``budget_s`` if ``count`` is None."""
-    del torch  # only _time_on_gpu, which has the same parameters, needs it
     times: list[float] = []
     deadline = time.perf_counter() + budget_s
     while _is_repetition_due(len(times), count, deadline):

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+Scalar = str | int | float | bool | None
+"""Value of a configuration's key."""
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -50,8 +53,8 @@ class Request:
     """Number of ranks. Groups of ``ep`` consecutive ranks are the expert-parallel groups."""
     ep: int
     mode: str = "static"
-    """static: a fake world and fake tensors. real: the ranks that a launcher such as torchrun started. timed: like
-    real, with ``steps`` timed steps and then one counted step, or profiled steps if code is compiled.
+    """static: a trace in a fake world. timed: the ranks that a launcher such as torchrun started, with ``steps`` timed
+    steps and then one counted step, or profiled steps if code is compiled.
     """
     adapter: str = "module"
     """The adapter that builds the workload: smoke, module, or a framework (torchtitan, megatron, maxtext)."""
@@ -80,7 +83,7 @@ class Request:
     """
     numa_pinning: bool = True
     steps: int = 2
-    """Number of steps. Without timing, the last of these steps is counted."""
+    """Number of steps. The last step of a trace is counted."""
     warmup: int = 0
     slowdown_pct: float = 0.0
     """Percentage by which every timed step is lengthened. Only calibrations set it, to test the gate."""

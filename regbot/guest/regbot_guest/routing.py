@@ -1,10 +1,13 @@
 """Forced routing: gives each token fixed experts, so that a benchmark does not depend on a trained router."""
 
 import random
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
 from torch import Tensor
+
+from regbot_guest.request import Request
 
 ZIPF_EXPONENT = 1.0
 """Exponent of the Zipf weights in skewed routing. Expert e is drawn with weight 1 / (e + 1) ** ZIPF_EXPONENT."""
@@ -43,3 +46,28 @@ def order_experts(chosen: Tensor, experts: int) -> Tensor:
     is_not_chosen = torch.ones(tokens, experts, dtype=torch.bool).scatter_(1, chosen, False)
     other_experts = is_not_chosen.nonzero()[:, 1].view(tokens, experts - top_k)
     return torch.cat([chosen, other_experts], dim=1)
+
+
+def make_expert_choice(request: Request) -> Callable[[str, Tensor, Tensor], Tensor]:
+    """Return ``choose(operator, scores, indices)`` for a trace, where the router's scores are unknown. It returns the
+    values of ``indices`` by the requested routing (natural routing counts as balanced), or an empty tensor if the
+    operator chooses no experts.
+    """
+    geometry = request.geometry
+    routing = "skewed" if request.routing == "skewed" else "balanced"
+
+    def route(tokens: int, top_k: int) -> Tensor:
+        return forced_experts(tokens, geometry.experts, top_k, routing, request.seed, torch.device("cpu"))
+
+    def choose(operator: str, scores: Tensor, indices: Tensor) -> Tensor:
+        # The operator chooses experts only if the indices belong to the last dimension of the scores.
+        tokens = scores.numel() // geometry.experts
+        if operator == "aten::argmax" and indices.shape == scores.shape[:-1]:
+            return route(tokens, 1).flatten()
+        if operator == "aten::topk" and indices.shape[:-1] == scores.shape[:-1]:
+            return route(tokens, indices.shape[-1])
+        if operator == "aten::sort" and indices.shape == scores.shape:
+            return order_experts(route(tokens, geometry.top_k), geometry.experts)
+        return torch.empty(0, dtype=torch.int64)
+
+    return choose

@@ -26,7 +26,6 @@ from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten
 from regbot_guest.crash import call_unchanged
 from regbot_guest.guesses import VALUE
 from regbot_guest.replaced import replaced
-from regbot_guest.routing import order_experts
 from regbot_guest.untraceable import Untraceable
 
 aten = torch.ops.aten
@@ -38,8 +37,8 @@ A mask of 4096 tokens x top-8 x 128 experts has 4 Mi elements, and a gather over
 times as large. Floats are needed only for one-hot counts of 4096 tokens x 256 experts.
 """
 
-Route = Callable[[int, int, int], Tensor]
-"""Function from (tokens, experts, top_k) to expert indices, a real tensor ``[tokens, top_k]``."""
+_EXPERT_CHOICES = {aten.topk: "aten::topk", aten.sort: "aten::sort", aten.argmax: "aten::argmax"}
+"""Operators that can choose experts by scores."""
 
 _METADATA_OPERATORS = {
     aten.zeros_like, aten.ones_like, aten.full_like, aten.empty_like,
@@ -67,10 +66,12 @@ class _Shadow:
 
 
 class ShadowValues:
-    """Runs operators on fake tensors and updates their shadows. ``route`` chooses experts where scores are unknown."""
+    """Runs operators on fake tensors and updates their shadows. ``choose`` (``routing.make_expert_choice``) chooses
+    experts by unknown scores.
+    """
 
-    def __init__(self, mode: FakeTensorMode, experts: int, top_k: int, route: Route) -> None:
-        self._mode, self._experts, self._top_k, self._route = mode, experts, top_k, route
+    def __init__(self, mode: FakeTensorMode, experts: int, choose: Callable[[str, Tensor, Tensor], Tensor]) -> None:
+        self._mode, self._experts, self._choose = mode, experts, choose
         self.guesses: dict[str, str] = {}
 
     def call(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -156,7 +157,9 @@ class ShadowValues:
             return result
         if func.overloadpacket is aten.masked_select and (mask_values := self.find_values(args[1])) is not None:
             tensor, mask = args
-            return self._select_by_mask(tensor, mask, mask_values)
+            with _disable_current_modes():
+                count = int(mask_values.expand(torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
+            return tensor.new_empty(count)
         if func.overloadpacket is aten.index:  # a known mask that selects rows whose values are unknown
             tensor, masks_and_indices = args
             indices: list[Tensor | None] = []
@@ -167,12 +170,6 @@ class ShadowValues:
             f"{func._schema.name} makes a tensor whose size depends on real data; a size is known only if all inputs "
             "come from a top-k over the experts or from constants"
         )
-
-    @staticmethod
-    def _select_by_mask(tensor: Tensor, mask: Tensor, mask_values: Tensor) -> Tensor:
-        with _disable_current_modes():
-            count = int(mask_values.expand(torch.broadcast_shapes(tensor.shape, mask.shape)).sum())
-        return tensor.new_empty(count)
 
     def _replace_mask(self, mask_or_index: Tensor | None) -> "list[Tensor | None]":
         """Return the indices that a mask selects, one tensor for each dimension of the mask. None stands for a whole
@@ -219,33 +216,18 @@ class ShadowValues:
             )
 
     def _shadow_chosen_experts(self, packet: Any, call_arguments: Mapping[str, Any], result: Any) -> None:
-        if packet not in (aten.topk, aten.sort, aten.argmax):
+        if packet not in _EXPERT_CHOICES:
             return
         scores = call_arguments["self"]
-        if not self._is_over_experts(packet, scores, call_arguments):
-            return
-        if packet is aten.argmax:
-            indices = result
-        else:
-            _, indices = result  # values and indices
-        tokens = scores.numel() // self._experts
-        if tokens * self._experts > MAX_INTEGERS:
-            return
-        with _disable_current_modes():
-            if packet is aten.sort:
-                chosen = order_experts(self._route(tokens, self._experts, self._top_k), self._experts)
-            else:
-                experts_per_token = call_arguments["k"] if packet is aten.topk else 1
-                chosen = self._route(tokens, self._experts, experts_per_token)
-            self._attach_shadow(indices, chosen.reshape(indices.shape), _Storage())
-
-    def _is_over_experts(self, packet: Any, scores: Tensor, call_arguments: Mapping[str, Any]) -> bool:
-        if not scores.ndim or scores.shape[-1] != self._experts:
-            return False
         # Without this argument, argmax works on all dimensions together, and topk and sort work on the last one.
-        default_dim = None if packet is aten.argmax else -1
-        dim = call_arguments.get("dim", default_dim)
-        return dim is not None and dim % scores.ndim == scores.ndim - 1
+        dim = call_arguments.get("dim", None if packet is aten.argmax else -1)
+        if not scores.ndim or scores.shape[-1] != self._experts or dim not in (-1, scores.ndim - 1):
+            return
+        indices = result if packet is aten.argmax else result[1]  # the others return values and indices
+        with _disable_current_modes():
+            chosen = self._choose(_EXPERT_CHOICES[packet], scores, indices)
+            if chosen.numel():
+                self._attach_shadow(indices, chosen.reshape(indices.shape), _Storage())
 
     def _write(self, output: Tensor, value: Tensor | None) -> None:
         """None as ``value`` means that the written values are unknown."""

@@ -5,10 +5,11 @@ Two launches of one commit on one machine must have the same hash, so variables 
 """
 
 import hashlib
+import importlib
 import json
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -49,6 +50,12 @@ def environment(torch: Any, variables: Mapping[str, str]) -> dict[str, Any]:
         "jaxlib": _installed_version("jaxlib") if torch is None else None,
         "variables": fingerprint(variables),
     }
+
+
+def module_versions(names: Iterable[str]) -> dict[str, str]:
+    """Return the versions that the modules themselves report, by the name of the package, such as megatron-core."""
+    modules = {name.replace(".", "-"): importlib.import_module(name) for name in names}
+    return {name: str(module.__version__) for name, module in modules.items() if hasattr(module, "__version__")}
 
 
 def _installed_version(package: str) -> str | None:

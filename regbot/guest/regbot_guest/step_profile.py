@@ -12,9 +12,8 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +21,11 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, kineto_available, profile, record_function
 
-from regbot_guest.axes import Axes
 from regbot_guest.count import issue_on_groups, read_sequence_numbers, sum_advances
 from regbot_guest.hang_recorder import margin_s, seconds_since_launch
 from regbot_guest.record_file import prove_code, write_record
 from regbot_guest.request import Request
+from regbot_guest.training_loop import TrainingLoop
 
 NUM_STEPS = 3
 """Number of profiled steps. The reader leaves out the first and the last step if only these differ."""
@@ -44,21 +43,7 @@ class TraceTooLargeError(Exception):
     """A compressed trace exceeds the size limit of the request."""
 
 
-@dataclass(frozen=True)
-class StepSource:
-    """A training program that can take further steps. ``groups`` are those of its mesh. ``software`` is {} for regbot's
-    model.
-    """
-
-    step: Callable[[], object]
-    axes: Axes
-    groups: Sequence[dist.ProcessGroup]
-    device: torch.device
-    config: Mapping[str, Any]
-    software: Mapping[str, str] = field(default_factory=dict)
-
-
-def profile_steps(request: Request, source: StepSource, reason: str, record: dict[str, Any]) -> None:
+def profile_steps(request: Request, loop: TrainingLoop, reason: str, record: dict[str, Any]) -> None:
     """Profile ``NUM_STEPS`` steps and add the result to ``record``, or a ``problem`` if there is none. If a profiled
     step fails, this function ends the process, because other ranks may wait for this one.
     """
@@ -80,7 +65,7 @@ def profile_steps(request: Request, source: StepSource, reason: str, record: dic
     timer.daemon = True
     timer.start()
     try:
-        result |= _record_traces(request, source)
+        result |= _record_traces(request, loop)
         result["problem"] = ""
     except (Exception, SystemExit) as error:
         traceback.print_exc()
@@ -104,17 +89,17 @@ def _limit_seconds(request: Request, slowest_step_s: float) -> float:
     return min(limit_s, seconds_left)
 
 
-def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
+def _record_traces(request: Request, loop: TrainingLoop) -> dict[str, Any]:
     folder = Path(request.record).parent
-    with _record_trace(folder / PLANTED_FILE, source.device, request.max_profile_bytes):
-        num_planted = issue_on_groups(source.groups, source.device)
+    with _record_trace(folder / PLANTED_FILE, loop.device, request.max_profile_bytes):
+        num_planted = issue_on_groups(loop.groups, loop.device)
     # Collectives per step by the backend's sequence numbers. None if the backend keeps no such numbers.
     advances: list[int] | None = []
-    with _record_trace(folder / TRACE_FILE, source.device, request.max_profile_bytes):
+    with _record_trace(folder / TRACE_FILE, loop.device, request.max_profile_bytes):
         for number in range(NUM_STEPS):
             numbers_before = read_sequence_numbers()
             with record_function(f"{STEP_NAME}{number}"):
-                source.step()
+                loop.step()
             if numbers_before is None or advances is None:
                 advances = None
             else:
@@ -127,9 +112,9 @@ def _record_traces(request: Request, source: StepSource) -> dict[str, Any]:
         "planted_trace": PLANTED_FILE,
         "planted": num_planted,
         "sequence_advances": advances,
-        "axes": source.axes.as_record(),
-        "config": dict(source.config),
-        "software": dict(source.software),
+        "axes": loop.axes.as_record(),
+        "config": dict(loop.config),
+        "software": dict(loop.software),
     }
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -33,32 +33,21 @@ DEEP_EP_CALLS = {
 """Methods of deep_ep in which the compute stream waits, by class."""
 
 
-class Clock(Protocol):
-    """``settle`` waits until the device has reached all marks. Call it before ``between``, which returns seconds."""
-
-    name: str
-
-    def mark(self) -> Any: ...
-
-    def settle(self) -> None: ...
-
-    def between(self, start: Any, end: Any) -> float: ...
-
-
 class HostClock:
     name = "perf_counter"
 
-    def mark(self) -> float:
+    def mark(self) -> Any:
         return time.perf_counter()
 
     def settle(self) -> None:
-        pass
+        """Wait until the device has reached all marks. Call it before ``between``."""
 
-    def between(self, start: float, end: float) -> float:
-        return end - start
+    def between(self, start: Any, end: Any) -> float:
+        """Return the seconds between two marks."""
+        return float(end - start)
 
 
-class CudaClock:
+class CudaClock(HostClock):
     name = "cuda_events"
 
     def mark(self) -> Any:
@@ -81,7 +70,7 @@ class Stopwatch:
         self._step_start = 0.0
         """Host time at which the running step began. Only a planted slowdown uses it."""
         self._on_gpu = device.type == "cuda"
-        self.clock: Clock = CudaClock() if self._on_gpu else HostClock()
+        self.clock = CudaClock() if self._on_gpu else HostClock()
         self._marks: list[Any] = []
         """Marks of the clock: the start of the first step, and then the end of each step."""
         self._cpu_marks_s: list[float] = []

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
 from regbot_guest.axes import Axes
-from regbot_guest.collectives import CollectiveSpec, flatten, read_collective
+from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten, read_volume
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.tokens import RoutedTokens
 
@@ -47,6 +47,9 @@ class StepTally:
 
 
 class StepCounter:
+    source = ""
+    """Name of the counter in the ledger."""
+
     def __init__(
         self, axes: Axes, tracker: ModuleTracker | None = None, routed_tokens: RoutedTokens | None = None
     ) -> None:
@@ -74,6 +77,14 @@ class StepCounter:
     def read_operators(self) -> None:
         """Bring ``operators`` up to date. This is needed only if the device counts operators, as the paper GPU does."""
 
+    def program(self) -> str | None:
+        """Return the fingerprint of the step, or None if it is unknown."""
+        return None
+
+    def guesses(self) -> dict[str, str]:
+        """Return what the trace assumed: kinds by sentence."""
+        return {}
+
     def count_host_read(self) -> None:
         """Waits in the optimizer are not counted, because an optimizer always reads its own step count."""
         if self.phase != "optimizer":
@@ -81,23 +92,21 @@ class StepCounter:
 
     def count_collective(self, func: Any, spec: CollectiveSpec, call_arguments: Mapping[str, Any], result: Any) -> None:
         """Count one executed collective. Those of a group of one rank exchange nothing and are not counted."""
-        collective = read_collective(func, spec, call_arguments, result)
-        if collective.group.size() < 2:
+        group = find_process_group(call_arguments)
+        if group.size() < 2:
             return
-        module = self.module_path()
-        via = "symm-mem" if collective.uses_symmetric_memory else _backend(collective.group)
-        axis = self.axes.label(collective.group)
-        key = Key(
-            collective.kind, axis, collective.group.size(), collective.dtype, self.phase, collective.role, module, via
-        )
+        volume = read_volume(spec, call_arguments, result)
+        module, axis = self.module_path(), self.axes.label(group)
+        via = "symm-mem" if func.namespace == "symm_mem" else _backend(group)
+        key = Key(spec.kind, axis, group.size(), volume.dtype, self.phase, volume.role, module, via)
         self.tally.count[key] += 1
-        self.tally.bytes[key] += collective.bytes
+        self.tally.bytes[key] += volume.bytes
         splits = _list_input_splits(call_arguments)
-        if collective.kind == "all_to_all" and collective.role == "payload" and self.phase == "forward" and splits:
+        if spec.kind == "all_to_all" and volume.role == "payload" and self.phase == "forward" and splits:
             self.payload_splits.append((axis, tuple(splits)))
         # A control exchange on axis ep may contain the routing: row counts, or the experts of every token.
         sent = call_arguments.get("input", call_arguments.get("input_tensor"))
-        is_control_on_ep = collective.role == "control" and "ep" in axis.split("|")
+        is_control_on_ep = volume.role == "control" and "ep" in axis.split("|")
         if self.routed_tokens is not None and is_control_on_ep and sent is not None:
             self.routed_tokens.add(module, sent)
 

@@ -46,10 +46,9 @@ class UncountedWatch:
 
     def __enter__(self) -> "UncountedWatch":
         for name in METHODS:
-            if hasattr(dist.ProcessGroup, name):
-                self._stack.enter_context(replaced(dist.ProcessGroup, name, self._watch_group(name)))
-            if hasattr(Backend, name):
-                self._stack.enter_context(replaced(Backend, name, self._watch_backend(name)))
+            for owner in (dist.ProcessGroup, Backend):
+                if hasattr(owner, name):
+                    self._stack.enter_context(replaced(owner, name, self._watch(owner, name)))
         # FakeTensor's own dispatch runs even in threads without an active dispatch mode, so it is watched too.
         self._stack.enter_context(replaced(FakeTensor, "__torch_dispatch__", self._watch_fake()))
         return self
@@ -62,23 +61,15 @@ class UncountedWatch:
             return False
         return not any(isinstance(mode, StepCounter) for mode in _get_current_dispatch_mode_stack())
 
-    def _watch_group(self, name: str) -> Any:
-        original = getattr(dist.ProcessGroup, name)
+    def _watch(self, owner: Any, name: str) -> Any:
+        original = getattr(owner, name)
 
         def wrapper(group: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_uncounted_thread():
+            if not isinstance(group, dist.ProcessGroup):
+                self.collectives.append(f"{name} on the backend itself")
+            elif owner is dist.ProcessGroup and self._is_uncounted_thread():
                 self.collectives.append(f"{name} from thread {threading.current_thread().name}")
             return call_unchanged(original, (group, *args), kwargs)
-
-        return wrapper
-
-    def _watch_backend(self, name: str) -> Any:
-        original = getattr(Backend, name)
-
-        def wrapper(backend: Any, *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(backend, dist.ProcessGroup):  # calls on a process group are not direct calls
-                self.collectives.append(f"{name} on the backend itself")
-            return call_unchanged(original, (backend, *args), kwargs)
 
         return wrapper
 

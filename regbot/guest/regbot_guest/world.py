@@ -47,8 +47,16 @@ def open_world(
     takes rank and address from the launcher's environment. ``limit_s`` 0 means unknown. Raises ContractError.
     """
     if fake:
-        with _join_fake(size, device) as own_device:
+        from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
+
+        # As with NCCL, groups of a GPU accept only GPU tensors. So object collectives use the GPU too.
+        backend = "cuda:fake" if device == "cuda" else "fake"
+        dist.init_process_group(backend, rank=0, world_size=size, store=FakeStore())
+        try:
+            own_device = torch.device("cuda", 0) if device == "cuda" else torch.device(device)
             yield _create_groups(rank=0, size=size, ep=ep, device=own_device, timeout=None)
+        finally:
+            dist.destroy_process_group()
         return
     own_device = choose_device(size, device, share_gpu)
     with join_ranks(own_device, limit_s, share_gpu) as timeout:
@@ -56,14 +64,8 @@ def open_world(
 
 
 def open_requested_world(request: Request) -> AbstractContextManager[World]:
-    return open_world(
-        request.world,
-        request.ep,
-        fake=False,
-        device=request.device,
-        limit_s=request.limit_s,
-        share_gpu=request.share_gpu,
-    )
+    settings: dict[str, Any] = {"device": request.device, "limit_s": request.limit_s, "share_gpu": request.share_gpu}
+    return open_world(request.world, request.ep, fake=False, **settings)
 
 
 def choose_device(size: int, kind: str, share_gpu: bool = False) -> torch.device:
@@ -111,19 +113,6 @@ def join_ranks(device: torch.device, limit_s: float, share_gpu: bool = False) ->
         dist.init_process_group("gloo", timeout=timeout)
     yield timeout
     dist.destroy_process_group()
-
-
-@contextmanager
-def _join_fake(size: int, device: str) -> Iterator[torch.device]:
-    from torch.testing._internal.distributed.fake_pg import FakeStore  # registers the backend 'fake'
-
-    # As with NCCL, groups of a GPU accept only GPU tensors. So object collectives use the GPU too.
-    backend = "cuda:fake" if device == "cuda" else "fake"
-    dist.init_process_group(backend, rank=0, world_size=size, store=FakeStore())
-    try:
-        yield torch.device("cuda", 0) if device == "cuda" else torch.device(device)
-    finally:
-        dist.destroy_process_group()
 
 
 def _create_groups(rank: int, size: int, ep: int, device: torch.device, timeout: timedelta | None) -> World:

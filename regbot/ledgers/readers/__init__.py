@@ -41,7 +41,13 @@ def read_file(path: Path, format_name: str = "") -> Ledger:
     """Read the ledger in ``path``. ``format_name`` is the NAME of a reader. If it is '', the reader is detected from
     the content. Raises ReadError."""
     source = Source(path)
-    return (_find_reader(format_name) if format_name else detect_reader(source)).read(source)
+    if not format_name:
+        return detect_reader(source).read(source)
+    for reader in READERS:
+        if format_name == reader.NAME:
+            return reader.read(source)
+    formats = ", ".join(reader.NAME for reader in READERS)
+    raise ReadError(f"--format {format_name}: unknown format", f"the formats are {formats}")
 
 
 def detect_reader(source: Source) -> Reader:
@@ -55,12 +61,3 @@ def detect_reader(source: Source) -> Reader:
             return reader
     formats = ", ".join(f"{reader.TITLE} ({reader.NAME})" for reader in READERS)
     raise source.error(f"has no format that regbot reads; regbot reads {formats}")
-
-
-def _find_reader(name: str) -> Reader:
-    for reader in READERS:
-        if name == reader.NAME:
-            return reader
-    raise ReadError(
-        f"--format {name}: unknown format", f"the formats are {', '.join(reader.NAME for reader in READERS)}"
-    )

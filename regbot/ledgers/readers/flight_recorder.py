@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regbot.ledgers.collectives import classify_role, find_kind
-from regbot.ledgers.dtypes import parse_torch_dtype, width
+from regbot.ledgers.dtypes import join_dtypes, parse_torch_dtype, width
 from regbot.ledgers.readers.groups import MAX_RANKS, UNKNOWN, format_ranks, parse_axis, parse_ranks
 from regbot.ledgers.readers.source import Source
 from regbot.ledgers.readers.tally import (
@@ -66,19 +66,13 @@ def read(source: Source) -> Ledger:
     groups = _DumpGroups(dump.get("pg_config"))
     contents = _DumpContents(source, groups)
     for entry in dump["entries"]:
-        if not isinstance(entry, dict):
-            raise source.error("has an entry that is not an object; this is not a Flight Recorder dump")
         contents.add(entry)
-    tally, ranks_by_axis = CallTally(source), {}
-    for key, volume, ranks in contents.calls():
-        tally.add(key, volume.bytes, volume.count)
-        if ranks and key.axis not in ranks_by_axis:
-            source.expand(len(ranks))  # many groups can have the same ranks
-            ranks_by_axis[key.axis] = ranks
+    largest_group = max(contents.sizes.values(), default=0)
+    tally = CallTally(source, default_size=largest_group)
+    axes = contents.count_calls(tally)
     if not tally and not contents.unclassified:
         raise source.error("contains no collective between several ranks; give the dump of a distributed job")
     world_size = max((len(ranks) for ranks in groups.ranks.values()), default=0)  # the largest group is the world
-    largest_group = max(contents.sizes.values(), default=0)
     rank, rank_warnings = _find_rank(source, dump, groups)
     return Ledger(
         source="flight-recorder",
@@ -86,8 +80,8 @@ def read(source: Source) -> Ledger:
         steps=1,
         world_size=world_size or None,
         rank=rank,
-        axes={axis: Axis(size=len(ranks), ranks=list(ranks)) for axis, ranks in ranks_by_axis.items()},
-        entries=tally.entries(largest_group),  # groups of unknown size get the size of the largest group
+        axes=axes,
+        entries=tally.entries(),
         unclassified=contents.unclassified.records(),
         guesses=[STEPS_UNKNOWN, *contents.guesses(largest_group)],
         warnings=[*rank_warnings, *contents.warnings()],
@@ -105,14 +99,7 @@ def _read_dump(source: Source) -> dict[str, Any]:
         dump = parse_json(source.read(MAX_BYTES), "the dump")
     except RecordError as error:
         raise source.error(f"{error}; dump or copy it again; a smaller ring ({ring}) gives a smaller dump") from error
-    if not isinstance(dump, dict):
-        raise source.error("is not a JSON object, so it is not a Flight Recorder dump")
-    if "entries" not in dump:
-        dumps = [value for value in dump.values() if isinstance(value, dict) and "entries" in value]
-        if len(dumps) > 1:
-            raise source.error(f"contains the dumps of {len(dumps)} ranks; give the dump of one rank")
-        dump = dumps[0] if dumps else dump
-    if not isinstance(dump.get("entries"), list) or not dump["entries"]:
+    if not isinstance(dump, dict) or not isinstance(dump.get("entries"), list) or not dump["entries"]:
         raise source.error(f"has no entries, so nothing was recorded; set {ring} above 0 and dump again")
     return dump
 
@@ -121,28 +108,17 @@ def _find_rank(source: Source, dump: Mapping[str, Any], groups: "_DumpGroups") -
     """Return the rank that wrote the dump, and warnings if the rank is uncertain. Dumps that torch writes do not
     contain the rank, and torch's tools read it from the file name. Some dumps have a key ``rank``, or give the rank in
     each communicator of ``nccl_comm_state``."""
-    rank = parse_count(dump.get("rank"))
-    if rank is None:
-        rank = _find_rank_in_largest_communicator(dump.get("nccl_comm_state"))
+    state = dump.get("nccl_comm_state")
+    communicators = [value for value in (state.values() if isinstance(state, dict) else ()) if isinstance(value, dict)]
+    # Usually the communicator of the whole job.
+    largest = max(communicators, key=lambda communicator: parse_count(communicator.get("nRanks")) or 0, default={})
+    rank = parse_count(dump.get("rank", largest.get("rank")))
     if rank is not None and groups.can_contain(rank):
         return rank, []
     file_rank = parse_rank(source)
     if file_rank is not None and groups.can_contain(file_rank):
         return file_rank, [f"the dump does not contain its rank: rank {file_rank} is the number in the file's name"]
     return 0, ["neither the dump nor the file's name contains the rank: rank 0 is assumed"]
-
-
-def _find_rank_in_largest_communicator(state: object) -> int | None:
-    """Return the rank of the process in the largest communicator, usually that of the whole job. ``state`` is the
-    ``nccl_comm_state`` of the dump. Return None if the communicator has no rank, or if several equally large
-    communicators give different ranks."""
-    ranks_by_size: dict[int, set[int | None]] = defaultdict(set)
-    for communicator in state.values() if isinstance(state, dict) else ():
-        if isinstance(communicator, dict):
-            size = _parse_digits(communicator.get("nRanks")) or 0
-            ranks_by_size[size].add(_parse_digits(communicator.get("rank")))
-    ranks = ranks_by_size[max(ranks_by_size)] if ranks_by_size else set()
-    return ranks.pop() if len(ranks) == 1 else None
 
 
 class _DumpGroups:
@@ -177,18 +153,13 @@ class _DumpGroups:
         return self._labels[key]
 
 
-@dataclass
-class _Volume:
-    count: int = 0
-    bytes: int = 0
-    unsized: int = 0
-
-
 class _DumpContents:
     def __init__(self, source: Source, groups: _DumpGroups) -> None:
         self._source, self._groups = source, groups
-        self._volumes: dict[tuple[EntryKey, str], _Volume] = defaultdict(_Volume)
-        """By entry and group name. The group sizes are 0 here, because they are known only after the last entry."""
+        self._calls: list[tuple[EntryKey, str, int | None]] = []
+        """Entry, group name and bytes. The group sizes are 0 here, because they are known only after the last call."""
+        self._unsized = 0
+        self._axes_of_unknown_size: set[str] = set()
         self.sizes: dict[str, int] = {name: len(ranks) for name, ranks in groups.ranks.items()}
         self.unclassified = Unclassified()
         self._entry_count = 0
@@ -197,7 +168,7 @@ class _DumpContents:
         self._unfinished = self._completed = 0
 
     def add(self, entry: Entry) -> None:
-        name = entry.get("profiling_name")
+        name = entry.get("profiling_name") if isinstance(entry, dict) else None
         if not isinstance(name, str):
             raise self._source.error("has an entry without profiling_name; this is not a Flight Recorder dump")
         group, description = (clip(text, 200) for text in self._groups.find_group(entry))
@@ -230,10 +201,7 @@ class _DumpContents:
             role=classify_role(kind, size_bytes, dtype),
             via=via,
         )
-        volume = self._volumes[key, group]
-        volume.count += 1
-        volume.bytes += size_bytes or 0
-        volume.unsized += size_bytes is None
+        self._calls.append((key, group, size_bytes))
 
     def _note_progress(self, entry: Entry, group: str) -> None:
         record_id, sequence_id = parse_count(entry.get("record_id")), parse_count(entry.get("collective_seq_id"))
@@ -245,11 +213,21 @@ class _DumpContents:
         self._unfinished += entry.get("state") in ("scheduled", "started")
         self._completed += entry.get("state") == "completed"
 
-    def calls(self) -> Iterator[tuple[EntryKey, _Volume, tuple[int, ...]]]:
-        for (key, group), volume in self._volumes.items():
-            size = self.sizes.get(group, 0)
-            if size != 1:
-                yield key._replace(group_size=size), volume, self._groups.ranks.get(group, ())
+    def count_calls(self, tally: CallTally) -> dict[str, Axis]:
+        """Add all calls to ``tally``, and return the axes whose ranks are known."""
+        axes: dict[str, Axis] = {}
+        for key, group, size_bytes in self._calls:
+            size, ranks = self.sizes.get(group, 0), self._groups.ranks.get(group, ())
+            if size == 1:
+                continue
+            tally.add(key._replace(group_size=size), size_bytes)
+            self._unsized += size_bytes is None
+            if not size:
+                self._axes_of_unknown_size.add(key.axis)
+            if ranks and key.axis not in axes:
+                self._source.expand(len(ranks))  # many groups can have the same ranks
+                axes[key.axis] = Axis(size=len(ranks), ranks=list(ranks))
+        return axes
 
     def guesses(self, largest_group: int) -> Iterator[str]:
         if lost := self._record_ids.first:  # the ids begin at 0, so the first id is the number of lost calls
@@ -260,14 +238,12 @@ class _DumpContents:
         # Both kinds of numbers can show the same missing call, so the two counts are not added.
         missing = max(self._record_ids.missing, sum(numbers.missing for numbers in self._sequences.values()))
         if missing:
-            yield (f"{missing:,} calls are missing, because the sequence numbers have gaps; counts are too low")
-        unsized = sum(volume.unsized for (_, group), volume in self._volumes.items() if self.sizes.get(group) != 1)
-        if unsized:
+            yield f"{missing:,} calls are missing, because the sequence numbers have gaps; counts are too low"
+        if unsized := self._unsized:
             yield f"the bytes of {unsized:,} calls are unknown and shown as 0: their element types have no known width"
-        axes_of_unknown_size = sorted({key.axis for key, group in self._volumes if not self.sizes.get(group)})
-        if axes_of_unknown_size:
+        if self._axes_of_unknown_size:
             size = f"{largest_group}, that of the largest group" if largest_group > 1 else "2, as nothing is known"
-            axes = ", ".join(axes_of_unknown_size[:3])
+            axes = ", ".join(sorted(self._axes_of_unknown_size)[:3])
             yield f"the dump does not contain the size of {axes}; it is shown as {size}"
 
     def warnings(self) -> Iterator[str]:
@@ -303,8 +279,7 @@ class _TensorSide:
             return cls(UNKNOWN, elements, None)
         sizes = [(width(dtype) or 0) * count for dtype, count in zip(dtypes, counts, strict=True)]
         is_sized = all(map(width, dtypes)) and elements < MAX_ELEMENTS
-        dtype = min(dtypes, default="none") if len({*dtypes}) < 2 else "mixed"
-        return cls(dtype, elements, sum(sizes) if is_sized else None)
+        return cls(join_dtypes(dtypes), elements, sum(sizes) if is_sized else None)
 
 
 def _count_elements(shape: object) -> int | None:
@@ -313,7 +288,3 @@ def _count_elements(shape: object) -> int | None:
         return None
     sizes = [size for size in map(parse_count, shape) if size is not None]
     return math.prod(sizes) if len(sizes) == len(shape) else None
-
-
-def _parse_digits(value: object) -> int | None:
-    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}", value) else parse_count(value)

@@ -38,7 +38,6 @@ TITLE = "NCCL Inspector JSON lines"
 DEFAULT_MIN_BYTES = 8192
 """Default value of the environment variable NCCL_INSPECTOR_DUMP_MIN_SIZE_BYTES."""
 MAX_LINE_BYTES = 2**20
-MAX_COMMUNICATORS = 10_000
 MAX_RANKS = 2**24
 """A line with a larger number of ranks is refused."""
 _LINE_START = re.compile(rb'\s*\{\s*"header"\s*:\s*\{')
@@ -68,7 +67,7 @@ def read(source: Source) -> Ledger:
         steps=1,
         world_size=None,
         rank=contents.membership.rank,
-        entries=contents.tally.entries(default_size=0),  # not needed, because every line has the size of its group
+        entries=contents.tally.entries(),
         unclassified=contents.unclassified.records(),
         guesses=[STEPS_UNKNOWN, *contents.guesses()],
         warnings=[*contents.warnings()],
@@ -109,7 +108,6 @@ class _LogContents:
         self._unnamed_by_size: Counter[int] = Counter()
         self._sequences: dict[tuple[str, str], SequenceNumbers] = defaultdict(SequenceNumbers)
         self._dropped: dict[str, int] = {}
-        self._repeated = 0
         self._smallest_bytes = MAX_VOLUME
         self._has_transfers = False
 
@@ -154,8 +152,6 @@ class _LogContents:
             raise self._source.error(
                 f"line {number} is of another rank of the same communicator; give the log of one rank"
             )
-        if len(self._memberships) > MAX_COMMUNICATORS:
-            raise self._source.error(f"has more than {MAX_COMMUNICATORS:,} communicators; give the log of one process")
 
     def _add_call(self, number: int, prefix: str, call: LogLine, communicator: str, communicator_name: str) -> None:
         """Add one call. ``prefix`` is 'coll' for a collective and 'p2p' for a transfer; the keys of ``call`` begin with
@@ -170,8 +166,7 @@ class _LogContents:
             self.unclassified.add(name)
             return
         if prefix == "coll" and not self._sequences[communicator, operation].add(sequence):
-            self._repeated += 1
-            return
+            return  # the line repeats a collective that was logged before
         self._smallest_bytes = min(self._smallest_bytes, message_bytes)
         if size == 1:  # one rank exchanges nothing
             return
@@ -216,6 +211,4 @@ class _LogContents:
             )
         if self._has_transfers:
             yield "NCCL logs all-to-alls as sends and receives; regbot cannot recognise them and counts send_recv"
-        if self._repeated:
-            yield f"{self._repeated:,} lines repeat a collective that was logged before; each is counted once"
         yield from self.unclassified.warnings()

@@ -44,10 +44,6 @@ class Source:
         self.path, self.max_bytes = path, max_bytes
         self._size = self._elements = 0  # largest known number of bytes, decompressed if read, and ``expand``
 
-    @property
-    def name(self) -> str:
-        return str(self.path)
-
     @cached_property
     def head(self) -> bytes:
         """The first decompressed bytes, at most 64 KiB. Readers recognise their format by these bytes. Raises
@@ -67,12 +63,24 @@ class Source:
     def chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
         """Yield the decompressed bytes in non-empty chunks of at most about ``size`` bytes. Raises ReadError."""
         total = 0
-        for chunk in self._read_chunks(size):
-            total += len(chunk)
-            if total > self.max_bytes:
-                raise self.error(f"contains more than {self.max_bytes:,} bytes; record fewer steps")
-            self._size = max(self._size, total)
-            yield chunk
+        with self._open() as file, gzip.GzipFile(fileobj=file) if self.is_gzip else file as stream:
+            try:
+                while chunk := stream.read(size):
+                    total += len(chunk)
+                    if total > self.max_bytes:
+                        raise self.error(f"contains more than {self.max_bytes:,} bytes; record fewer steps")
+                    if total > RATIO_FREE_BYTES and total > MAX_RATIO * file.tell():
+                        raise self.error(
+                            f"decompresses to more than {MAX_RATIO} times its size, which indicates a decompression "
+                            "bomb; record the trace again"
+                        )
+                    self._size = max(self._size, total)
+                    yield chunk
+            except EOFError as error:
+                problem = f"ends in the middle of its gzip data, after {total:,} bytes; copy it again"
+                raise self.error(problem) from error
+            except (OSError, zlib.error) as error:
+                raise self.error(f"is broken gzip after {total:,} bytes: {error}; copy it again") from error
 
     def expand(self, elements: int) -> None:
         """Count elements that a reader makes from a shorter text. Raises ReadError if they are more than the bytes read
@@ -95,7 +103,7 @@ class Source:
         return bytes(data)
 
     def error(self, problem: str) -> ReadError:
-        return ReadError(f"{self.name}: {problem}")
+        return ReadError(f"{self.path}: {problem}")
 
     def _open(self) -> FileIO:
         """Open the file for reading. Raises ReadError if it is not a regular file. A pipe, for example, could block."""
@@ -109,26 +117,3 @@ class Source:
             raise self.error("is not a regular file")
         self._size = max(self._size, status.st_size)
         return os.fdopen(descriptor, "rb", buffering=0)
-
-    def _read_chunks(self, size: int) -> Iterator[bytes]:
-        if not self.is_gzip:
-            with self._open() as file:
-                yield from iter(lambda: file.read(size), b"")
-            return
-        written_bytes = 0
-        with self._open() as file, gzip.GzipFile(fileobj=file) as packed:
-            try:
-                while chunk := packed.read(size):
-                    written_bytes += len(chunk)
-                    if written_bytes > RATIO_FREE_BYTES and written_bytes > MAX_RATIO * file.tell():
-                        raise self.error(
-                            f"decompresses to more than {MAX_RATIO} times its size, which indicates a decompression "
-                            "bomb; record the trace again"
-                        )
-                    yield chunk
-            except EOFError as error:
-                problem = f"ends in the middle of its gzip data, after {written_bytes:,} bytes; copy it again"
-                raise self.error(problem) from error
-            except (OSError, zlib.error) as error:
-                problem = f"is broken gzip after {written_bytes:,} bytes: {error}; copy it again"
-                raise self.error(problem) from error

@@ -45,14 +45,16 @@ class EntryKey(NamedTuple):
 class CallTally:
     """Number and bytes of calls, summed over calls that are equal in all other fields."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
+    def __init__(self, source: Source, default_size: int = 0) -> None:
+        """Groups of unknown size get ``default_size``, but at least 2."""
+        self._source, self._default_size = source, default_size
         self._sums: dict[EntryKey, tuple[int, int, int]] = {}
 
     def add(self, key: EntryKey, size_bytes: int | None, count: int = 1) -> None:
         """Add ``count`` equal calls. ``size_bytes`` is the sum of their bytes, or None if it is unknown. Raises
         ReadError if there are too many distinct calls or too many bytes."""
-        key = key._replace(axis=clip_label(key.axis), dtype=clip_label(key.dtype))
+        size = max(key.group_size or self._default_size, 2)
+        key = key._replace(axis=clip_label(key.axis), group_size=size, dtype=clip_label(key.dtype))
         count_before, bytes_before, additions = self._sums.get(key, (0, 0, 0))
         count_after, bytes_after = count_before + count, bytes_before + (size_bytes or 0)
         self._sums[key] = count_after, bytes_after, additions + 1
@@ -66,20 +68,12 @@ class CallTally:
     def __bool__(self) -> bool:
         return bool(self._sums)
 
-    def entries(self, default_size: int, is_program: bool = False) -> list[Entry]:
-        """Return one entry per distinct key. Groups of unknown size get ``default_size``, but at least 2. With
-        ``is_program``, each call of ``add`` was a line of a compiled program. Raises ReadError."""
-        sized = CallTally(self._source)  # keys that differed only in an unknown size can now be equal
-        for key, (count, size_bytes, _) in self._sums.items():
-            sized.add(key._replace(group_size=max(key.group_size or default_size, 2)), size_bytes, count)
+    def entries(self, is_program: bool = False) -> list[Entry]:
+        """Return one entry per distinct key. With ``is_program``, each call of ``add`` was a line of a compiled
+        program."""
         return [
-            Entry(
-                **key._asdict(),
-                count=count,
-                bytes=size_bytes,
-                static_count=self._sums[key][2] if is_program else None,
-            )
-            for key, (count, size_bytes, _) in sorted(sized._sums.items())
+            Entry(**key._asdict(), count=count, bytes=size_bytes, static_count=additions if is_program else None)
+            for key, (count, size_bytes, additions) in sorted(self._sums.items())
         ]
 
 
@@ -137,7 +131,12 @@ class SequenceNumbers:
 
 
 def parse_count(value: object) -> int | None:
-    """Return a JSON value as an integer from 0 to 2**53 - 1, or None if it is not one."""
+    """Return a JSON value as an integer from 0 to 2**53 - 1, or None if it is not one. Strings of digits and floats
+    with an integral value are accepted too."""
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,16}", value):
+        value = int(value)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_VOLUME else None
 
 

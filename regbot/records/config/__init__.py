@@ -14,63 +14,26 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from regbot.records.config.schema import (
-    AXIS_KEYS as AXIS_KEYS,
-)
-from regbot.records.config.schema import (
-    BRIDGE_PROGRAM as BRIDGE_PROGRAM,
-)
-from regbot.records.config.schema import (
-    ENGINES as ENGINES,
-)
-from regbot.records.config.schema import (
-    FILE_NAME as FILE_NAME,
-)
-from regbot.records.config.schema import (
-    FRAMEWORKS as FRAMEWORKS,
-)
-from regbot.records.config.schema import (
-    GEOMETRY_KEYS as GEOMETRY_KEYS,
-)
-from regbot.records.config.schema import (
-    LIBRARY_DISPATCHERS as LIBRARY_DISPATCHERS,
-)
-from regbot.records.config.schema import (
-    MEGATRON_PROGRAM as MEGATRON_PROGRAM,
-)
-from regbot.records.config.schema import (
-    PLACEHOLDER_ENTRY as PLACEHOLDER_ENTRY,
-)
-from regbot.records.config.schema import (
-    SMOKE_DISPATCHERS as SMOKE_DISPATCHERS,
-)
-from regbot.records.config.schema import (
-    Config as Config,
-)
-from regbot.records.config.schema import (
-    ConfigError as ConfigError,
-)
-from regbot.records.config.schema import (
-    GitHub as GitHub,
-)
-from regbot.records.config.schema import (
-    SandboxSettings as SandboxSettings,
-)
-from regbot.records.config.schema import (
-    SessionSettings as SessionSettings,
-)
-from regbot.records.config.schema import (
-    ShardingThresholds as ShardingThresholds,
-)
-from regbot.records.config.schema import (
-    SlurmSettings as SlurmSettings,
-)
-from regbot.records.config.schema import (
-    WireBandwidths as WireBandwidths,
-)
-from regbot.records.config.schema import (
-    Workload as Workload,
+    AXIS_KEYS,
+    BRIDGE_PROGRAM,
+    ENGINES,
+    FILE_NAME,
+    FRAMEWORKS,
+    GEOMETRY_KEYS,
+    LIBRARY_DISPATCHERS,
+    MEGATRON_PROGRAM,
+    PLACEHOLDER_ENTRY,
+    SMOKE_DISPATCHERS,
+    Config,
+    ConfigError,
+    GitHub,
+    SandboxSettings,
+    SessionSettings,
+    SlurmSettings,
+    Workload,
 )
 from regbot.records.ledger import Scalar
+from regbot.records.settings import ShardingThresholds, WireBandwidths
 from regbot.records.text.clip import short_commit
 
 TextAt = Callable[[str], str | None]
@@ -238,13 +201,9 @@ def override(workload: Workload, overrides: Mapping[str, Scalar]) -> Workload:
     """Return ``workload`` with the overrides of an arm: fields, or else keys of its ``config``. Raises ConfigError."""
     workload_fields: dict[str, Any] = {}
     extra_config = dict(workload.config)
-    if "device" in overrides:
-        raise ConfigError(
-            "override device: both arms are traced for the same device", "set workloads.NAME.device instead"
-        )
-    if "gpu" in overrides:
-        raise ConfigError("override gpu: both arms are traced for the same GPU", "set workloads.NAME.gpu instead")
     for key, value in overrides.items():
+        if key in ("device", "gpu"):
+            raise ConfigError(f"override {key}: both arms have the same", f"set workloads.NAME.{key} instead")
         if key in ("dispatcher", "routing", "python", "timeout_min"):
             workload_fields[key] = value
         else:

@@ -17,7 +17,8 @@ def find_pathspec_fault(pathspec: str) -> str:
     long_magic = _LONG_MAGIC.fullmatch(pathspec)
     words = [word.strip() for word in long_magic["words"].split(",")] if long_magic else []
     if unknown := [word for word in words if word not in MAGIC_WORDS]:
-        return f"{pathspec!r} has the magic word {unknown[0]!r}; git's words that can be used are {_list_words()}"
+        usable = ", ".join(MAGIC_WORDS)
+        return f"{pathspec!r} has the magic word {unknown[0]!r}; git's words that can be used are {usable}"
     if {"glob", "literal"} <= set(words):
         return f"{pathspec!r} is both glob and literal; remove one of the two words"
     short_magic = _SHORT_MAGIC.fullmatch(pathspec) if long_magic is None else None
@@ -32,7 +33,3 @@ def find_pathspec_fault(pathspec: str) -> str:
     if pattern.startswith("/") or ".." in PurePosixPath(pattern).parts:
         return f"{pathspec!r} leaves the repository; write a path relative to its root, such as 'training/'"
     return ""
-
-
-def _list_words() -> str:
-    return ", ".join(MAGIC_WORDS)

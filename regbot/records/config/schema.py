@@ -19,9 +19,7 @@ from regbot.records.base import Record
 from regbot.records.config.pathspecs import find_pathspec_fault
 from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu, Scalar
 from regbot.records.meshes import MeshName, OwnMesh
-from regbot.records.settings import ShardingThresholds as ShardingThresholds
-from regbot.records.settings import ThroughputThresholds as ThroughputThresholds
-from regbot.records.settings import WireBandwidths as WireBandwidths
+from regbot.records.settings import ShardingThresholds, ThroughputThresholds, WireBandwidths
 from regbot.records.verdict import Status
 
 FILE_NAME = "regbot.toml"
@@ -89,18 +87,9 @@ class Workload(Record):
     variant: str = "full"  # of the traces; timed_variant is that of the timed runs
     meshes: Annotated[list[WorkloadMesh], Field(min_length=1)] = ["ep", "ep-dp"]
     entry: str | None = Field(None, description="module adapter: 'package.module:function'")
-    recipe: str = Field(
-        "",
-        description="framework adapters: a recipe of the repository, which keeps its own numbers; without one, the "
-        "framework's model gets the numbers of the shape",
-    )
-    program: str = Field(
-        "",
-        description="megatron adapter: the training script of the checkout, traced unmodified on a paper GPU; default: "
-        "pretrain_gpt.py, or scripts/training/run_recipe.py for a recipe of Megatron Bridge",
-    )
+    recipe: str = Field("", description="framework adapters: a recipe of the repository, with its own numbers")
+    program: str = Field("", description="megatron adapter: training script of the checkout (docs/frameworks.md)")
     command: list[str] = Field([], description="command adapter: program and arguments of one run")
-    log: str = Field("", description="command adapter: step log in the checkout; '' reads the command's output")
     log_format: str = Field("", description="command adapter: format of the step log; '' detects it")
     tokens_per_step: PositiveFloat | None = Field(None, description="of one rank, where logs report tokens/s")
     environment: dict[str, str] = Field({}, description="variables added to the clean environment of every run")
@@ -111,11 +100,7 @@ class Workload(Record):
     build: list[str] = Field([], description="shell commands, run once in each new worktree")
     timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0  # time limit of one run
     numa_pinning: bool = Field(True, description="pin a rank to its GPU's NUMA node, unless the launcher has pinned it")
-    paths: list[str] = Field(
-        [],
-        description="git pathspecs of the files that the workload depends on; a change of other files does not "
-        "concern it; [] for every file (docs/configuration.md)",
-    )
+    paths: list[str] = Field([], description="pathspecs of files that it depends on (docs/configuration.md)")
     timed: list[str] | None = Field(None, description="shapes to time; default: all with a timed variant; [] for none")
     timed_variant: str = Field("", description="variant that is timed; default: smoke with enough GPUs, else cpu")
     dispatcher: str = Field("", description="requested from the layer; '' lets the layer choose (smoke: alltoall)")
@@ -239,10 +224,10 @@ class Workload(Record):
                 "command: has no {steps}; put {steps} where the program takes its number of steps, warm-up included, "
                 "because regbot starts runs of different lengths"
             )
-        has_keys_of_commands = bool(self.command or self.log or self.log_format or self.tokens_per_step)
+        has_keys_of_commands = bool(self.command or self.log_format or self.tokens_per_step)
         if self.adapter != "command" and has_keys_of_commands:
             raise ValueError(
-                f"adapter {self.adapter!r} takes no command and no step log (command, log, log_format, "
+                f"adapter {self.adapter!r} takes no command and no step log (command, log_format, "
                 "tokens_per_step); use adapter = 'command'"
             )
         if self.adapter == "maxtext" and self.timed:
@@ -271,14 +256,16 @@ class SlurmSettings(Record):
     reservation: str = ""
     constraint: str = ""
     exclude: list[str] = Field([], description="nodes that are never used")
-    extra: list[str] = Field([], description="more sbatch options, one word per list entry")
+    extra: list[str] = Field([], description="more srun options, one word per list entry")
     nodes: Annotated[int, Field(ge=1, le=10_000)] | None = Field(None, description="without GPUs; default: 1")
     ranks_per_node: Annotated[int, Field(ge=1, le=1024)] | None = Field(None, description="default: one rank per GPU")
     gpus_per_node: Annotated[int, Field(ge=0, le=1024)] | None = Field(None, description="default: all GPUs of a node")
     exclusive: bool = Field(True, description="no other job on the nodes, because it would disturb the timings")
     time_limit_min: PositiveFloat | None = Field(None, description="default: the longest session and a margin")
     queue_min: PositiveFloat = Field(24 * 60.0, description="how long a reservation may wait in the queue")
-    silent_s: Annotated[float, Field(ge=10)] = Field(120.0, description="it ends after this much silence from regbot")
+    silent_s: Annotated[float, Field(ge=10)] = Field(
+        120.0, description="its nodes are released after this much silence from regbot"
+    )
     lag_s: NonNegativeFloat = Field(30.0, description="longest delay until a write is visible on all nodes")
     python: str = Field("", description="regbot's interpreter on the nodes; default: the same path as here")
     environment: dict[str, str] = Field({}, description="variables of every launch, such as NCCL_SOCKET_IFNAME")
@@ -292,11 +279,7 @@ class SandboxSettings(Record):
     write: list[str] = Field([], description="folders that the code may write to; their content persists")
     network: bool = Field(False, description="let runs reach the network; ranks on several nodes always can")
     build_network: bool = Field(True, description="let build commands reach the network")
-    submodule_hosts: list[HostOrUrl] = Field(
-        [],
-        description="hosts that submodules may be fetched from by https or ssh at their own ports, in addition to the "
-        "repository's own; a URL such as http://git.example:8080 allows its transport and port",
-    )
+    submodule_hosts: list[HostOrUrl] = Field([], description="further hosts of submodules; a URL allows its port")
     tmp_mb: PositiveInt = Field(2048, description="size of /tmp and, separately, of /dev/shm; both use memory")
     disk_mb: PositiveInt = Field(4096, description="limit on the growth of its writable folders on disk in one launch")
     disk_files: PositiveInt = Field(200_000, description="limit on the growth of their number of files in one launch")
@@ -347,14 +330,11 @@ class GitHub(Record):
         {}, description="check run conclusions by verdict that differ from regbot's own"
     )
     self_reported: Literal["success", "neutral", "action_required"] = Field(
-        "neutral",
-        description="conclusion of a verdict that a pull request's own job reports, unless the conclusion of the "
-        "verdict is stricter; action_required is stricter than neutral: it blocks the pull request until a measurement",
+        "neutral", description="mildest conclusion of a verdict that a pull request's own job reports"
     )
     queue: Literal["static", "timed"] = Field(
         "static", description="what is done with a merge group; timed: a node measures it like a pull request"
     )
-    labels: dict[Status, Label] = Field({}, description="label of a pull request by verdict; default: none")
     run_label: Label = Field("regbot: measure", description="label that requests a measurement of a pull request")
     protected: list[str] = Field(
         [".github/**", "regbot.toml", "runners/**", "baselines/**"],
@@ -364,24 +344,12 @@ class GitHub(Record):
         "github-actions[bot]", description="login under which the workflows' token writes comments"
     )
 
-    @field_validator("labels")
-    @classmethod
-    def _check_distinct(cls, value: dict[Status, str]) -> dict[Status, str]:
-        names = [name.casefold() for name in value.values()]
-        if len(set(names)) != len(names):
-            raise ValueError("two verdicts have the same label; give each verdict its own")
-        return value
-
 
 class Config(Record):
     """The whole ``regbot.toml``."""
 
     version: Literal[1] = 1
-    inert: list[str] = Field(
-        [],
-        description="globs of files that cannot affect a run, besides documentation; after ! files that can, although "
-        "another glob matches or they are documentation",
-    )
+    inert: list[str] = Field([], description="globs of files that cannot affect a run; after ! of files that can")
     workloads: dict[Name, Workload] = Field({}, description="empty: regbot's own smoke model")
     sharding: ShardingThresholds = ShardingThresholds()
     throughput: ThroughputThresholds = ThroughputThresholds()

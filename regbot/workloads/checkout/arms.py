@@ -71,7 +71,6 @@ def resolve_arms(
 
 def resolve_exactly(repo: Path, base: str, head: str) -> tuple[Arm, Arm, list[str]]:
     """Return arms of exactly these two revisions, and warnings. Both may be the same commit. Raises CheckoutError."""
-    common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
     base_arm = _make_arm(repo, "base", base, find_commit(repo, base, "--base"), overrides={})
     head_arm = _make_arm(repo, "head", head, find_commit(repo, head, "--head"), overrides={})
     return base_arm, head_arm, uncommitted_warnings(repo)
@@ -96,7 +95,6 @@ def has_commits_of_its_own(repo: Path, base: str | None, head: str) -> bool:
 
 def resolve_arm(repo: Path, revision: str) -> Arm:
     """Return an arm of ``revision``, to measure it alone. Raises CheckoutError."""
-    common_dir(repo)  # raises CheckoutError if ``repo`` is no repository
     return _make_arm(repo, "head", revision, find_commit(repo, revision, "--rev"), overrides={})
 
 

@@ -1,4 +1,5 @@
-"""Find the files whose behaviour differs between two commits. The files are read from git, not reported by a guest.
+"""Find the files whose behaviour differs between two commits, and match paths against git's pathspecs, which are
+relative to the root of the repository. The files are read from git, not reported by a guest.
 
 Two versions of a Python file behave the same if their syntax trees are equal without comments and docstrings. All other
 files differ if any byte differs.
@@ -6,16 +7,18 @@ files differ if any byte differs.
 
 import hashlib
 import json
+import os
 import re
+import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from regbot.records.config.globs import matches_glob
 from regbot.records.text.python_code import dump_code
-from regbot.workloads.checkout.git import OFFLINE, CheckoutError, read_blobs, try_git
-from regbot.workloads.checkout.inert import EXECUTABLE, REGULAR, is_inert
+from regbot.workloads.checkout.git import OFFLINE, CheckoutError, common_dir, git, read_blobs, try_git
 
 MAX_FILES = 500
 """Limit on the number of changed files. If more files have changed, the result is unknown."""
@@ -28,7 +31,10 @@ changed."""
 MAX_BRACES_TIMES_BYTES = 2_000_000_000
 """A file with more counts as changed. For each brace of an f-string, Python 3.11 searches the whole string."""
 
-_DIFF = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
+REGULAR, EXECUTABLE, ABSENT = "100644", "100755", "000000"
+"""Git's modes of a file, of a file with the executable bit, and of a path that a tree lacks."""
+_DOCUMENTATION = {".md", ".rst"}
+_LICENCES = {"LICENSE", "LICENSE.txt", "LICENCE", "LICENCE.txt", "COPYING", "NOTICE"}
 _BATCH_FILES = 100
 """Number of files of which both versions are read into memory at the same time."""
 _ENCODING = re.compile(rb"coding[:=][ \t]*+(?!(?:utf-?8|ascii|latin-1|iso-8859-1)(?![-\w.]))", re.IGNORECASE)
@@ -54,8 +60,25 @@ class DiffEntry:
     def has_python_after(self) -> bool:
         return self.name.endswith(".py") and self.modes[1] in (REGULAR, EXECUTABLE)
 
+    def has_same_code(self, digests: Mapping[str, str]) -> bool:
+        """Whether both trees have the same code in this file. ``digests`` are those of the code, by blob."""
+        before, after = (digests.get(blob, blob) for blob in self.blobs)
+        return self.is_python and before == after
+
     def is_inert(self, globs: Sequence[str]) -> bool:
-        return is_inert(self.name, self.modes, globs)
+        """Return whether the change cannot affect a run, by the file's name and modes alone.
+
+        ``globs`` is the setting ``inert`` of the base: files that are inert besides documentation, and after a ``!``
+        files that are not. A link or a submodule is never inert. Executable documentation is a program. Nothing is
+        searched for a mention of the file, because code can load a file without naming it. Reports of a training
+        process do not count either: code of a pull request can forge them.
+        """
+        if not {*self.modes} <= {REGULAR, EXECUTABLE, ABSENT}:
+            return False
+        if any(matches_glob(glob[1:], self.name) for glob in globs if glob.startswith("!")):
+            return False
+        is_listed = any(matches_glob(glob, self.name) for glob in globs if not glob.startswith("!"))
+        return is_listed or (EXECUTABLE not in self.modes and _is_documentation(PurePosixPath(self.name)))
 
 
 class ChangedFiles(NamedTuple):
@@ -65,100 +88,103 @@ class ChangedFiles(NamedTuple):
     """Those of ``paths`` that cannot affect a run."""
 
 
-class _CodeDigests:
-    """Digests of the code in Python files of a repository, by blob."""
-
-    def __init__(self, repo: Path) -> None:
-        self._repo, self._parsed_bytes = repo, 0
-        self._digests: dict[str, str] = {}
-
-    def load(self, entries: Sequence[DiffEntry]) -> None:
-        for start in range(0, len(entries), _BATCH_FILES):
-            batch = [entry for entry in entries[start : start + _BATCH_FILES] if entry.has_python_after]
-            blobs = [blob for entry in batch for blob in (entry.blobs if entry.is_python else entry.blobs[1:])]
-            new_blobs = [blob for blob in dict.fromkeys(blobs) if blob not in self._digests]
-            for blob, content in _read_python(self._repo, new_blobs).items():
-                self._parsed_bytes += len(content)
-                code = _dump(content) if self._parsed_bytes <= MAX_PARSED_BYTES else None
-                if code is not None:
-                    self._digests[blob] = hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()
-
-    def find(self, blob: str) -> str:
-        """Return the digest of the code; ``blob`` itself if it is not known to be Python code."""
-        return self._digests.get(blob, blob)
-
-    def are_equal(self, entry: DiffEntry) -> bool:
-        return entry.is_python and self.find(entry.blobs[0]) == self.find(entry.blobs[1])
-
-
 def list_changed_files(repo: Path, base: str, head: str, inert: Sequence[str]) -> ChangedFiles:
     """Return the files whose behaviour differs between two commits. ``inert`` is the setting of that name of the base.
 
     They are unknown if git fails, or if too many files differ or a name is too long or not printable.
     Changed submodules are included, even if .gitmodules or the user's configuration ignores them.
     """
-    result = try_git(repo, *_DIFF, base, head, env=OFFLINE)
-    entries = list(_parse_entries(result.out))
-    if result.code != 0 or not _is_reportable(entries):
+    try:
+        entries = list_diff_entries(repo, base, head)
+    except CheckoutError:
         return ChangedFiles(None, [])
-    digests = _CodeDigests(repo)
-    digests.load([entry for entry in entries if entry.is_python])
-    changed_entries = [entry for entry in entries if not digests.are_equal(entry)]
+    if not _is_reportable(entries):
+        return ChangedFiles(None, [])
+    digests = _digest_code(repo, [entry for entry in entries if entry.is_python])
+    changed_entries = [entry for entry in entries if not entry.has_same_code(digests)]
     return ChangedFiles(
         [entry.name for entry in changed_entries], [entry.name for entry in changed_entries if entry.is_inert(inert)]
     )
 
 
-def list_diff_entries(repo: Path, before: str, after: str) -> list[DiffEntry]:
-    """Return all paths that differ between two commits or trees, with modes and blobs. Only trees are read. Raises
-    CheckoutError."""
-    result = try_git(repo, *_DIFF, before, after, env=OFFLINE)
-    if result.code != 0:
-        raise CheckoutError(f"{repo}: git diff-tree failed: {result.error_line}")
-    return list(_parse_entries(result.out))
+def list_diff_entries(repo: Path, before: str, after: str, pathspecs: Sequence[str] = ()) -> list[DiffEntry]:
+    """Return all paths that differ between two commits or trees; with ``pathspecs``, only paths that match one of them.
+
+    Both paths of a renamed file are listed. Only trees are read. Raises CheckoutError.
+    """
+    # With --git-dir, git takes the current folder for the root of the repository. Otherwise git would take pathspecs as
+    # relative to ``repo``, which can be a subfolder.
+    git_dir = (f"--git-dir={common_dir(repo)}",) if pathspecs else ()
+    options = ("-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
+    # Each entry is ``:MODE MODE BLOB BLOB STATUS``, NUL, path, NUL.
+    fields = git(repo, *git_dir, "diff-tree", *options, before, after, "--", *pathspecs, env=OFFLINE).split("\0")
+    entries = []
+    for modes_and_blobs, name in zip(fields[::2], fields[1::2], strict=False):
+        old_mode, new_mode, old_blob, new_blob = modes_and_blobs.removeprefix(":").split(" ")[:4]  # without STATUS
+        entries.append(DiffEntry(name, (old_mode, new_mode), (old_blob, new_blob)))
+    return entries
+
+
+def list_changed_paths(repo: Path, base: str, head: str, pathspecs: Sequence[str] = ()) -> list[str]:
+    return [entry.name for entry in list_diff_entries(repo, base, head, pathspecs)]
+
+
+def has_matching_path(repo: Path, commit: str, pathspecs: Sequence[str]) -> bool:
+    """Return whether a file of ``commit`` matches one of the pathspecs. Raises CheckoutError."""
+    empty_tree = git(repo, "hash-object", "-t", "tree", os.devnull).strip()
+    # All files of a commit differ from the empty tree.
+    return bool(list_diff_entries(repo, empty_tree, commit, pathspecs))
+
+
+def list_unmatched_paths(repo: Path, paths: Sequence[str], pathspecs: Sequence[str]) -> list[str]:
+    """Return those of ``paths`` that match no pathspec. The paths need not exist in any commit.
+
+    Git matches pathspecs only against the paths of an index, so ``paths`` are written into a temporary index. Raises
+    CheckoutError.
+    """
+    empty_blob = git(repo, "hash-object", os.devnull).strip()
+    with tempfile.TemporaryDirectory(prefix="regbot-") as folder:
+        env = {**OFFLINE, "GIT_INDEX_FILE": str(Path(folder) / "index")}
+        git_dir = f"--git-dir={common_dir(repo)}"
+        entries = "".join(f"100644 {empty_blob}\t{path}\0" for path in paths)
+        git(repo, git_dir, "update-index", "-z", "--index-info", env=env, stdin=entries)
+        matched_paths = git(repo, git_dir, "ls-files", "-z", "--full-name", "--", *pathspecs, env=env).split("\0")
+    return [path for path in paths if path not in matched_paths]
 
 
 def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> str | None:
-    """Return a digest of everything in the commit ``head`` that may affect a run; None if it is unknown.
+    """Return a digest of all changes from ``base`` to ``head`` that may affect a run; None if it is unknown.
 
-    Heads of the same base that differ only in comments, docstrings and inert files have the same digest. The digest
-    also depends on the tree of ``base``. ``inert`` is the setting of that name of the base.
+    The digest stays the same if comments, docstrings or inert files change, or if the branch is updated to a new base.
+    ``inert`` is the setting of that name of the base.
     """
-    base_tree = try_git(repo, "rev-parse", f"{base}^{{tree}}", env=OFFLINE)
-    diff = try_git(repo, *_DIFF, base, head, env=OFFLINE)
-    entries = [entry for entry in _parse_entries(diff.out) if not entry.is_inert(inert)]
-    if base_tree.code != 0 or diff.code != 0 or not _is_reportable(entries):
+    try:
+        base_tree = git(repo, "rev-parse", f"{base}^{{tree}}", env=OFFLINE).strip()
+        entries = [entry for entry in list_diff_entries(repo, base, head) if not entry.is_inert(inert)]
+    except CheckoutError:
         return None
-    digests = _CodeDigests(repo)
-    digests.load(entries)
+    if not _is_reportable(entries):
+        return None
+    digests = _digest_code(repo, entries)
     contents = [
-        (entry.name, entry.modes[1], digests.find(entry.blobs[1])) for entry in entries if not digests.are_equal(entry)
+        (entry.name, entry.modes[1], digests.get(entry.blobs[1], entry.blobs[1]))
+        for entry in entries
+        if not entry.has_same_code(digests)
     ]
-    document = json.dumps([base_tree.out.strip(), sorted(contents)])
-    return hashlib.sha256(document.encode()).hexdigest()
+    # Without a change, only checks of the same base are of the same code.
+    return hashlib.sha256(json.dumps(sorted(contents) or base_tree).encode()).hexdigest()
 
 
-def have_same_code(repo: Path, trees: Sequence[tuple[str, str]], inert: Sequence[str]) -> list[bool]:
-    """Return, for each pair of trees, whether they behave the same. Inert files are ignored.
+def have_same_code(repo: Path, before: str, after: str, inert: Sequence[str]) -> bool:
+    """Return whether two trees behave the same. Inert files are ignored.
 
-    False means that a file changes behaviour, or that this is unknown. Only a few git commands run for all pairs.
+    False means that a file changes behaviour, or that this is unknown. Files after the first such file are not read.
+    Raises CheckoutError.
     """
-    are_same = [before == after for before, after in trees]
-    differing_indices = [index for index, is_same_tree in enumerate(are_same) if not is_same_tree]
-    diffs = _diff_trees(repo, [trees[index] for index in differing_indices])
-    remaining: dict[int, list[DiffEntry]] = {}  # by index of the pair: Python files that are not compared yet
-    for index, entries in zip(differing_indices, diffs, strict=True):
-        if entries is not None and _is_reportable(entries):
-            remaining[index] = [entry for entry in entries if not entry.is_inert(inert)]
-            are_same[index] = all(entry.is_python for entry in remaining[index])
-    digests = _CodeDigests(repo)
-    # Compare one file of each pair per round. A pair with a difference drops out, and its other files are not read.
-    while remaining := {index: entries for index, entries in remaining.items() if entries and are_same[index]}:
-        next_entries = {index: entries.pop() for index, entries in remaining.items()}
-        digests.load(list(next_entries.values()))
-        for index, entry in next_entries.items():
-            are_same[index] = digests.are_equal(entry)
-    return are_same
+    entries = [entry for entry in list_diff_entries(repo, before, after) if not entry.is_inert(inert)]
+    if not _is_reportable(entries) or not all(entry.is_python for entry in entries):
+        return False
+    return all(entry.has_same_code(_digest_code(repo, [entry])) for entry in entries)
 
 
 def _is_reportable(entries: Sequence[DiffEntry]) -> bool:
@@ -168,33 +194,21 @@ def _is_reportable(entries: Sequence[DiffEntry]) -> bool:
     return len(names) <= MAX_FILES and has_short_names and has_printable_names
 
 
-def _diff_trees(repo: Path, trees: Sequence[tuple[str, str]]) -> list[list[DiffEntry] | None]:
-    """Return the differing paths of each pair of trees. If git fails, return None for every pair."""
-    if not trees:
-        return []
-    tree_lines = "".join(f"{before} {after}\n" for before, after in trees)
-    result = try_git(repo, *_DIFF, "--stdin", env=OFFLINE, stdin=tree_lines)
-    diffs: list[list[DiffEntry] | None] = []
-    position = 0
-    for before, after in trees:
-        header = f"{before} {after}\n"
-        if result.code != 0 or not result.out.startswith(header, position):
-            return [None] * len(trees)
-        position += len(header)
-        start = position
-        while result.out.startswith(":", position):  # an entry ends at its second NUL (see _parse_entries)
-            end_of_fields = result.out.index("\0", position)
-            position = result.out.index("\0", end_of_fields + 1) + 1
-        diffs.append(list(_parse_entries(result.out[start:position])))
-    return diffs
-
-
-def _parse_entries(raw: str) -> Iterator[DiffEntry]:
-    """Parse git's raw diff format. Each entry is ``:MODE MODE BLOB BLOB STATUS``, NUL, path, NUL."""
-    fields = raw.split("\0")
-    for modes_and_blobs, name in zip(fields[::2], fields[1::2], strict=False):
-        old_mode, new_mode, old_blob, new_blob = modes_and_blobs.removeprefix(":").split(" ")[:4]  # without STATUS
-        yield DiffEntry(name, (old_mode, new_mode), (old_blob, new_blob))
+def _digest_code(repo: Path, entries: Sequence[DiffEntry]) -> dict[str, str]:
+    """Return digests of the code in the Python files of ``entries``, by blob. Files that cannot be parsed are left
+    out.
+    """
+    digests: dict[str, str] = {}
+    parsed_bytes = 0
+    for start in range(0, len(entries), _BATCH_FILES):
+        batch = [entry for entry in entries[start : start + _BATCH_FILES] if entry.has_python_after]
+        blobs = [blob for entry in batch for blob in (entry.blobs if entry.is_python else entry.blobs[1:])]
+        for blob, content in _read_python(repo, [blob for blob in dict.fromkeys(blobs) if blob not in digests]).items():
+            parsed_bytes += len(content)
+            code = _dump(content) if parsed_bytes <= MAX_PARSED_BYTES else None
+            if code is not None:
+                digests[blob] = hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()
+    return digests
 
 
 def _read_python(repo: Path, blobs: Sequence[str]) -> dict[str, bytes]:
@@ -222,3 +236,8 @@ def _dump(source: bytes) -> str | None:
             return dump_code(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
+
+
+def _is_documentation(file: PurePosixPath) -> bool:
+    is_setting_of_github = file.parts[0] == ".github" and file.suffix in (".yml", ".yaml")
+    return file.suffix.lower() in _DOCUMENTATION or file.name in _LICENCES or is_setting_of_github

@@ -13,8 +13,6 @@ from pathlib import Path
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 from regbot.workloads.checkout.git import (
-    FILTERED_ADVICE,
-    FILTERED_REASON,
     TRANSFER_TIMEOUT_S,
     CheckoutError,
     GitResult,
@@ -24,8 +22,10 @@ from regbot.workloads.checkout.git import (
     try_git,
     without_credentials,
 )
-from regbot.workloads.checkout.partial import SERVE_LOCALLY, copy_files, copy_history, find_promisor
 
+_SERVE_LOCALLY = "GIT_ALLOW_PROTOCOL=none git -c uploadpack.allowAnySHA1InWant=true upload-pack"
+"""Shell command that serves a repository of this machine to a fetch. It fetches nothing into that repository. It serves
+every commit, whatever the repository's settings."""
 _TRANSPORTS = {"GIT_ALLOW_PROTOCOL": "https:http:ssh:git"}
 """Allowed transports. Others run a command that the URL names, or read files of this machine. This overrides the
 machine's configuration."""
@@ -52,8 +52,6 @@ class CommitSource:
     """Git directories on this machine that may have the commits. regbot only reads them."""
     url: str
     remote: bool
-    is_partial: bool = False
-    """Whether the first of ``git_dirs`` is a partial clone, which lacks files."""
     refusal: str = ""
     """Why commits must not be fetched from ``url``, and what to do; '' if they may."""
     follows_redirects: bool = True
@@ -68,15 +66,10 @@ def find_source(repo: Path) -> CommitSource:
     common = common_dir(repo)
     git_dir = Path(git(repo, "rev-parse", "--absolute-git-dir").removesuffix("\n"))
     origin = origin_of(repo) or str(common)
-    promisor = find_promisor(repo)  # the name of a partial clone's remote; '' for a complete repository
-    # A private clone that was made from a partial clone lacks files. So the name of the remote of a partial clone is
-    # part of the identity, and a complete repository gets a private clone of its own.
-    identity = "\n".join([str(common), without_credentials(origin), *([promisor] if promisor else [])])
+    identity = f"{common}\n{without_credentials(origin)}"
     # A linked worktree keeps its submodules in its own git directory.
     git_dirs = tuple(dict.fromkeys((common, git_dir)))
-    return CommitSource(
-        name=str(repo), identity=identity, git_dirs=git_dirs, url=origin, remote=False, is_partial=bool(promisor)
-    )
+    return CommitSource(name=str(repo), identity=identity, git_dirs=git_dirs, url=origin, remote=False)
 
 
 def clone_name(source: CommitSource) -> str:
@@ -92,11 +85,8 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
     clones. The private clone does not count, because a trusted check may have fetched the commit from the URL.
     """
     if not clone.exists():
-        _create_clone(clone, _object_format(commit))
-    reset_configuration(clone, commit)
-    if source.is_partial:
-        _fetch_from_partial_clone(clone, source, commit)
-        return
+        _create_clone(clone)
+    reset_configuration(clone)
     wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
     is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code == 0
     if is_cached and not source.refusal:
@@ -114,53 +104,30 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
         exact_fetch = _fetch(clone, source.url, f"{commit}:{wanted_ref}", "--depth=1", settings=settings)
         if exact_fetch.code == 0:
             return
-        # Some servers send only commits that they advertise, so all refs are fetched from them.
-        full_fetch = _fetch(clone, source.url, "+refs/*:refs/source/*", settings=settings)
-        if full_fetch.code == 0 and try_git(clone, f"--git-dir={clone}", "update-ref", wanted_ref, commit).code == 0:
-            return
         reasons.append(f"{without_credentials(printable(source.url))}: {exact_fetch.error_line}")
         reasons.append("clone the submodules (git submodule update --init --recursive), or make the URL reachable")
     reasons += [source.refusal] if source.refusal else []
     raise CheckoutError(f"{source.name}: commit {commit} cannot be fetched: {'; '.join(reasons)}")
 
 
-def _fetch_from_partial_clone(clone: Path, source: CommitSource, commit: str) -> None:
-    git_dir = source.git_dirs[0]
-    wanted_ref = f"refs/wanted/{commit}"
-    if try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code != 0:
-        result = copy_history(clone, git_dir, f"{commit}:{wanted_ref}")
-        if result.code != 0:
-            reason = f"{source.name}: commit {commit} cannot be fetched: {git_dir}: {result.error_line}"
-            raise CheckoutError(f"{reason}; {FILTERED_REASON}", FILTERED_ADVICE)
-        copy_history(clone, git_dir, "+refs/tags/*:refs/tags/*")
-    copy_files(clone, git_dir, commit)
-    reset_configuration(clone, commit)  # git has noted the remote in it
-
-
-def _create_clone(clone: Path, object_format: str) -> None:
+def _create_clone(clone: Path) -> None:
     """Create an empty bare repository. It appears only when it is complete, even if this process is interrupted."""
     clone.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=clone.parent) as folder:
         new = Path(folder, "new.git")
-        git(clone.parent, "init", "--quiet", "--bare", "--template=", f"--object-format={object_format}", str(new))
+        git(clone.parent, "init", "--quiet", "--bare", "--template=", str(new))
         new.rename(clone)
 
 
-def _object_format(commit: str) -> str:
-    return "sha256" if len(commit) == 64 else "sha1"
-
-
-def reset_configuration(clone: Path, commit: str) -> None:
-    """Restore the configuration that the clone had when it was created. The hash format is that of ``commit``.
+def reset_configuration(clone: Path) -> None:
+    """Restore the configuration that the clone had when it was created.
 
     Code in a worktree can write to the clone. A filter that it adds to the configuration would change later checkouts
     and hide edits. Raises CheckoutError if the clone is missing.
     """
     if not clone.is_dir():
         raise CheckoutError(f"{clone}: the private clone is missing")
-    has_sha256 = _object_format(commit) == "sha256"
-    version, extension = (1, "[extensions]\n\tobjectformat = sha256\n") if has_sha256 else (0, "")
-    text = f"[core]\n\trepositoryformatversion = {version}\n\tfilemode = true\n\tbare = true\n{extension}"
+    text = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
     config = clone / "config"
     if config.is_symlink() or not config.is_file() or config.read_text(errors="replace") != text:
         config.unlink(missing_ok=True)
@@ -173,7 +140,7 @@ def _fetch(
     clone: Path, location: Path | str, refspec: str, *options: str, settings: Mapping[str, str] | None = None
 ) -> GitResult:
     is_local = isinstance(location, Path)
-    options += (f"--upload-pack={SERVE_LOCALLY}",) if is_local else ()
+    options += (f"--upload-pack={_SERVE_LOCALLY}",) if is_local else ()
     fetch_options = ("--quiet", "--no-tags", "--force", "--no-write-fetch-head", "--no-recurse-submodules")
     return try_git(
         clone,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
-from regbot.workloads.checkout.git import CheckoutError, git, try_git
+from regbot.workloads.checkout.git import git
 
 AUTHOR = {
     "GIT_AUTHOR_NAME": "regbot",
@@ -28,25 +28,16 @@ def commit_files(
         git(repo, "read-tree", parent, env=index_variable)
         new_files = {path: content for path, content in files.items() if content is not None}
         content_paths = "".join(f"{content}\n" for content in new_files.values())
-        blobs = _git_with_input(repo, content_paths, {}, "hash-object", "-w", "--no-filters", "--stdin-paths").split()
+        blobs = git(repo, "hash-object", "-w", "--no-filters", "--stdin-paths", stdin=content_paths).split()
         index_entries = [f"100644 {blob}\t{path}\0" for path, blob in zip(new_files, blobs, strict=True)]
         # The mode 0 removes a path from the index. git still expects the id of a blob, so it gets zeros.
         no_blob = "0" * len(parent)
         index_entries += [f"0 {no_blob}\t{path}\0" for path in files.keys() - new_files.keys()]
-        _git_with_input(repo, "".join(index_entries), index_variable, "update-index", "-z", "--index-info")
+        git(repo, "update-index", "-z", "--index-info", env=index_variable, stdin="".join(index_entries))
         tree = git(repo, "write-tree", env=index_variable).strip()
     timestamp = f"@{int(at.timestamp())} +0000" if at is not None else None
     dates = {"GIT_AUTHOR_DATE": timestamp, "GIT_COMMITTER_DATE": timestamp} if timestamp else {}
     return git(repo, "commit-tree", tree, "-p", parent, "-m", message, env={**AUTHOR, **dates}).strip()
-
-
-def _git_with_input(repo: Path, text: str, env: Mapping[str, str], *arguments: str) -> str:
-    if not text:
-        return ""
-    result = try_git(repo, *arguments, env=env, stdin=text)
-    if result.code != 0:
-        raise CheckoutError(f"{repo}: git {arguments[0]} failed: {result.error_line}")
-    return result.out
 
 
 def create_branch(repo: Path, parent: str, files: Mapping[str, Path | None], branch: str, message: str) -> str:

@@ -1,12 +1,12 @@
-"""Compute a digest of a worktree's content. A worktree whose digest has changed since its build is not reused."""
+"""Find what has changed in a worktree: tracked files during its build, and any file since then. A worktree whose files
+have changed since its build is not reused."""
 
 import contextlib
 import hashlib
 import os
 import stat
 import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 from pydantic import Field
@@ -16,7 +16,7 @@ from regbot.records.run import Commit
 from regbot.records.text.printable import printable
 from regbot.workloads.checkout.cache import CacheEntry
 from regbot.workloads.checkout.clones import reset_configuration
-from regbot.workloads.checkout.git import NO_MACHINE_CONFIG, TRANSFER_TIMEOUT_S, CheckoutError, git, try_git
+from regbot.workloads.checkout.git import NO_MACHINE_CONFIG, TRANSFER_TIMEOUT_S, CheckoutError, git
 
 _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", "--ignore-submodules=all")
 _MAX_GROWTH_BYTES = 64 * 2**20
@@ -31,15 +31,13 @@ class WorktreePart(Record):
     commit: Commit
 
 
-def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[str, list[str]]:
-    """Return a digest of all differences between the worktree and its commits, and the changed tracked files.
+def list_changed_files(entry: CacheEntry, parts: Sequence[WorktreePart]) -> list[str]:
+    """Return the tracked files of the worktree that differ from its commits.
 
-    Untracked files are part of the digest, because a later check could import one instead of the commit's code. Neither
-    the worktree's index nor any .git in it is read: code under test could mark files as unchanged there, or name a
-    configuration that runs commands. Raises CheckoutError.
+    Neither the worktree's index nor any .git in it is read: code under test could mark files as unchanged there, or
+    name a configuration that runs commands. Raises CheckoutError.
     """
-    digest, changed_files = hashlib.sha256(), []
-    unchanged_files: set[str] = set()
+    changed_files = []
     with tempfile.TemporaryDirectory() as index_folder:
         for number, part in enumerate(parts):
             folder, clone = entry.path / part.path, entry.clone(part.clone)
@@ -47,7 +45,7 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[s
                 (entry.path / name).is_symlink() for name in (part.path, *map(str, PurePosixPath(part.path).parents))
             ):
                 raise CheckoutError(f"{printable(str(folder))}: is reached through a link")
-            reset_configuration(clone, part.commit)
+            reset_configuration(clone)
             env = {**NO_MACHINE_CONFIG, "GIT_INDEX_FILE": f"{index_folder}/{number}"}
             location_options = (f"--git-dir={clone}", f"--work-tree={folder}")
             git(folder, *location_options, "read-tree", part.commit, env=env)
@@ -62,17 +60,12 @@ def digest_worktree(entry: CacheEntry, parts: Sequence[WorktreePart]) -> tuple[s
             if submodules | changed_names:  # git must not look at them, as if they were not checked out
                 absent_names = "".join(f"{name}\0" for name in sorted(submodules | changed_names))
                 mark = (*location_options, "update-index", "-z", "--skip-worktree", "--stdin")
-                result = try_git(folder, *mark, env=env, stdin=absent_names, timeout_s=TRANSFER_TIMEOUT_S)
-                if result.code != 0:
-                    raise CheckoutError(f"{folder}: git cannot leave out files: {result.error_line}")
+                git(folder, *mark, env=env, stdin=absent_names, timeout_s=TRANSFER_TIMEOUT_S)
             command = (*location_options, "diff", *_DIFF, "--name-only", "-z", part.commit)
             output = git(folder, *command, env=env, timeout_s=TRANSFER_TIMEOUT_S)
             changed_names.update(name for name in output.split("\0") if name)
-            unchanged_files.update(f"{part.path}/{name}" if part.path else name for name in names - changed_names)
-            changed_files += [str(Path(part.path, name)) for name in sorted(changed_names)]
-    for line in (*changed_files, "", *_list_changeable(entry.path, unchanged_files)):
-        digest.update(f"{line}\0".encode("utf-8", "surrogateescape"))
-    return digest.hexdigest(), [printable(name) for name in changed_files]
+            changed_files += [printable(str(Path(part.path, name))) for name in sorted(changed_names)]
+    return changed_files
 
 
 def _refuse_pipes(top: Path, names: Iterable[str]) -> None:
@@ -97,17 +90,15 @@ def _must_not_be_read(path: Path, clone: Path, blob: str) -> bool:
     return status.st_size > int(git(clone, f"--git-dir={clone}", "cat-file", "-s", blob)) + _MAX_GROWTH_BYTES
 
 
-def _list_changeable(top: Path, unchanged_files: Set[str]) -> Iterator[str]:
-    """Yield a line for each folder below ``top`` and each file that is not in ``unchanged_files``, in a fixed order.
+def digest_files(top: Path) -> str:
+    """Return a digest of the status of all files and folders below ``top``.
 
-    Git would not enter a repository that code under test created in the worktree. A line has the file's status instead
-    of its content, because reading a virtual environment takes too long. The status includes the ctime, which cannot be
-    forged, but not for a file with hard links outside of ``top``: package caches link their files into many
-    environments, and each new link changes the ctime. Code in a sandbox cannot create such links.
+    Untracked files count, because a later check could import one instead of the commit's code. Contents are not read,
+    because reading a virtual environment takes too long. The status includes the ctime, which cannot be forged, but not
+    for a file with several hard links: package caches link their files into many environments, and each new link
+    changes the ctime.
     """
-    folders = [""]
-    lines: list[str | tuple[str, os.stat_result]] = []
-    links: Counter[int] = Counter()  # number of links below ``top``, by inode number
+    digest, folders = hashlib.sha256(), [""]
     while folders:
         folder = folders.pop()
         try:
@@ -115,21 +106,13 @@ def _list_changeable(top: Path, unchanged_files: Set[str]) -> Iterator[str]:
                 children = sorted(listing, key=lambda child: child.name)
             for child in children:
                 name, status = f"{folder}{child.name}", child.stat(follow_symlinks=False)
+                line = f"{status.st_mode:o} {name}\0"
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(f"{name}/")
-                    lines.append(f"{status.st_mode:o} {name}")
-                    continue
-                if status.st_nlink > 1:
-                    links[status.st_ino] += 1
-                if name not in unchanged_files:
-                    lines.append((name, status))
+                else:
+                    status_changed_ns = 0 if status.st_nlink > 1 else status.st_ctime_ns
+                    line += f"{status.st_size} {status.st_mtime_ns} {status_changed_ns}\0"
+                digest.update(line.encode("utf-8", "surrogateescape"))
         except OSError as error:  # the folder was removed meanwhile, or it cannot be read, not even by code under test
-            lines.append(f"{error.errno} {folder}")
-    for line in lines:
-        if isinstance(line, str):
-            yield line
-            continue
-        name, status = line
-        is_linked_outside = status.st_nlink > max(1, links[status.st_ino])
-        status_changed_ns = 0 if is_linked_outside else status.st_ctime_ns
-        yield f"{status.st_mode:o} {status.st_size} {status.st_mtime_ns} {status_changed_ns} {name}"
+            digest.update(f"{error.errno} {folder}\0".encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()

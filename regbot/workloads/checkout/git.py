@@ -86,8 +86,15 @@ class GitResult:
         return clip_label(without_credentials(first_line))
 
 
-def git(folder: Path, *arguments: str, timeout_s: float = QUERY_TIMEOUT_S, env: Mapping[str, str] | None = None) -> str:
-    result = try_git(folder, *arguments, timeout_s=timeout_s, env=env)
+def git(
+    folder: Path,
+    *arguments: str,
+    timeout_s: float = QUERY_TIMEOUT_S,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+) -> str:
+    """Return the output of git. Raises CheckoutError if it fails. See ``try_git``."""
+    result = try_git(folder, *arguments, timeout_s=timeout_s, env=env, stdin=stdin)
     if result.code != 0:
         subcommand = next((word for word in arguments if not word.startswith("-")), "")
         raise CheckoutError(f"{folder}: git {subcommand} failed: {result.error_line}")
@@ -202,6 +209,15 @@ def file_at(repo: Path, path: str, revision: str) -> str | None:
     if listing.code == 0 and listing.out:
         raise CheckoutError(f"{repo}: {path} of {revision} cannot be read: {FILTERED_REASON}", FILTERED_ADVICE)
     return None
+
+
+def refuse_missing_files(repo: Path, *commits: str) -> None:
+    """Raise CheckoutError if ``repo`` is a partial clone that lacks files of ``commits``. Nothing is fetched."""
+    if try_git(repo, "config", "--get-regexp", r"^remote\..*\.promisor$").code != 0:
+        return
+    listing = try_git(repo, "rev-list", "--objects", "--no-walk", "--missing=print", *commits, env=OFFLINE)
+    if listing.code != 0 or any(line.startswith("?") for line in listing.out.splitlines()):  # "?OBJECT" is missing
+        raise CheckoutError(f"{repo}: {FILTERED_REASON}", FILTERED_ADVICE)
 
 
 def is_shallow(repo: Path) -> bool:

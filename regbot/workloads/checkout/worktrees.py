@@ -21,22 +21,13 @@ from pydantic import Field
 from regbot.engines.removal import remove_folder
 from regbot.records.base import Record
 from regbot.records.files import RecordError, read_record, write_record
-from regbot.records.run import Commit
 from regbot.records.text.printable import printable
 from regbot.records.text.progress import Progress, Watcher
-from regbot.workloads.checkout.building import Build, BuildError, minimal_environment, run_build, run_in_shell
+from regbot.workloads.checkout import clones
+from regbot.workloads.checkout.building import Build, BuildError, run_build
 from regbot.workloads.checkout.cache import CacheEntry, create_cache_folders, lock, set_aside_folder
-from regbot.workloads.checkout.clone_pruning import mark_used, prune_clones
-from regbot.workloads.checkout.clones import (
-    MAX_SUBMODULES,
-    CommitSource,
-    clone_name,
-    fetch_commit,
-    find_source,
-    list_addresses,
-    list_submodules,
-)
-from regbot.workloads.checkout.contents import WorktreePart, digest_worktree
+from regbot.workloads.checkout.clones import CommitSource
+from regbot.workloads.checkout.contents import WorktreePart, digest_files, list_changed_files
 from regbot.workloads.checkout.git import (
     NO_MACHINE_CONFIG,
     OFFLINE,
@@ -45,7 +36,7 @@ from regbot.workloads.checkout.git import (
     common_dir,
     find_commit,
     git,
-    try_git,
+    refuse_missing_files,
 )
 
 IDLE_S = 24 * 3600.0
@@ -56,9 +47,6 @@ class Worktree:
     """The files of one commit on disk, with submodules, after the build."""
 
     path: Path
-    commit: str
-    tree: str
-    submodules: dict[str, str]
     built: bool
     key: str
     changed: tuple[str, ...]
@@ -77,10 +65,8 @@ class _WorktreeRecord(Record):
     change it. The first of ``parts`` is the main repository, the others are submodules.
     """
 
-    commit: Commit
-    tree: Commit
     parts: Annotated[list[WorktreePart], Field(min_length=1)]
-    state: str = Field(description="digest of all differences from the commits, untracked files included")
+    state: str = Field(description="digest of the status of all files")
     changed: list[str]
 
 
@@ -98,12 +84,13 @@ def check_out(
     """
     common = common_dir(repo)
     commit = find_commit(repo, commit, "commit")
+    refuse_missing_files(repo, commit)
     tree = git(repo, "log", "-1", "--no-show-signature", "--format=%T", commit, env=OFFLINE).strip()
-    source = find_source(repo)
-    addresses = None if hosts is None else list_addresses(source.url, hosts)
+    source = clones.find_source(repo)
+    addresses = None if hosts is None else clones.list_addresses(source.url, hosts)
     key_inputs: list[object] = [str(common), tree, list(build.commands), build.python]
-    modules = try_git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
-    if modules.code != 0 or modules.out:  # git fails if a partial clone lacks the tree
+    modules = git(repo, "ls-tree", "--full-tree", "--name-only", tree, ".gitmodules", env=OFFLINE)
+    if modules:
         key_inputs += [source.identity, None if addresses is None else sorted(addresses)]
     key = hashlib.sha256(json.dumps(key_inputs).encode()).hexdigest()[:24]
     entry = CacheEntry(cache_dir.resolve(), key)
@@ -113,50 +100,25 @@ def check_out(
         if record is not None:
             os.utime(entry.marker)  # prune reads this time as the time of the last use
         else:
-            entry.clear()
-            record = _check_out_parts(entry, commit, tree, _fetch_parts(entry, source, commit, addresses))
-            create_cache_folders(entry.environment)
-            if build.commands:
-                inherited = build.environment if build.environment is not None else minimal_environment()
-                variables = {**inherited, **entry.environment, "REGBOT_PYTHON": build.python}
-                run_build(entry, commit, build.commands, variables, build.timeout_s, build.builder or run_in_shell)
-                try:
-                    state, changed = digest_worktree(entry, record.parts)
-                except CheckoutError as error:
-                    entry.clear()
-                    raise BuildError(
-                        f"the worktree of commit {commit[:10]} is unreadable after its build: {error}"
-                    ) from error
-                record = record.model_copy(update={"state": state, "changed": changed})
-            write_record(entry.marker, record)
-        create_cache_folders(
-            entry.environment
-        )  # the build, or code of earlier runs, may have replaced these folders by links
-    return Worktree(
-        path=entry.path,
-        commit=commit,
-        tree=tree,
-        submodules={part.path: part.commit for part in record.parts if part.path},
-        built=not is_reused,
-        key=key,
-        changed=tuple(record.changed),
-        environment=entry.environment,
-    )
+            record = _create(entry, source, commit, addresses, build)
+        # The build, or code of earlier runs, may have replaced these folders by links.
+        create_cache_folders(entry.environment)
+    return Worktree(entry.path, not is_reused, key, tuple(record.changed), entry.environment)
 
 
 def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: float = IDLE_S) -> None:
-    """Remove old and incomplete worktrees, and private clones (``prune_clones``), from a repository's cache folder.
+    """Remove old and incomplete worktrees, and private clones of none, from a repository's cache folder.
 
     The ``keep`` most recently used worktrees are kept, and those that were used within ``idle_s`` seconds or are being
     created. ``watch`` shows a warning about each folder that cannot be removed.
     """
     cache_dir = cache_dir.resolve()
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
-    last_use_by_entry = {entry: _modification_time(entry.marker) for entry in entries}  # 0 for an incomplete worktree
-    complete_entries = [entry for entry in entries if last_use_by_entry[entry]]
-    complete_entries.sort(key=lambda entry: last_use_by_entry[entry], reverse=True)
-    incomplete_entries = [entry for entry in entries if not last_use_by_entry[entry]]
-    for entry in complete_entries[max(0, keep) :] + incomplete_entries:
+    entries.sort(key=lambda entry: _modification_time(entry.marker), reverse=True)
+    kept = [entry for entry in entries if entry.marker.exists()][:keep]
+    for entry in entries:
+        if entry in kept:
+            continue
         # Do not wait for the lock. If it is taken, another process creates or builds this worktree.
         with contextlib.suppress(CheckoutError), _report_failure(watch, entry.path), entry.lock(timeout_s=0):
             # The time is read again, because only now the entry is locked. It is 0 for an incomplete worktree.
@@ -165,8 +127,12 @@ def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: f
     for folder in set_aside_folder(cache_dir).glob("*"):
         with _report_failure(watch, folder):
             remove_folder(folder)
-    with _report_failure(watch, cache_dir / "repos"):
-        prune_clones(cache_dir / "repos", _list_used_clones(cache_dir), busy_s=idle_s)
+    used_clones = _list_used_clones(cache_dir)
+    for clone in (cache_dir / "repos").glob("*.git/"):
+        clone_lock = lock(clone.with_suffix(".lock"), timeout_s=0)
+        with contextlib.suppress(CheckoutError), _report_failure(watch, clone), clone_lock:
+            if clone.name not in used_clones and _modification_time(clone) <= time.time() - idle_s:
+                remove_folder(clone)
 
 
 @contextlib.contextmanager
@@ -195,21 +161,35 @@ def _modification_time(path: Path) -> float:
 def _read_reusable(entry: CacheEntry) -> _WorktreeRecord | None:
     try:
         record = read_record(entry.marker, _WorktreeRecord)
-        state, _ = digest_worktree(entry, record.parts)
-    except (RecordError, CheckoutError):
+    except RecordError:
         return None
-    return record if state == record.state else None
+    return record if digest_files(entry.path) == record.state else None
 
 
-def _check_out_parts(entry: CacheEntry, commit: str, tree: str, parts: list[WorktreePart]) -> _WorktreeRecord:
+def _create(
+    entry: CacheEntry, source: CommitSource, commit: str, addresses: Set[str] | None, build: Build
+) -> _WorktreeRecord:
+    entry.clear()
     try:
+        parts = _fetch_parts(entry, source, commit, addresses)
         for part in parts:
             _add_part(entry, part)
-        state, _ = digest_worktree(entry, parts)
-        return _WorktreeRecord(commit=commit, tree=tree, parts=parts, state=state, changed=[])
-    except BaseException:
+        create_cache_folders(entry.environment)
+        changed: list[str] = []
+        if build.commands:
+            run_build(entry, commit, build)
+            try:
+                changed = list_changed_files(entry, parts)
+            except CheckoutError as error:
+                raise BuildError(
+                    f"the worktree of commit {commit[:10]} is unreadable after its build: {error}"
+                ) from error
+        record = _WorktreeRecord(parts=parts, state=digest_files(entry.path), changed=changed)
+        write_record(entry.marker, record)
+    except BaseException:  # a build may have filled the disk
         entry.clear()
         raise
+    return record
 
 
 def _fetch_parts(
@@ -223,15 +203,15 @@ def _fetch_parts(
     pending = [("", commit, source)]  # path in the worktree, commit, and where to fetch it from
     while pending:
         path, part_commit, part_source = pending.pop()
-        clone = entry.clone(clone_name(part_source))
+        clone = entry.clone(clones.clone_name(part_source))
         with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
-            fetch_commit(clone, part_source, part_commit)
-            mark_used(clone)
+            clones.fetch_commit(clone, part_source, part_commit)
+            os.utime(clone)  # prune reads this time
         parts.append(WorktreePart(path=path, clone=clone.name, commit=part_commit))
-        for name, submodule_commit, submodule in list_submodules(clone, part_commit, part_source, addresses):
+        for name, submodule_commit, submodule in clones.list_submodules(clone, part_commit, part_source, addresses):
             pending.append((f"{path}/{name}" if path else name, submodule_commit, submodule))
-        if len(parts) + len(pending) > MAX_SUBMODULES + 1:
-            raise CheckoutError(f"{source.name}: commit {commit} has more than {MAX_SUBMODULES} submodules")
+        if len(parts) + len(pending) > clones.MAX_SUBMODULES + 1:
+            raise CheckoutError(f"{source.name}: commit {commit} has more than {clones.MAX_SUBMODULES} submodules")
     return parts
 
 

@@ -19,7 +19,6 @@ __all__ = [
     "LogFormat",
     "StepLog",
     "StepLogFile",
-    "detect_format",
     "read_log",
     "recognise_format",
 ]
@@ -52,18 +51,14 @@ def read_log(path: Path, format_name: str = "", tokens_per_step: float | None = 
     step time.
     """
     log = StepLogFile(path, tokens_per_step)
-    if not format_name:
-        return detect_format(log).read(log)
-    for log_format in FORMATS:
-        if format_name == log_format.NAME:
-            return log_format.read(log)
-    names = ", ".join(log_format.NAME for log_format in FORMATS)
-    raise LogError("format", f"there is no log format {format_name!r}", f"give one of {names}")
-
-
-def detect_format(log: StepLogFile) -> LogFormat:
-    if log_format := recognise_format(log):
-        return log_format
+    if format_name:
+        for log_format in FORMATS:
+            if format_name == log_format.NAME:
+                return log_format.read(log)
+        names = ", ".join(log_format.NAME for log_format in FORMATS)
+        raise LogError("format", f"there is no log format {format_name!r}", f"give one of {names}")
+    if detected_format := recognise_format(log):
+        return detected_format.read(log)
     known_formats = "; ".join(f"{known_format.TITLE} ({known_format.NAME})" for known_format in FORMATS)
     problem = "has no step line of a known format" if log.head().strip() else "is empty"
     raise log.error(WHOLE_FILE, problem, f"known formats: {known_formats}")

@@ -15,9 +15,9 @@ from dataclasses import replace
 from typing import Any
 
 from regbot.records.text.clip import clip
-from regbot.workloads.logs.job import StepRow, extract_run
+from regbot.workloads.logs.job import extract_run
 from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
-from regbot.workloads.logs.step_log import LogStep, StepLog, number_or_nan, parse_json, seconds_or_none
+from regbot.workloads.logs.step_log import LogStep, StepLog, make_step, number_or_nan, parse_json
 
 NAME = "golden"
 TITLE = "golden values (JSON) of Megatron-LM and Megatron Bridge"
@@ -58,16 +58,16 @@ def read(log: StepLogFile) -> StepLog:
             milliseconds = _read_value(entry.get(BRIDGE_TIME))
             seconds = None if milliseconds is None else milliseconds / 1000
             raw_steps[_step_number(log, key)] = (seconds, entry.get(LOSS), entry.get(BRIDGE_TFLOPS))
-    return extract_run(log, NAME, _rows(raw_steps), _ADVICE).with_warnings(*warnings)
+    return extract_run(log, NAME, _steps(raw_steps), _ADVICE).with_warnings(*warnings)
 
 
 def _read_megatron(log: StepLogFile, metrics: Mapping[str, Any]) -> StepLog:
     """Return the run. ``steps_per_value`` of it is 1 if the file has every step, else None."""
     losses = _read_series(log, metrics, LOSS) if LOSS in metrics else {}
     times = _read_series(log, metrics, MEGATRON_TIME)
-    rows = _rows({step: (seconds, losses.get(step), None) for step, seconds in times.items()})
+    steps = _steps({step: (seconds, losses.get(step), None) for step, seconds in times.items()})
     # Here a distance above 1 between steps does not prove that the values are means.
-    run = extract_run(log, NAME, rows, _ADVICE, values_are_means=False)
+    run = extract_run(log, NAME, steps, _ADVICE, values_are_means=False)
     interval = run.steps_per_value  # the usual distance of step numbers; 1 for a single step
     if interval and interval > 1:
         doubt = f"it does not show whether a value is of one step or the mean of {interval}"
@@ -95,16 +95,13 @@ def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dic
     return {_step_number(log, key): value for key, value in values.items()}
 
 
-def _rows(raw_steps: Mapping[int, _RawStep]) -> Iterator[StepRow]:
+def _steps(raw_steps: Mapping[int, _RawStep]) -> Iterator[LogStep]:
     for number, raw_step in sorted(raw_steps.items()):
         seconds, loss, tflops = (_read_value(value) for value in raw_step)
-        is_nan = loss is not None and math.isnan(loss)
         has_time = seconds is not None and not math.isnan(seconds)
-        if is_nan and not has_time:  # the file has no values for this step
-            loss, is_nan = None, False
-        seconds = seconds_or_none(seconds) if seconds is not None else None
-        step = LogStep(number, seconds, loss, tflops, nan=int(is_nan))
-        yield StepRow(WHOLE_FILE, rank="", step=step)  # in place of a line number, because the file is one document
+        if loss is not None and math.isnan(loss) and not has_time:  # the file has no values for this step
+            loss = None
+        yield make_step(number, seconds, loss, tflops=tflops)
 
 
 def _read_value(value: Any) -> float | None:

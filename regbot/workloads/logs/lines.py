@@ -29,6 +29,9 @@ WHOLE_FILE = 0
 """Stands in place of a line number if an error is about the whole file."""
 _ONE_FILE = "give a file; one file is one run"
 _LINE_END = re.compile(rb"[\r\n]++")
+_OTHER_WORK = re.compile(r"\b(?:(evaluat|eval\b|validat)|(checkpoint)|(profil))", re.IGNORECASE)
+_WORK_NAMES = ("an evaluation", "a checkpoint", "the profiler")
+MAX_OTHER_WORK = 100_000
 
 
 class LogLine(NamedTuple):
@@ -48,6 +51,10 @@ class StepLogFile:
 
     def __init__(self, path: Path, tokens_per_step: float | None = None, max_bytes: int = MAX_BYTES) -> None:
         self._path, self.tokens_per_step, self._max_bytes = path, tokens_per_step, max_bytes
+        self.incomplete_lines: list[int] = []
+        """Numbers of the step lines that a reader has left out, because their end is missing."""
+        self.other_work: dict[int, str] = {}
+        """What lines say the job did besides its steps, by line number; at most ``MAX_OTHER_WORK`` lines."""
 
     @cached_property
     def name(self) -> str:
@@ -70,14 +77,23 @@ class StepLogFile:
             data, start = remainder + chunk, 0
             for line_end in _LINE_END.finditer(data):
                 if not is_too_long and start < line_end.start() <= start + MAX_LINE_BYTES:
-                    yield LogLine(number, _decode_line(data[start : line_end.start()]), whole=True)
+                    yield self._read_line(number, data[start : line_end.start()], whole=True)
                 is_too_long, start = False, line_end.end()
                 number += line_end[0].count(b"\n")  # a carriage return begins no new line number
             remainder = data[start:]
             if len(remainder) > MAX_LINE_BYTES:
                 is_too_long, remainder = True, b""
         if remainder and not is_too_long:
-            yield LogLine(number, _decode_line(remainder), whole=False)
+            yield self._read_line(number, remainder, whole=False)
+
+    def _read_line(self, number: int, data: bytes, whole: bool) -> LogLine:
+        text = data.decode("utf-8", "replace")
+        text = ESCAPE.sub("", text) if "\x1b" in text else text
+        if len(self.other_work) < MAX_OTHER_WORK and (work := _OTHER_WORK.search(text)):
+            self.other_work[number] = next(
+                name for name, found in zip(_WORK_NAMES, work.groups(), strict=True) if found
+            )
+        return LogLine(number, text, whole)
 
     def document(self) -> bytes:
         content = bytearray()
@@ -111,8 +127,3 @@ class StepLogFile:
             file.close()
             raise self.error(WHOLE_FILE, "is not a regular file", _ONE_FILE)
         return file
-
-
-def _decode_line(line: bytes) -> str:
-    text = line.decode("utf-8", "replace")
-    return ESCAPE.sub("", text) if "\x1b" in text else text

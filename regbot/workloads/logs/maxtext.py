@@ -12,16 +12,16 @@ with only a dispatch time are marked as suspect. At the start and end of a profi
 without seconds.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 from statistics import median
 from typing import Any
 
-from regbot.workloads.logs.job import StepRow, extract_run, rank_label
+from regbot.workloads.logs.job import extract_run, rank_label
 from regbot.workloads.logs.lines import LogLine, StepLogFile
-from regbot.workloads.logs.step_log import LogStep, StepLog, format_steps, number_or_nan, parse_json, seconds_or_none
+from regbot.workloads.logs.step_log import LogStep, StepLog, format_steps, make_step, number_or_nan, parse_json
 
 NAME = "maxtext"
 TITLE = "'completed step' lines and metrics_file of MaxText"
@@ -38,7 +38,6 @@ _TFLOPS = re.compile(r"\bTFLOP/s/device: ([^\s,]+),")
 _PROFILER = re.compile(r"\bcompleted profiler activation/deactivation step: (\d{1,12})\b")
 _TIME_KEY = "perf/step_time_seconds"
 _QUOTED_TIME_KEY = f'"{_TIME_KEY}"'
-MAX_DIGITS = 12
 
 _ADVICE = "give a log with 'completed step: N, seconds: S', or the metrics_file"
 
@@ -50,56 +49,49 @@ def recognises(text: str) -> bool:
 
 
 def read(log: StepLogFile) -> StepLog:
-    warnings: list[str] = []
-    digit_counts: set[int] = set()
-    run = extract_run(log, NAME, _rows(log, warnings, digit_counts), _ADVICE)  # fills both
+    run = extract_run(log, NAME, _steps(log), _ADVICE)
     median_s = median(run.step_s)
     suspect = tuple(step.number for step in run.timed if step.seconds and step.seconds < MIN_STEP_SHARE * median_s)
+    warnings = []
     if suspect:
         warnings.append(
             f"{format_steps(suspect)} took less than a quarter of the median step ({median_s:.4g} s): only the "
             "launch of the step by the host was timed. A step beside it contains the rest, so this is no step time"
         )
     # Trailing zeros may be left out, so the time with the most digits shows the resolution.
-    resolution_s = 10.0 ** -max(digit_counts) if digit_counts else 0.0
+    resolution_s = 10.0 ** min(int(Decimal(str(seconds)).as_tuple().exponent) for seconds in run.step_s)
     # MaxText times every step separately, even if it prints only some steps.
     return replace(run, steps_per_value=1, suspect=suspect, resolution_s=resolution_s).with_warnings(*warnings)
 
 
-def _rows(log: StepLogFile, warnings: list[str], digit_counts: set[int]) -> Iterator[StepRow]:
-    """Yield the steps of the log. Fill ``warnings``, and ``digit_counts`` with the number of digits after the decimal
-    point of each printed time.
-    """
+def _steps(log: StepLogFile) -> Iterator[LogStep]:
     for line in log.lines():
         if _QUOTED_TIME_KEY in line.text:
-            yield from _read_metrics(log, line, warnings)
+            yield from _read_metrics(log, line)
         elif "completed " not in line.text:
             continue
         elif profiler_match := _PROFILER.search(line.text):
-            step_without_time = LogStep(int(profiler_match[1]), seconds=None)
-            yield StepRow(line.number, rank_label(line.text), step_without_time)
+            yield LogStep(int(profiler_match[1]), seconds=None, line=line.number, rank=rank_label(line.text))
         elif step_match := _STEP_LINE_START.search(line.text):
             number, step_text = int(step_match[1]), line.text[step_match.start() :]
             seconds_match = _SECONDS.search(step_text)
             if seconds_match is None or not line.whole:  # the end of the file may cut off the last line
-                _warn_about_incomplete_line(line, warnings)
+                log.incomplete_lines.append(line.number)
                 continue
-            _, _, decimals = seconds_match[1].partition(".")
-            digit_counts.add(min(len(decimals), MAX_DIGITS))
             loss_match, tflops_match = _LOSS.search(step_text), _TFLOPS.search(step_text)
             loss = number_or_nan(loss_match[1]) if loss_match else None
             tflops = number_or_nan(tflops_match[1]) if tflops_match else None
-            step = _make_step(number, number_or_nan(seconds_match[1]), loss, tflops)
-            yield StepRow(line.number, rank_label(line.text), step)
+            seconds = number_or_nan(seconds_match[1])
+            yield make_step(number, seconds, loss, tflops, place=(line.number, rank_label(line.text)))
 
 
-def _read_metrics(log: StepLogFile, line: LogLine, warnings: list[str]) -> Iterator[StepRow]:
+def _read_metrics(log: StepLogFile, line: LogLine) -> Iterator[LogStep]:
     try:
         entry = parse_json(line.text)
     except ValueError as error:
         if line.whole:  # the end of the file has not cut it off, so the file is damaged
             raise log.error(line.number, f"is not JSON: {error}", "copy the metrics_file again") from error
-        _warn_about_incomplete_line(line, warnings)
+        log.incomplete_lines.append(line.number)
         return
     if not isinstance(entry, dict) or _TIME_KEY not in entry:
         return
@@ -107,18 +99,8 @@ def _read_metrics(log: StepLogFile, line: LogLine, warnings: list[str]) -> Itera
     if number is None or seconds is None or not number.is_integer():
         raise log.error(line.number, "has no step number or no step time", "give MaxText's own metrics_file")
     loss, tflops = _parse_number(entry.get("learning/loss")), _parse_number(entry.get("perf/per_device_tflops_per_sec"))
-    yield StepRow(line.number, rank="", step=_make_step(int(number), seconds, loss, tflops))
-
-
-def _make_step(number: int, seconds: float, loss: float | None, tflops: float | None) -> LogStep:
-    is_nan = loss is not None and not math.isfinite(loss)
-    return LogStep(number, seconds_or_none(seconds), math.nan if is_nan else loss, tflops, nan=int(is_nan))
+    yield make_step(int(number), seconds, loss, tflops, place=(line.number, ""))
 
 
 def _parse_number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def _warn_about_incomplete_line(line: LogLine, warnings: list[str]) -> None:
-    if not warnings:
-        warnings.append(f"line {line.number} is an incomplete step line and was left out")

@@ -12,15 +12,14 @@ with a ``|``. A field without a ``|`` is incomplete. If the last line of a file 
 incomplete too.
 """
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from regbot.workloads.logs.job import StepRow, extract_run, rank_label
+from regbot.workloads.logs.job import extract_run, rank_label
 from regbot.workloads.logs.lines import StepLogFile
-from regbot.workloads.logs.step_log import LogStep, StepLog, number_or_nan, seconds_or_none
+from regbot.workloads.logs.step_log import LogStep, StepLog, make_step, number_or_nan
 
 NAME = "megatron"
 TITLE = "iteration lines of Megatron-LM and Megatron Bridge"
@@ -48,16 +47,13 @@ def recognises(text: str) -> bool:
 
 
 def read(log: StepLogFile) -> StepLog:
-    incomplete_lines: list[int] = []
-    iteration_rows = _iteration_rows(log, incomplete_lines)  # fills ``incomplete_lines`` while the rows are read
-    first = next(iteration_rows, None)
+    iteration_steps = _iteration_steps(log)
+    first = next(iteration_steps, None)
     # The kind of lines that are read, as a key of ``RESOLUTION_S``.
     kind = "iteration" if first is not None else "Step Time"
-    rows = chain([first], iteration_rows) if first is not None else _step_time_rows(log)
-    run = extract_run(log, NAME, rows, _ADVICE)
-    warnings = [f"line {incomplete_lines[0]} is an incomplete step line and was left out"] if incomplete_lines else []
-    if kind == "Step Time":
-        warnings.append("'Step Time' lines have no step number; they are numbered from 1")
+    steps = chain([first], iteration_steps) if first is not None else _step_time_steps(log)
+    run = extract_run(log, NAME, steps, _ADVICE)
+    warnings = ["'Step Time' lines have no step number; they are numbered from 1"] if kind == "Step Time" else []
     resolution_s, shortest_s = RESOLUTION_S[kind], min(run.step_s)
     if resolution_s > MAX_RESOLUTION_SHARE * shortest_s:
         percent = 100 * resolution_s / shortest_s
@@ -65,8 +61,7 @@ def read(log: StepLogFile) -> StepLog:
     return replace(run, resolution_s=resolution_s).with_warnings(*warnings)
 
 
-def _iteration_rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[StepRow]:
-    """Yield the steps of the iteration lines. Add the numbers of incomplete step lines to ``incomplete_lines``."""
+def _iteration_steps(log: StepLogFile) -> Iterator[LogStep]:
     for line in log.lines():
         step_match = _STEP_LINE_START.search(line.text) if "iteration" in line.text else None
         if step_match is None:
@@ -75,35 +70,28 @@ def _iteration_rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[S
         time_match = _MILLISECONDS.search(step_text)
         is_complete = line.whole or _LAST_FIELD.search(step_text) is not None
         if time_match is None or not is_complete:
-            incomplete_lines.append(line.number)
+            log.incomplete_lines.append(line.number)
             continue
-        loss, nan_count = _find_number(_LOSS, step_text), _find_count(_LAST_FIELD, step_text)
-        is_nan = loss is not None and math.isnan(loss)
-        step = LogStep(
+        yield make_step(
             number=int(step_match[1]),
-            seconds=seconds_or_none(number_or_nan(time_match[1]) / 1000),
-            loss=loss,
+            seconds=number_or_nan(time_match[1]) / 1000,
+            loss=_find_number(_LOSS, step_text),
+            nan=int(_find_number(_LAST_FIELD, step_text) or 0),
             tflops=_find_number(_TFLOPS, step_text),
-            skipped=_find_count(_SKIPPED, step_text),
-            nan=max(nan_count, int(is_nan)),
+            skipped=int(_find_number(_SKIPPED, step_text) or 0),
+            place=(line.number, rank_label(line.text)),
         )
-        yield StepRow(line.number, rank_label(line.text), step)
 
 
-def _step_time_rows(log: StepLogFile) -> Iterator[StepRow]:
+def _step_time_steps(log: StepLogFile) -> Iterator[LogStep]:
     number = 0
     for line in log.lines():
         if match := _STEP_TIME.search(line.text):
             number += 1
             seconds, tflops = (number_or_nan(text) for text in match.groups())
-            yield StepRow(line.number, rank_label(line.text), LogStep(number, seconds_or_none(seconds), tflops=tflops))
+            yield make_step(number, seconds, tflops=tflops, place=(line.number, rank_label(line.text)))
 
 
 def _find_number(pattern: re.Pattern[str], text: str) -> float | None:
     match = pattern.search(text)
     return number_or_nan(match[1]) if match else None
-
-
-def _find_count(pattern: re.Pattern[str], text: str) -> int:
-    match = pattern.search(text)
-    return int(match[1]) if match else 0

@@ -6,8 +6,8 @@ steps are warm-up, or whether the logged code is the commit under test.
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -34,6 +34,10 @@ class LogStep(NamedTuple):
     """Number of steps that the optimizer skipped. It can exceed 1 if the values are means over several steps."""
     nan: int = 0
     """Number of steps whose loss is not finite. Like ``skipped``, it can exceed 1."""
+    line: int = 0
+    """Number of the line. For a JSON document it is 0 (golden values), or the number of the entry (TensorBoard)."""
+    rank: str = ""
+    """Label of the rank that wrote the line; '' without a label."""
 
 
 MAX_RESOLUTION_SHARE = 0.01
@@ -54,6 +58,8 @@ class StepLog:
     rank: str = ""
     suspect: tuple[int, ...] = ()
     """Numbers of steps whose seconds are no step times, for example because only the dispatch was timed."""
+    explained: Mapping[int, str] = field(default_factory=dict)
+    """What made a step slow, by the number of the step: other work of the job that a line beside the step names."""
     warnings: tuple[str, ...] = ()
     resolution_s: float = 0.0
     """Resolution of the printed step times in seconds; 0 if they are not rounded."""
@@ -94,14 +100,6 @@ class StepLog:
     def nan(self) -> int:
         return sum(step.nan for step in self.steps)
 
-    def count_leading_values(self, steps: int) -> int:
-        """Return how many values of ``step_s`` belong to the first ``steps`` steps, by their step numbers.
-
-        For example, a log of every fifth step has two values for the first ten steps.
-        """
-        end_number = self.steps[0].number + steps
-        return sum(step.number < end_number for step in self.timed)
-
     def with_warnings(self, *warnings: str) -> "StepLog":
         """Return a copy with ``warnings`` before the existing warnings."""
         return replace(self, warnings=(*warnings, *self.warnings))
@@ -118,8 +116,23 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def seconds_or_none(value: float) -> float | None:
-    return value if math.isfinite(value) and value > 0 else None
+def make_step(
+    number: int,
+    seconds: float | None,
+    loss: float | None = None,
+    tflops: float | None = None,
+    skipped: int = 0,
+    nan: int = 0,
+    place: tuple[int, str] = (0, ""),
+) -> LogStep:
+    """Return the step. Seconds that are no step time become None. A loss that is not finite counts in ``nan``.
+
+    ``place`` is the line and the rank label of the step.
+    """
+    is_time = seconds is not None and math.isfinite(seconds) and seconds > 0
+    if loss is not None and not math.isfinite(loss):
+        loss, nan = math.nan, max(nan, 1)
+    return LogStep(number, seconds if is_time else None, loss, tflops, skipped, nan, *place)
 
 
 def number_or_nan(text: str) -> float:

@@ -5,16 +5,17 @@ The file does not contain the name of its scalar. Therefore the reader compares 
 wall times. If they do not agree, the file contains another scalar and is refused.
 """
 
-import math
 import re
-from collections.abc import Iterator
 from itertools import pairwise
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Annotated
 
-from regbot.workloads.logs.job import StepRow, extract_run
+from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
+
+from regbot.records.files import describe_validation_error
+from regbot.workloads.logs.job import extract_run
 from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
-from regbot.workloads.logs.step_log import LogStep, StepLog, parse_json, seconds_or_none
+from regbot.workloads.logs.step_log import StepLog, make_step
 
 NAME = "tensorboard"
 TITLE = "TensorBoard's JSON export of a step time"
@@ -24,63 +25,29 @@ MAX_CLOCK_FACTOR = 1.5
 take wall time that is in no step.
 """
 
-MAX_STEP = 1e15
-
-_FIRST_ENTRY = re.compile(r"\s*\[\s*(\[[^\]]*)")
+_ENTRIES = TypeAdapter(list[tuple[FiniteFloat, Annotated[int, Field(ge=0, lt=10**15)], float]])
+_START = re.compile(r"\s*\[\s*\[\s*[-+.\deE]+\s*,")
 _ADVICE = "export the scalar time_metrics/end_to_end(s) as JSON"
 
 
-class _ScalarEntry(NamedTuple):
-    wall_s: float
-    step: int
-    value: float
-
-
 def recognises(head: str) -> bool:
-    match = _FIRST_ENTRY.match(head)
-    if match is None:
-        return False
-    try:
-        entry = parse_json(match[1] + "]")
-    except ValueError:
-        return False
-    return _parse_entry(entry) is not None
+    return _START.match(head) is not None
 
 
 def read(log: StepLogFile) -> StepLog:
     try:
-        document = parse_json(log.document())
-    except ValueError as error:
-        raise log.error(WHOLE_FILE, f"is not complete JSON: {error}", _ADVICE) from error
-    if not isinstance(document, list):
-        raise log.error(WHOLE_FILE, "is not a list of scalars", _ADVICE)
-    entries = [_parse_entry(entry) for entry in document]
+        entries = _ENTRIES.validate_json(log.document())
+    except ValidationError as error:
+        problem = f"is not a list of [wall time, step, value]: {describe_validation_error(error)}"
+        raise log.error(WHOLE_FILE, problem, _ADVICE) from error
     ratios: list[float] = []  # of the wall time per step to the value
-    for earlier, later in pairwise(entries):
-        if earlier and later and later.step > earlier.step and later.value > 0:
-            wall_s_per_step = (later.wall_s - earlier.wall_s) / (later.step - earlier.step)
-            ratios.append(wall_s_per_step / later.value)
+    for (earlier_wall_s, earlier_step, _), (wall_s, step, value) in pairwise(entries):
+        if step > earlier_step and value > 0:
+            ratios.append((wall_s - earlier_wall_s) / (step - earlier_step) / value)
     if not ratios or not 1 / MAX_CLOCK_FACTOR <= median(ratios) <= MAX_CLOCK_FACTOR:
         comparison = (
             f"wall time is {median(ratios):.3g} times the values" if ratios else "no wall times to compare with"
         )
         raise log.error(WHOLE_FILE, f"has another scalar than step times: {comparison}", _ADVICE)
-    return extract_run(log, NAME, _rows(log, entries), _ADVICE)
-
-
-def _rows(log: StepLogFile, entries: list[_ScalarEntry | None]) -> Iterator[StepRow]:
-    """Yield the steps. The number of an entry stands in place of a line number. Raises LogError."""
-    for number, entry in enumerate(entries, start=1):
-        if entry is None:
-            raise log.error(WHOLE_FILE, f"entry {number} is not [wall time, step, value]", _ADVICE)
-        yield StepRow(number, rank="", step=LogStep(entry.step, seconds_or_none(entry.value)))
-
-
-def _parse_entry(entry: Any) -> _ScalarEntry | None:
-    if not isinstance(entry, list) or len(entry) != 3:
-        return None
-    if not all(isinstance(item, int | float) and not isinstance(item, bool) for item in entry):
-        return None
-    wall_s, step, value = entry
-    is_valid = math.isfinite(wall_s) and abs(step) < MAX_STEP and step == int(step)
-    return _ScalarEntry(float(wall_s), int(step), float(value)) if is_valid else None
+    steps = (make_step(step, value, place=(number, "")) for number, (_, step, value) in enumerate(entries, start=1))
+    return extract_run(log, NAME, steps, _ADVICE)

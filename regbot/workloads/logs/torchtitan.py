@@ -16,9 +16,9 @@ import math
 import re
 from collections.abc import Iterator
 
-from regbot.workloads.logs.job import StepRow, extract_run, rank_label
+from regbot.workloads.logs.job import extract_run, rank_label
 from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
-from regbot.workloads.logs.step_log import LogStep, StepLog, number_or_nan, seconds_or_none
+from regbot.workloads.logs.step_log import LogStep, StepLog, make_step, number_or_nan
 
 NAME = "torchtitan"
 TITLE = "step lines of torchtitan"
@@ -26,7 +26,7 @@ TITLE = "step lines of torchtitan"
 MIN_TPS = 250
 """With a smaller tps (tokens per second), rounding to a whole number changes the step time by 0.2% or more."""
 
-_STEP_LINE_START = re.compile(r"\bstep:\s+(\d{1,12})\s+loss:\s+(\S+)\s")
+_STEP_LINE_START = re.compile(r"(?<!validate )\bstep:\s+(\d{1,12})\s+loss:\s+(\S+)\s")
 _TPS = re.compile(r"\btps: ([\d,]+)\s+(?:tflops: (\S+)\s+)?mfu: (?:[\d.]+%|N/A|nan%?)")
 
 _ADVICE = (
@@ -41,17 +41,16 @@ def recognises(text: str) -> bool:
 
 def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError, also if ``tokens_per_step`` of ``log`` is missing."""
-    tokens_per_step, incomplete_lines = log.tokens_per_step, list[int]()
-    rows = _rows(log, incomplete_lines)  # fills ``incomplete_lines`` while the rows are read
+    tokens_per_step = log.tokens_per_step
+    steps = _steps(log)
     if tokens_per_step is None:
-        first = next(rows, None)
+        first = next(steps, None)
         line_number = first.line if first else WHOLE_FILE
         raise log.error(line_number, "torchtitan prints tokens per second but no step time", _ADVICE)
     if not (math.isfinite(tokens_per_step) and tokens_per_step > 0):
         raise log.error(WHOLE_FILE, f"tokens per step are {tokens_per_step:g}, but must be positive", _ADVICE)
-    run = extract_run(log, NAME, rows, _ADVICE)
-    warnings = [f"line {incomplete_lines[0]} is an incomplete step line and was left out"] if incomplete_lines else []
-    warnings.append(f"step times are derived: {tokens_per_step:g} tokens per step and rank, divided by the printed tps")
+    run = extract_run(log, NAME, steps, _ADVICE)
+    warnings = [f"step times are derived: {tokens_per_step:g} tokens per step and rank, divided by the printed tps"]
     slowest_tps = tokens_per_step / max(run.step_s)
     if slowest_tps < MIN_TPS:
         rounding_pct = 50 / slowest_tps  # rounding changes tps by up to 0.5
@@ -59,25 +58,18 @@ def read(log: StepLogFile) -> StepLog:
     return run.with_warnings(*warnings)
 
 
-def _rows(log: StepLogFile, incomplete_lines: list[int]) -> Iterator[StepRow]:
+def _steps(log: StepLogFile) -> Iterator[LogStep]:
     for line in log.lines():
         step_match = _STEP_LINE_START.search(line.text) if "step:" in line.text else None
         if step_match is None:
             continue
         speed_match = _TPS.search(line.text, step_match.end())
         if speed_match is None:
-            incomplete_lines.append(line.number)
+            log.incomplete_lines.append(line.number)
             continue
-        number_text, loss_text = step_match.groups()
-        tps_text, tflops_text = speed_match.groups()
-        loss, tps = number_or_nan(loss_text), number_or_nan(tps_text)
+        number, loss = step_match.groups()
+        tps, tflops = number_or_nan(speed_match[1]), number_or_nan(speed_match[2]) if speed_match[2] else None
         # Without ``tokens_per_step``, ``read`` uses only the line number of the first step.
-        seconds = (log.tokens_per_step or 0) / tps if tps else math.nan
-        step = LogStep(
-            number=int(number_text),
-            seconds=seconds_or_none(seconds),
-            loss=loss,
-            tflops=number_or_nan(tflops_text) if tflops_text else None,
-            nan=int(math.isnan(loss)),
-        )
-        yield StepRow(line.number, rank_label(line.text), step)
+        seconds = (log.tokens_per_step or 0) / tps if tps else None
+        place = (line.number, rank_label(line.text))
+        yield make_step(int(number), seconds, number_or_nan(loss), tflops, place=place)

@@ -7,43 +7,36 @@ compiler runs in it, because everything that it reads may be code under test. A 
 beside it is built again.
 """
 
-import contextlib
-import errno
 import hashlib
-import json
 import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
+from threading import Lock
 from typing import Literal
 
 from filelock import FileLock
 
 from regbot.engines import EngineError, Launch, LocalEngine, Sandbox
 from regbot.engines.sandbox import leads_through
-from regbot.errors import UserError
 from regbot.records.files import write_text
 from regbot.records.text.printable import printable
-from regbot.workloads.paper.torch_files import NoTorchError, TorchFiles, find_torch, find_torch_of_checkout
+from regbot.workloads.paper.torch_files import NoPaperGpuError, TorchFiles, find_torch, find_torch_of_checkout
 
 LIBRARY_NAME = "libregbot_paper.so"
 DIGEST_NAME = "sha256"
 OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-fPIC", "-shared")
 BUILD_TIMEOUT_S = 600.0
 LOCK_TIMEOUT_S = 900.0
-UNWRITABLE_ERRORS = (errno.EACCES, errno.EPERM, errno.EROFS)
 COMPILERS = ("c++", "g++", "clang++")
 MAX_OUTPUT_BYTES = 2**20
 MAX_LIBRARY_BYTES = 64 * 2**20
-
-
-class NoPaperGpuError(UserError):
-    """The paper GPU cannot be built here. The message says why. Programs are traced as CPU programs instead."""
 
 
 @dataclass(frozen=True)
@@ -57,75 +50,98 @@ def source_folder() -> Path:
     return Path(str(resources.files("regbot"))) / "guest" / "regbot_guest" / "paper" / "cpp"
 
 
-def library_folder(cache: Path) -> Path:
-    """Return the folder of cached libraries: REGBOT_PAPER_CACHE, or else ``paper`` in ``cache``."""
-    return Path(os.environ.get("REGBOT_PAPER_CACHE") or cache / "paper")
-
-
-def library_for(
-    python: str, cache: Path, spare: Path, logs: Path | None = None, untrusted: Sequence[Path] = ()
-) -> PaperLibrary:
+def library_for(python: str, cache: Path, logs: Path, untrusted: Sequence[Path] = ()) -> PaperLibrary:
     """Return the library for the torch of ``python``, an interpreter of the node. Build it if it is not in the cache.
 
     cache      regbot's cache folder.
-    spare      Folder to build in if the cache is not writable.
-    logs       Folder for the output of a compiler that fails; None for the system's temporary folder.
+    logs       Folder for the output of a compiler that fails.
     untrusted  Folders that code under test may have changed. An interpreter or a torch in them is refused.
 
-    Raises NoPaperGpuError.
+    Raises NoPaperGpuError and OSError.
     """
-    folder = library_folder(cache)
-    try:
-        program = Path(shutil.which(python) or python).absolute()
-        if python != sys.executable and leads_through(program, untrusted):
-            raise NoPaperGpuError(
-                f"{python}: code under test may have changed this interpreter",
-                "use one outside of the repository, of all checkouts and of sandbox.write, or write a path relative to "
-                "the checkout",
-            )
-        torch = find_torch(python)
-        if leads_through(torch.folder, untrusted) and not _is_of_regbot(torch.folder):
-            raise NoPaperGpuError(f"{python}: code under test may have changed its torch in {torch.folder}")
-        key = _key(_read_digest(folder, torch) or _store_digest(folder, torch))
-        if _is_whole(folder / key):
-            return PaperLibrary(folder / key / LIBRARY_NAME)
-        try:
-            return _build_once(torch, folder / key, os.environ, logs)
-        except OSError as error:
-            if error.errno not in UNWRITABLE_ERRORS:
-                raise
-            return _build_once(torch, spare / key, os.environ, logs)
-    except NoTorchError as error:
-        raise NoPaperGpuError(str(error)) from error
-    except OSError as error:
-        raise NoPaperGpuError(f"the paper GPU cannot be built: {error}") from error
+    program = Path(shutil.which(python) or python).absolute()
+    if python != sys.executable and leads_through(program, untrusted):
+        raise NoPaperGpuError(
+            f"{python}: code under test may have changed this interpreter",
+            "use one outside of the repository, of all checkouts and of sandbox.write, or write a path relative to "
+            "the checkout",
+        )
+    torch = find_torch(python)
+    own_folders = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
+    is_of_regbot = any(torch.folder.resolve().is_relative_to(folder) for folder in own_folders)
+    if leads_through(torch.folder, untrusted) and not is_of_regbot:
+        raise NoPaperGpuError(f"{python}: code under test may have changed its torch in {torch.folder}")
+    return _build_once(torch, _cached_folder(torch, cache), os.environ, logs)
 
 
 def library_of_checkout(
-    python: str,
-    root: Path,
-    private: Path,
-    logs: Path | None = None,
-    sandbox: Sandbox | None = None,
-    say: Callable[[str], None] = lambda _: None,
+    python: str, root: Path, private: Path, logs: Path, sandbox: Sandbox | None = None
 ) -> PaperLibrary:
     """Return the library for the torch of ``python``, an interpreter in the checkout ``root``. Build it if necessary.
 
     The interpreter is not started. ``private`` is the folder for libraries of this checkout, to which no code under
-    test may write. ``say`` gets a message before a build. See ``library_for`` for ``logs``. Raises NoPaperGpuError.
+    test may write. See ``library_for`` for ``logs``. Raises NoPaperGpuError and OSError.
     """
-    try:
-        torch = find_torch_of_checkout(python, root)
-        # Code under test may forge the metadata, which makes only its own library unusable.
-        key_folder = private / _key(torch.digest_metadata())
-        if not _is_whole(key_folder):
-            say(f"build the paper GPU for the torch of {root}, about half a minute, once for each checkout")
-        sandbox = None if sandbox is None else replace(sandbox, network=False, write=())
-        return _build_once(torch, key_folder, {"PATH": os.defpath}, logs, sandbox)
-    except NoTorchError as error:
-        raise NoPaperGpuError(printable(str(error))) from error
-    except OSError as error:
-        raise NoPaperGpuError(printable(f"the paper GPU cannot be built for {root}: {error}")) from error
+    torch = find_torch_of_checkout(python, root)
+    # Code under test may forge the metadata, which makes only its own library unusable.
+    return _build_once(torch, private / _key(torch.digest_metadata()), {"PATH": os.defpath}, logs, sandbox)
+
+
+class Libraries:
+    """The paper GPU libraries that one command needs, by interpreter. Each is built once, in a thread, so that a check
+    can prepare its checkouts at the same time. Thread-safe."""
+
+    def __init__(
+        self,
+        cache: Path,
+        logs: Path,
+        say: Callable[[str], None],
+        sandbox: Sandbox | None = None,
+        untrusted: Sequence[Path] = (),
+    ) -> None:
+        """``say`` receives messages about builds. ``sandbox`` confines builds for a torch of a checkout; None for
+        trusted code. See ``library_for`` for the other arguments.
+        """
+        self._cache, self._logs, self._say, self._untrusted = cache, logs, say, untrusted
+        self._sandbox = None if sandbox is None else replace(sandbox, network=False, write=())
+        # By the interpreter, and root and private folder of the checkout that it comes with; None if it is the node's.
+        self._futures: dict[tuple[str, tuple[Path, Path] | None], Future[PaperLibrary]] = {}
+        self._lock = Lock()
+        self._pool = ThreadPoolExecutor(1)
+
+    def start(self, python: str) -> None:
+        self._submit(python, None)
+
+    def library(self, python: str, root: Path, private: Path) -> PaperLibrary:
+        """Wait for the build, and return the library for ``python``. Raises NoPaperGpuError.
+
+        An interpreter in the checkout ``root`` is code under test, unless regbot itself runs under it. Its library is
+        built in ``private``, a folder for this checkout alone.
+        """
+        program = Path(shutil.which(python) or python).absolute()
+        is_in_checkout = python != sys.executable and leads_through(program, [root])
+        return self._submit(python, (root, private) if is_in_checkout else None).result()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _submit(self, python: str, checkout: tuple[Path, Path] | None) -> Future[PaperLibrary]:
+        with self._lock:
+            if (python, checkout) not in self._futures:
+                self._futures[python, checkout] = self._pool.submit(self._build, python, checkout)
+            return self._futures[python, checkout]
+
+    def _build(self, python: str, checkout: tuple[Path, Path] | None) -> PaperLibrary:
+        try:
+            if checkout is None:
+                library = library_for(python, self._cache, self._logs, self._untrusted)
+            else:
+                library = library_of_checkout(python, *checkout, self._logs, self._sandbox)
+        except OSError as error:
+            raise NoPaperGpuError(printable(f"the paper GPU cannot be built: {error}")) from error
+        if library.built_s is not None:
+            self._say(f"built the paper GPU in {library.built_s:.0f} s")
+        return library
 
 
 Readiness = Literal["built", "buildable", "missing"]
@@ -134,14 +150,25 @@ Readiness = Literal["built", "buildable", "missing"]
 
 def readiness(python: str, cache: Path) -> Readiness:
     """Return whether the library for ``python`` is built, or can be built. ``cache`` is regbot's cache folder."""
-    folder = library_folder(cache)
     try:
-        digest = _read_digest(folder, find_torch(python))
-    except (NoTorchError, OSError):
+        if _is_whole(_cached_folder(find_torch(python), cache)):
+            return "built"
+    except (NoPaperGpuError, OSError):
         return "missing"
-    if digest and _is_whole(folder / _key(digest)):
-        return "built"
     return "buildable" if find_compiler() else "missing"
+
+
+def _cached_folder(torch: TorchFiles, cache: Path) -> Path:
+    """Return the folder of the library for a torch of the node: in REGBOT_PAPER_CACHE, or else ``paper`` in ``cache``.
+
+    The digest of torch's files is stored, because it takes seconds to compute.
+    """
+    folder = Path(os.environ.get("REGBOT_PAPER_CACHE") or cache / "paper")
+    stored_digest = folder / f"torch-{torch.digest_metadata()[:32]}"
+    if not stored_digest.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(stored_digest, torch.digest_content())
+    return folder / _key(stored_digest.read_text(encoding="ascii"))
 
 
 def _key(torch_digest: str) -> str:
@@ -163,30 +190,6 @@ def find_compiler() -> str:
     return ""
 
 
-def _is_of_regbot(path: Path) -> bool:
-    return any(path.resolve().is_relative_to(Path(prefix).resolve()) for prefix in (sys.prefix, sys.base_prefix))
-
-
-def _digest_file(folder: Path, torch: TorchFiles) -> Path:
-    return folder / f"torch-{torch.digest_metadata()[:32]}.json"
-
-
-def _read_digest(folder: Path, torch: TorchFiles) -> str:
-    """Return the stored digest of a torch; '' if there is none, or if the file is damaged."""
-    try:
-        return str(json.loads(_digest_file(folder, torch).read_text(encoding="utf-8"))["digest"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return ""
-
-
-def _store_digest(folder: Path, torch: TorchFiles) -> str:
-    digest = torch.digest_content()
-    with contextlib.suppress(OSError):  # without the stored hash, the next call computes it again
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(_digest_file(folder, torch), json.dumps({"torch": str(torch.folder), "digest": digest}))
-    return digest
-
-
 def _is_whole(key_folder: Path) -> bool:
     try:
         recorded = (key_folder / DIGEST_NAME).read_text(encoding="ascii").strip()
@@ -200,7 +203,7 @@ def _build_once(
     torch: TorchFiles,
     key_folder: Path,
     environment: Mapping[str, str],
-    logs: Path | None,
+    logs: Path,
     sandbox: Sandbox | None = None,
 ) -> PaperLibrary:
     place = key_folder.parent
@@ -218,7 +221,7 @@ def _build(
     scratch: Path,
     key_folder: Path,
     environment: Mapping[str, str],
-    logs: Path | None,
+    logs: Path,
     sandbox: Sandbox | None,
 ) -> float:
     """Compile the library in the folder ``scratch``, and move it with its hash to ``key_folder``. Return the build time
@@ -274,9 +277,8 @@ def _build(
     return time.monotonic() - start
 
 
-def _keep_log(log: Path, folder: Path | None) -> Path:
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+def _keep_log(log: Path, folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix="compiler-", suffix=".log", dir=folder)
     os.close(descriptor)
     return shutil.copyfile(log, Path(name))

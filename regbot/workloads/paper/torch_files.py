@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from regbot.errors import UserError
 from regbot.records.text.printable import printable
 
 LIBRARIES = ("libc10.so", "libtorch_cpu.so")
@@ -19,8 +20,8 @@ _FIND = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if
 FIND_TIMEOUT_S = 60.0
 
 
-class NoTorchError(Exception):
-    """The interpreter has no torch, or its torch has no headers and libraries."""
+class NoPaperGpuError(UserError):
+    """The paper GPU cannot be built here. The message says why. Programs are traced as CPU programs instead."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,13 @@ class TorchFiles:
     def list_files(self) -> list[Path]:
         """Return all libraries and headers. The order is fixed, and links to folders are followed.
 
-        Raises NoTorchError if torch has no libraries or no headers, or if a link leads out of ``root``.
+        Raises NoPaperGpuError if torch has no libraries or no headers, or if a link leads out of ``root``.
         """
         main_header = self.include_folders[0] / "ATen" / "ATen.h"
         for path in (*self.libraries, main_header):
             self._check_place(path)
             if not path.is_file():
-                raise NoTorchError(f"{self.folder}: has no {path.relative_to(self.folder)}")
+                raise NoPaperGpuError(f"{printable(str(self.folder))}: has no {path.relative_to(self.folder)}")
         return [*self.libraries, *self._list_headers()]
 
     def digest_metadata(self) -> str:
@@ -67,32 +68,27 @@ class TorchFiles:
         return digest.hexdigest()
 
     def _list_headers(self) -> Iterator[Path]:
-        folders, listed = [self.folder / "include"], set()
-        self._check_place(folders[0])
-        while folders:
-            folder = folders.pop()
-            status = folder.stat()
+        listed = set()
+        for folder, subfolders, names in os.walk(self.folder / "include", followlinks=True):
+            status = Path(folder).stat()
             if (status.st_dev, status.st_ino) in listed:
+                subfolders.clear()
                 continue
             listed.add((status.st_dev, status.st_ino))
-            with os.scandir(folder) as listing:
-                entries = sorted(listing, key=lambda entry: entry.name)
-            for entry in entries:
-                path = Path(entry.path)
-                if entry.is_symlink():
+            subfolders.sort()
+            paths = [Path(folder, name) for name in sorted(names)]
+            for path in (*(Path(folder, name) for name in subfolders), *paths):
+                if path.is_symlink():
                     self._check_place(path)
-                if entry.is_dir():
-                    folders.append(path)
-                else:
-                    yield path
+            yield from paths
 
     def _check_place(self, path: Path) -> None:
         if self.root is not None and not Path(os.path.realpath(path)).is_relative_to(self.root.resolve()):
-            raise NoTorchError(f"{printable(os.path.relpath(path, self.root))} in the checkout leads out of it")
+            raise NoPaperGpuError(f"{printable(os.path.relpath(path, self.root))} in the checkout leads out of it")
 
 
 def find_torch(python: str) -> TorchFiles:
-    """Return the torch that the interpreter ``python`` would import. Starts the interpreter. Raises NoTorchError."""
+    """Return the torch that the interpreter ``python`` would import. Starts the interpreter. Raises NoPaperGpuError."""
     try:
         result = subprocess.run(
             [python, "-I", "-c", _FIND],
@@ -102,20 +98,21 @@ def find_torch(python: str) -> TorchFiles:
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise NoTorchError(f"{python}: cannot find its torch ({error})") from error
+        raise NoPaperGpuError(f"{python}: cannot find its torch ({error})") from error
     origin = result.stdout.strip().splitlines()[-1] if result.stdout.strip() else ""
     if result.returncode != 0 or not origin:
-        raise NoTorchError(f"{python}: has no torch")
+        raise NoPaperGpuError(f"{python}: has no torch")
     return TorchFiles(Path(origin).parent)
 
 
 def find_torch_of_checkout(python: str, root: Path) -> TorchFiles:
-    """Return the torch in the environment of ``python``, an interpreter in the checkout ``root``. Raises NoTorchError.
+    """Return the torch in the environment of ``python``, an interpreter in the checkout ``root``.
 
     The interpreter is code under test, so it is not started. The site-packages folder of its environment is searched.
+    Raises NoPaperGpuError.
     """
     environment = Path(python).parent.parent  # the interpreter is ENVIRONMENT/bin/python
     folders = sorted(environment.glob("lib/python3*/site-packages/torch"))
     if not folders:
-        raise NoTorchError(f"{environment}: has no torch in its site-packages")
+        raise NoPaperGpuError(f"{environment}: has no torch in its site-packages")
     return TorchFiles(folders[-1], root)

@@ -1,6 +1,5 @@
 """Calibration: a commit against itself through the whole pipeline, with a program whose noise is known."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -9,8 +8,7 @@ from typer.testing import CliRunner
 from regbot.baselines import Store
 from regbot.baselines.reference import summarise_calibrations
 from regbot.cli.app import app
-from regbot.records.calibration import CalibrationSession
-from regbot.stats.paired import Thresholds
+from support.baseline_builder import placebo
 
 TRAINER = """
 import random, sys, time
@@ -32,7 +30,6 @@ shapes = ["mixtral-8x7b"]
 steps = 30
 warmup = 10
 """
-THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
 
 
 @pytest.fixture
@@ -63,7 +60,7 @@ def test_twenty_placebo_pairs_and_five_with_a_slowdown_are_stored_with_what_the_
     assert sum(len(session.log_ratios["median"]) for session in slowed) == 6, "whole blocks of two"
     assert {session.decision for session in slowed} <= {"regressed", "undecided"}
     assert "regressed" in {session.decision for session in slowed}
-    shows = summarise_calibrations([found], THRESHOLDS)
+    shows = summarise_calibrations([found])
     assert shows is not None
     assert 0.2 < shows.sd_pct < 1.5
     assert (shows.injected_pct, shows.contradicted) == (20.0, "")
@@ -92,29 +89,20 @@ def test_a_program_that_breaks_calibrates_nothing(folder: Path) -> None:
     assert not (folder / "baselines").exists()
 
 
-def session(decision: str, covered: bool | None, ratios: list[float], injected: float = 0.0) -> CalibrationSession:
-    fields = {
-        "session": f"{random.getrandbits(255):064x}",
-        "injected_pct": injected,
-        "decision": decision,
-        "pairs": len(ratios),
-        "covered": covered,
-        "log_ratios": {"median": ratios, "mean": ratios},
-    }
-    return CalibrationSession.model_validate(fields)
-
-
 def test_a_gate_that_is_proven_to_err_loses_its_vote_and_one_unlucky_session_does_not_do_that(folder: Path) -> None:
     assert calibrate("--pairs", "4")[0] == 0
     store = Store(folder / "baselines")
     (group,) = store.class_folders()
     made = store.calibration(store.calibrations(group)[0])
-    ratios = [0.001, -0.001, 0.002, -0.002]
 
     def with_flags(flags: int, total: int) -> str:
-        sessions = [session("regressed", False, ratios) for _ in range(flags)]
-        sessions += [session("no_change", True, ratios) for _ in range(total - flags)]
-        shows = summarise_calibrations([made.model_copy(update={"sessions": sessions})], THRESHOLDS)
+        sessions = [
+            placebo(number, 0.0, 0.001, -0.001, 0.002, -0.002).model_copy(
+                update={"decision": "regressed" if number < flags else "no_change", "covered": number >= flags}
+            )
+            for number in range(total)
+        ]
+        shows = summarise_calibrations([made.model_copy(update={"sessions": sessions})])
         assert shows is not None
         return shows.contradicted
 

@@ -9,13 +9,9 @@ from unittest.mock import patch
 import pytest
 
 from regbot.baselines import Store
-from regbot.check.refresh import RefreshOptions
-from regbot.check.refresh import context as site
+from regbot.check.refresh import flow
 from regbot.engines import Engine, LocalEngine, Needs, Seat
-from regbot.engines.availability import unavailable_reason
-from regbot.records.config import Config
 from support.refresh_cases import refreshed
-from support.required import needed
 from support.timed_builder import NODE
 
 OTHER = NODE.model_copy(update={"node_class": "8x another GPU"})
@@ -48,7 +44,7 @@ def opening(engine: Engine, named: list[str]) -> Callable[..., Any]:
 
 def test_the_class_of_the_nodes_is_asked_of_a_seat_where_nothing_else_tells_it(tmp_path: Path) -> None:
     root, engine = tmp_path / "baselines", Nodes()
-    with patch.object(site, "open_engine", opening(engine, [])):
+    with patch.object(flow, "open_engine", opening(engine, [])):
         first = refreshed(root, tmp_path, engine="slurm")
         again = refreshed(root, tmp_path, 1, engine="slurm")
     assert [needs.name for needs in engine.seats] == ["regbot qwen3-30b-a3b@1/ep"]
@@ -57,7 +53,7 @@ def test_the_class_of_the_nodes_is_asked_of_a_seat_where_nothing_else_tells_it(t
 
 def test_a_night_on_other_nodes_than_the_anchors_is_not_stored(tmp_path: Path) -> None:
     root, engine = tmp_path / "baselines", Nodes(OTHER)
-    with patch.object(site, "open_engine", opening(engine, [])):
+    with patch.object(flow, "open_engine", opening(engine, [])):
         result = refreshed(root, tmp_path, engine="slurm")
     assert result.status == "INVALID"
     assert "it was timed on " + NODE.node_class in result.warnings[0]
@@ -65,11 +61,9 @@ def test_a_night_on_other_nodes_than_the_anchors_is_not_stored(tmp_path: Path) -
     assert list(Store(root).class_folders()) == []
 
 
-@needed("SANDBOX", unavailable_reason())
-@pytest.mark.parametrize(("no_sandbox", "confined"), [(False, True), (True, False)])
-def test_a_refresh_measures_in_a_sandbox_unless_none_is_asked_for(
-    tmp_path: Path, no_sandbox: bool, confined: bool
-) -> None:
-    options = RefreshOptions(tmp_path, tmp_path / "cache", tmp_path / "out", "ada", no_sandbox=no_sandbox)
-    with site.open_refresh_engine(options, Config(), lambda _: None) as engine:
-        assert (engine.sandbox is not None) == confined
+@pytest.mark.parametrize("no_sandbox", [False, True])
+def test_a_refresh_measures_in_a_sandbox_unless_none_is_asked_for(tmp_path: Path, no_sandbox: bool) -> None:
+    with patch.object(flow, "open_engine", side_effect=opening(Nodes(), [])) as opened:
+        refreshed(tmp_path / "baselines", tmp_path, no_sandbox=no_sandbox)
+    given = opened.call_args.kwargs
+    assert (given["untrusted"], given["no_sandbox"]) == (True, no_sandbox)

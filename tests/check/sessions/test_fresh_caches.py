@@ -2,14 +2,11 @@
 
 from regbot.baselines.arm_luck import is_luck_small
 from regbot.check.sessions.schedule import Slot, max_runs, next_slot
-from regbot.judge import judge
 from regbot.judge.pairs import pair_up
-from regbot.records.config import Config
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
-from regbot.records.verdict import Throughput
 from support.stored_cases import at, calibrated, header, reference
-from support.timed_builder import HEADER, NODE, noisy, play, session_of, timed_run
+from support.timed_builder import HEADER, NODE, judged, noisy, play, throughput_of, timed_run
 
 
 def fresh(session_header: SessionHeader = HEADER) -> SessionHeader:
@@ -24,12 +21,6 @@ def draw(run: Run) -> int | None:
 
 def is_warm(run: Run) -> bool:
     return run.position is not None and run.position.block == 0
-
-
-def throughput(runs: list[Run], session_header: SessionHeader) -> Throughput:
-    section = judge(session_of(runs, session_header), Config()).workloads[0].throughput
-    assert section is not None
-    return section
 
 
 def test_every_look_has_its_own_caches_and_warm_launches() -> None:
@@ -77,9 +68,9 @@ def test_a_failed_warm_launch_of_a_later_draw_must_be_tried_twice() -> None:
 
     runs = play(launch, fresh())
     later = [index for index, run in enumerate(runs) if run.outcome == "crashed"][1]
-    interrupted = judge(session_of(runs[: later + 1], fresh()), Config()).workloads[0].validity
+    interrupted = judged(runs[: later + 1], fresh()).validity
     assert "not tried twice" in interrupted.reasons[0]
-    assert judge(session_of(runs, fresh()), Config()).workloads[0].validity.status != "INVALID"
+    assert judged(runs, fresh()).validity.status != "INVALID"
 
 
 def test_a_change_that_luck_may_explain_does_not_fail() -> None:
@@ -88,7 +79,7 @@ def test_a_change_that_luck_may_explain_does_not_fail() -> None:
     for counted, decision in ((0.0, "regressed"), (0.5, "undecided")):
         known = reference().model_copy(update={"calibrated": calibrated(counted)})
         session_header = fresh(header(known, gate="pairs"))
-        section = throughput(play(launch, session_header), session_header)
+        section = throughput_of(play(launch, session_header), session_header)
         assert section.decision == decision
 
 

@@ -10,13 +10,11 @@ import pytest
 from regbot.check.sessions.schedule import Slot, next_slot
 from regbot.check.sessions.timed import SessionRunner
 from regbot.engines import Launch, LaunchResult, LocalEngine, Needs, NoSeatError, Seat, SeatLostError
-from regbot.judge import judge
 from regbot.judge.pairs import pair_up
-from regbot.records.config import Config
 from regbot.records.run import Node, Run
-from regbot.workloads import Scratch
+from regbot.workloads.guest import Scratch
 from support.command_tasks import command_task
-from support.timed_builder import HEADER, NODE, PLAN, session_of, slot, timed_run
+from support.timed_builder import HEADER, NODE, PLAN, judged, slot, timed_run
 
 OTHER = NODE.model_copy(update={"name": "node-4"})
 
@@ -47,7 +45,7 @@ def moved(lost_at: Callable[[int], bool], head: float = 1.0, most: int = 80) -> 
 @pytest.mark.parametrize("at", range(2, 14))
 def test_a_session_that_has_moved_is_judged_like_any_other(at: int) -> None:
     runs = moved(lambda number: number == at, head=1.05)
-    verdict = judge(session_of(runs), Config()).workloads[0]
+    verdict = judged(runs)
     assert verdict.validity.status == "PASS", verdict.validity.reasons
     assert verdict.throughput is not None
     assert verdict.throughput.decision == "regressed"
@@ -70,7 +68,7 @@ def test_a_failure_of_head_after_a_loss_is_still_blamed_on_head() -> None:
     for attempt in (2, 3):
         runs += [ran(slot(0, place, arm, attempt), OTHER) for place, arm in enumerate(("base", "head")) if attempt == 2]
         runs += [ran(slot(1, 0, "base", attempt), OTHER), ran(slot(1, 1, "head", attempt), OTHER, outcome="crashed")]
-    verdict = judge(session_of(runs), Config()).workloads[0]
+    verdict = judged(runs)
     assert verdict.validity.status == "FAIL"
     assert next_slot(runs, HEADER, PLAN, OTHER) is None
 
@@ -78,7 +76,7 @@ def test_a_failure_of_head_after_a_loss_is_still_blamed_on_head() -> None:
 def test_a_session_that_ends_with_a_loss_is_invalid_and_can_resume() -> None:
     runs = [ran(slot(0, place, arm)) for place, arm in enumerate(("base", "head"))]
     runs += [ran(slot(0, 0, "base", attempt=1), outcome="lost")]
-    verdict = judge(session_of(runs), Config()).workloads[0]
+    verdict = judged(runs)
     assert verdict.validity.status == "INVALID"
     assert verdict.validity.reasons == ["job 7 on n1: a node failed; go on with --resume"]
     assert next_slot(runs, HEADER, PLAN, NODE) is not None

@@ -73,7 +73,7 @@ def test_one_process_writes_a_log(log: RunLog[Content]) -> None:
 
 def test_a_full_disk_is_reported_with_advice(log: RunLog[Content]) -> None:
     message = f"/full: No space left on device; {log.path} has every finished run: free space"
-    with pytest.raises(RecordError, match=re.escape(message)), log.writing():
+    with pytest.raises(RecordError, match=re.escape(message)), log.lock():
         raise OSError(errno.ENOSPC, "No space left on device", "/full")
-    with pytest.raises(FileNotFoundError), log.writing():
+    with pytest.raises(FileNotFoundError), log.lock():
         raise FileNotFoundError(errno.ENOENT, "a fault of regbot")

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from regbot.check.sessions.blocks import BLOCK_SLOTS, draw_order
+from regbot.check.sessions.blocks import BLOCK_SLOTS
 from regbot.check.sessions.schedule import (
     WARM_STEPS,
     Slot,
@@ -60,25 +60,21 @@ def test_no_look_is_taken_between_the_looks() -> None:
     assert len(lengths) > 1
 
 
-def test_a_run_that_fails_ends_its_block_and_the_block_is_repeated_once_from_its_beginning() -> None:
-    runs = play(failing({(2, 1, 1)}))
-    assert [(b, a, s) for b, a, s, _ in places(runs)][6:] == [(2, 1, 0), (2, 1, 1), *((2, 2, s) for s in range(4))]
-    arms = [run.arm.name for run in runs if run.position and run.position.block == 2 and run.attempt == 2]
-    assert Counter(arms) == {"base": 2, "head": 2}
-
-
-def test_a_warm_launch_that_fails_is_repeated_with_its_partner() -> None:
-    runs = play(failing({(0, 1, 0)}))
-    assert [(a, s) for b, a, s, _ in places(runs) if b == 0] == [(1, 0), (2, 0), (2, 1)]
-
-
-def test_a_block_that_fails_twice_ends_the_session() -> None:
-    runs = play(failing({(1, 1, 2), (1, 2, 0)}))
-    assert [(b, a, s) for b, a, s, _ in places(runs)][2:] == [(1, 1, 0), (1, 1, 1), (1, 1, 2), (1, 2, 0)]
-
-
-def test_a_refused_run_is_not_repeated() -> None:
-    assert len(play(failing({(0, 1, 1)}, "refused"))) == 2
+@pytest.mark.parametrize(
+    ("at", "outcome", "block", "expected"),
+    [
+        ({(2, 1, 1)}, "crashed", 2, [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 3)]),  # a block is repeated once
+        ({(0, 1, 0)}, "crashed", 0, [(1, 0), (2, 0), (2, 1)]),  # a warm launch is repeated with its partner
+        ({(1, 1, 2), (1, 2, 0)}, "crashed", 1, [(1, 0), (1, 1), (1, 2), (2, 0)]),  # two failures end the session
+        ({(0, 1, 1)}, "refused", 0, [(1, 0), (1, 1)]),  # a refused run is not repeated
+    ],
+)
+def test_a_block_with_a_failed_run_is_repeated_once(
+    at: set[tuple[int, int, int]], outcome: Outcome, block: int, expected: list[tuple[int, int]]
+) -> None:
+    runs = places(play(failing(at, outcome)))
+    assert [(attempt, slot) for number, attempt, slot, _ in runs if number == block] == expected
+    assert max(number for number, *_ in runs) == (block if outcome == "refused" or len(at) == 2 else 2)
 
 
 def test_an_interrupted_session_continues_with_the_same_runs() -> None:
@@ -97,8 +93,3 @@ def test_a_block_is_begun_only_if_it_fits_the_budget(budget_s: float, blocks: in
         runs.append(launch(following))
     assert max((run.position.block for run in runs if run.position), default=0) == blocks
     assert len(runs) in (0, 2, 2 + 4 * blocks)
-
-
-def test_a_resumed_session_draws_the_same_orders() -> None:
-    """Stored sessions resume with these orders, so they must never change."""
-    assert [draw_order(7, "moe@1/ep", n) for n in range(1, 7)] == ["ABBA", "ABBA", "ABBA", "BAAB", "ABBA", "BAAB"]

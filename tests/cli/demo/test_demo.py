@@ -20,7 +20,7 @@ import regbot.cli.demo.run as demo_run
 from regbot.cli.app import app
 from regbot.cli.demo import PullRequest, build_repository
 from regbot.judge import judge
-from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, INVERSE, RESTORED
+from regbot.ledgers.catalogue import ALL_TO_ALL_REPLACED, INVERSE
 from regbot.records.config import Config
 from regbot.records.run import Arm
 from regbot.records.session import Session, read_session
@@ -175,13 +175,11 @@ def test_the_timed_demo_traces_both_meshes_and_times_the_steps(tmp_path: Path, m
     assert "then it times base and head" in result.stderr
 
 
-def check(
-    out: Path, pull_request: PullRequest, *arguments: str, reverted: bool = False
-) -> subprocess.CompletedProcess[str]:
-    """Run ``regbot check`` on one of the demo's pull requests, or on its revert."""
+def check(out: Path, pull_request: PullRequest, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``regbot check`` on one of the demo's pull requests."""
     repository = build_repository(out / "repository", pull_request)
-    base, head = (repository.head, repository.base) if reverted else (repository.base, repository.head)
-    command = [regbot(), "check", "--base", base, "--head", head, "--json", "--out", str(out), *arguments]
+    arms = ("--base", repository.base, "--head", repository.head)
+    command = [regbot(), "check", *arms, "--json", "--out", str(out), *arguments]
     return run(command, repository.path, out / "cache")
 
 
@@ -245,16 +243,6 @@ def test_the_fallback_fails_on_the_other_mesh_too(tmp_path: Path) -> None:
     assert ALL_TO_ALL_REPLACED in comment
     assert "FAIL" in comment.splitlines()[1] or "FAIL" in comment[:400]
     inverse_findings(tmp_path)
-
-
-@pytest.mark.long
-def test_a_real_check_of_the_revert_finds_the_inverse(tmp_path: Path) -> None:
-    """The commits are exchanged instead of the records: base is the pull request, head is main."""
-    result = check(tmp_path, "fallback", "--no-timing", *ONE_WORKLOAD, reverted=True)
-    assert result.returncode == 0, result.stderr
-    verdict = json.loads(result.stdout)
-    assert verdict["verdict"] == "PASS"
-    assert all(RESTORED in names for names in patterns(verdict).values())
 
 
 @pytest.mark.long

@@ -1,7 +1,5 @@
 """``regbot init``: what it finds in a repository, and what it writes for it. Nothing of the repository is executed."""
 
-import re
-import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -152,10 +150,3 @@ def test_maxtext_needs_what_its_tests_install() -> None:
 def test_torch_is_the_one_that_is_tested_here() -> None:
     tested = (ROOT / "constraints.txt").read_text().strip()
     assert {needs.torch for needs in FRAMEWORK_NEEDS.values()} == {tested, ""}
-
-
-def test_the_page_of_the_frameworks_prints_the_lists() -> None:
-    page = (ROOT / "docs" / "frameworks.md").read_text()
-    for needs in (FRAMEWORK_NEEDS["torchtitan"], FRAMEWORK_NEEDS["megatron"]):
-        listed = [shlex.split(line) for line in re.findall(rf"pip install ({re.escape(needs.torch)} .*)", page)]
-        assert [needs.torch, "numpy", *needs.packages] in listed

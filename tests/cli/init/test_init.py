@@ -150,13 +150,6 @@ def test_the_configuration_belongs_to_the_user(tmp_path: Path) -> None:
     assert (repo.path / "regbot.toml").read_text() == "ours\n"
 
 
-def test_an_app_for_the_check_run_is_recommended_before_the_check_is_required(tmp_path: Path) -> None:
-    report = init(repository(tmp_path / "r"))
-    (step,) = [step for step in report.next_steps if "GitHub App" in step.text]
-    assert "(docs/security.md, step 6)" in step.text
-    assert "### 6. An App for the check\n" in (ROOT / "docs" / "security.md").read_text()
-
-
 # ---- refusals
 
 

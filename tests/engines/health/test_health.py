@@ -91,7 +91,6 @@ def _until(done: Callable[[], bool]) -> None:
 def test_a_real_timed_run_carries_the_health_of_its_node(shared: Shared) -> None:
     run = read_record(shared("genuine runs", genuine_runs) / "run.json", Run)
     assert run.health is not None
-    assert 0.5 * run.wall_s < run.health.during.seconds < 1.5 * run.wall_s + 2
     assert run.health.during.samples >= 1
     assert run.timing is not None
     stepping = sum(sum(rank.cpu_s) for rank in run.timing.ranks.values())
@@ -296,7 +295,7 @@ def test_process_ids_of_another_namespace_accuse_no_process(monkeypatch: pytest.
         watch = GpuWatch(NvmlSession(StandIn(Card(pids=listing)), None), ours)
         for _ in range(5):
             watch.sample()
-        (seen,), _ = watch.end()
+        (seen,) = watch.end()
         assert [process.pid for process in seen.others] == others
 
 

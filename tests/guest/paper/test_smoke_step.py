@@ -61,23 +61,3 @@ def test_gradients_are_added_in_place_as_in_a_cuda_build(steps: dict[str, Any]) 
     launches = steps["ep"]["launches_by_module"]
     assert launches["backward aten::add_ layers.0.attention"] == 2
     assert "backward aten::add layers.0.attention" not in launches
-
-
-@pytest.mark.slow
-def test_waits_and_operators_of_one_step_of_the_smoke_size(tmp_path: Path, paper_library: Path) -> None:
-    """By shape, ranks and dispatcher: host reads and kernels launched."""
-    expected = {
-        ("mixtral-8x7b", 8, "alltoall"): (4, 469),
-        ("mixtral-8x7b", 8, "allgather"): (4, 437),
-        ("mixtral-8x7b", 1, "alltoall"): (0, 379),
-        ("qwen3-30b-a3b", 8, "alltoall"): (8, 969),
-        ("qwen3-30b-a3b", 8, "allgather"): (8, 905),
-        ("qwen3-30b-a3b", 1, "alltoall"): (0, 795),
-    }
-    requests = [
-        ask(tmp_path, str(number), shape, "smoke", world=world, ep=world, dispatcher=dispatcher)
-        for number, (shape, world, dispatcher) in enumerate(expected)
-    ]
-    steps = read_answer(paper_library, "smoke_step.py", *requests)
-    counts = [(sum(step["host_reads"].values()), sum(step["launches"].values())) for step in steps]
-    assert counts == list(expected.values())

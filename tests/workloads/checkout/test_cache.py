@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.checkout import repository_cache
+from regbot.workloads.checkout.cache import repository_cache
 from support.git_repos import Repository
 
 

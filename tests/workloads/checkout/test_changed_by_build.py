@@ -4,14 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from regbot.check.sessions.worktrees import confined_builder, with_build_changes
+from regbot.check.sessions.worktrees import with_build_changes
 from regbot.engines import Sandbox
 from regbot.engines.availability import unavailable_reason
 from regbot.judge import judge
 from regbot.records.config import Config
 from regbot.records.run import Run
 from regbot.report.comment import comment
-from regbot.workloads.checkout import Build, Worktree, check_out
+from regbot.workloads.checkout.building import Build
+from regbot.workloads.checkout.worktrees import Worktree, check_out
 from support.git_repos import Repository
 from support.required import needed
 from support.timed_builder import noisy, play, session_of
@@ -22,7 +23,7 @@ LOUD = [f"{number} {'loud ' * 70}" for number in range(40)]
 
 @pytest.mark.parametrize("tier", ["static", "timed"])
 def test_the_comment_names_changed_files_even_among_many_other_warnings(tmp_path: Path, tier: str) -> None:
-    tree = Worktree(tmp_path, "a" * 40, "b" * 40, {}, True, "key", (NAME,), {})
+    tree = Worktree(tmp_path, True, "key", (NAME,), {})
 
     def mark(run: Run) -> Run:
         loud = run.model_copy(update={"warnings": LOUD}) if run.arm.name == "head" else run
@@ -45,16 +46,16 @@ def test_a_build_can_change_neither_the_other_arm_nor_the_records(tmp_path: Path
     base = repo.commit("base", {"moe.py": "x = 1\n"})
     head = repo.commit("head", {"moe.py": "x = 2\n"})
     cache = tmp_path / "cache"
-    builder = confined_builder(Sandbox(build_network=False))
-    ours = check_out(repo.path, base, cache, Build([], "python3", 60.0, builder=builder), hosts=())
+    sandbox = Sandbox(build_network=False).for_builds
+    ours = check_out(repo.path, base, cache, Build([], "python3", 60.0, sandbox=sandbox), hosts=())
     evil = (
         f"echo 'x = 9' > moe.py; for f in {ours.path}/moe.py {cache}/worktrees/*.json {cache}/repos/*/config; do "
         'echo evil > "$f" || true; done'
     )
-    theirs = check_out(repo.path, head, cache, Build([evil], "python3", 60.0, builder=builder), hosts=())
+    theirs = check_out(repo.path, head, cache, Build([evil], "python3", 60.0, sandbox=sandbox), hosts=())
     assert theirs.changed == ("moe.py",)
     assert (ours.path / "moe.py").read_text() == "x = 1\n"
-    assert not check_out(repo.path, base, cache, Build([], "python3", 60.0, builder=builder), hosts=()).built
+    assert not check_out(repo.path, base, cache, Build([], "python3", 60.0, sandbox=sandbox), hosts=()).built
     written = [*cache.glob("worktrees/*.json"), *cache.glob("repos/*/config")]
     assert len(written) == 3
     assert all("evil" not in path.read_text() for path in written)

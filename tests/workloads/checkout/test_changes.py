@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.checkout import digest_behaviour, list_changed_files
+from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
 from support.git_repos import Repository
 
 
@@ -139,13 +139,17 @@ def test_heads_have_one_digest_only_if_they_differ_in_comments_alone(
     assert heads_behave_alike(repository, SLOW, {**SLOW, **more}) is alike
 
 
-def test_heads_of_different_bases_have_different_digests(repository: Repository) -> None:
+def test_an_updated_branch_has_the_same_digest_and_no_change_has_that_of_its_base(repository: Repository) -> None:
     first = repository.git("rev-parse", "HEAD")
+    slow = repository.commit("slow", SLOW)
+    repository.git("checkout", "-q", first)
     second = repository.commit("base", {"base.py": "x = 1\n"})
-    head = repository.commit("head", SLOW)
-    digests = {digest_behaviour(repository.path, base, head, []) for base in (first, second)}
-    assert len(digests) == 2
-    assert digest_behaviour(repository.path, "0" * 40, head, []) is None
+    updated = repository.commit("slow on the new base", SLOW)
+    digests = [digest_behaviour(repository.path, *commits, []) for commits in ((first, slow), (second, updated))]
+    assert digests[0] == digests[1] is not None
+    unchanged = {digest_behaviour(repository.path, commit, commit, []) for commit in (first, second)}
+    assert len(unchanged) == 2
+    assert digest_behaviour(repository.path, "0" * 40, slow, []) is None
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from regbot.check.sessions.worktrees import confined_builder
 from regbot.engines import Sandbox, removal
 from regbot.engines.availability import unavailable_reason
-from regbot.workloads.checkout import Build, BuildError, check_out, prune, repository_cache
+from regbot.workloads.checkout.building import Build, BuildError
+from regbot.workloads.checkout.cache import repository_cache
+from regbot.workloads.checkout.worktrees import check_out, prune
 from support.check_cases import Case
 from support.git_repos import Repository
 from support.layers import CONFIG, GOOD_LAYER
@@ -60,9 +61,8 @@ def test_a_build_that_nests_folders_does_not_poison_the_cache(home: Path) -> Non
     repo = Repository.create(home / "repo")
     commit = repo.commit("nests", {"nest.py": NEST})
     command = f'for folder in . "$XDG_CACHE_HOME"; do python3 nest.py "$folder/deep" {"x" * 255} {DEPTH}; done'
-    builder = confined_builder(Sandbox(build_network=False))
     cache = home / "cache"
-    build = Build([command], "python3", 60.0, builder=builder)
+    build = Build([command], "python3", 60.0, sandbox=Sandbox(build_network=False).for_builds)
     with contextlib.suppress(BuildError):  # the sandbox may have ended the build
         check_out(repo.path, commit, cache, build, hosts=())
     prune(cache, keep=0, idle_s=0)

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.checkout import CheckoutError, export
+from regbot.workloads.checkout.export import export
+from regbot.workloads.checkout.git import CheckoutError
 from support.git_repos import Repository
 
 export_module = importlib.import_module("regbot.workloads.checkout.export")

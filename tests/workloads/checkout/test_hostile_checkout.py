@@ -16,8 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.checkout import Build, BuildError, CheckoutError, Worktree, check_out
+from regbot.workloads.checkout.building import Build, BuildError
 from regbot.workloads.checkout.clones import address_of, list_addresses
+from regbot.workloads.checkout.git import CheckoutError
+from regbot.workloads.checkout.worktrees import Worktree, check_out
 from support.git_repos import Repository
 
 ORIGIN = "https://git.example/acme/moe.git"

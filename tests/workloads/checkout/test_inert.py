@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regbot.workloads.checkout import list_changed_files
+from regbot.workloads.checkout.changes import list_changed_files
 from support.git_repos import Repository
 
 FAST = "tests/fast.py"

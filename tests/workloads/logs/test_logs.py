@@ -1,6 +1,6 @@
 """Step logs: one file, one run, in the formats that frameworks print and store.
 
-Own samples follow the frameworks' format strings. Values of the real files were read off them by hand.
+The samples follow the frameworks' format strings.
 """
 
 import contextlib
@@ -8,21 +8,11 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
 
 from regbot.workloads.logs import LogError, StepLog, read_log
-
-FIXTURES = Path(__file__).resolve().parents[4] / "shared" / "fixtures"
-
-
-def real(name: str) -> Path:
-    path = FIXTURES / name
-    if not path.exists():
-        pytest.skip(f"the real samples are not beside this repository ({name})")
-    return path
 
 
 def megatron_line(
@@ -77,63 +67,45 @@ def says(run: StepLog, *words: str) -> bool:
     return any(all(word in warning for word in words) for warning in run.warnings)
 
 
-# real files
+# golden values
 
 
-def test_the_excerpt_of_a_mixtral_run_on_16_h100() -> None:
-    run = read_log(real("logs/megatron_756_mixtral_16xh100.log"))
-    assert (run.format, run.steps_per_value, run.rank) == ("megatron", 1, "")
-    assert numbers(run) == [43, 44, 45, 57, 58, 59]
-    assert run.step_s == (5.4449, 5.5338, 5.7186, 5.4505, 5.5389, 5.4109)
-    assert [step.loss for step in run.steps][:2] == [1.825991, 1.875063]
-    assert [step.tflops for step in run.steps][-1] == 241.3
-    assert (run.skipped, run.nan) == (0, 0)
-    assert run.warnings == ("steps are missing: 1 gap, the first from 45 to 57",)
-
-
-def test_a_dispatch_among_maxtext_steps_is_suspect() -> None:
-    run = read_log(real("logs/maxtext_mixtral_docs.log"))
-    assert run.format == "maxtext"
-    assert run.step_s == (44.923, 0.319, 5.658, 5.402, 5.669, 5.668, 5.668, 5.669, 5.668, 5.667)
-    assert run.suspect == (1,)
-    assert says(run, "step 1", "only the launch", "5.668 s")
-    assert run.steps[9].loss == 10.374
-    assert read_log(real("logs/maxtext_getting_started.log")).suspect == (0, 2)
-
-
-def test_torchtitan_times_agree_with_the_time_of_day_of_their_lines() -> None:
-    run = read_log(real("logs/torchtitan_2475.log"), tokens_per_step=16384)
-    assert run.rank == "0"
-    assert run.step_s[3] == 16384 / 350777
-    for derived, passed in zip(run.step_s[1:], (0.177, 0.048, 0.047, 0.046, 0.052), strict=True):
-        assert derived == pytest.approx(passed, abs=0.0015)
+TIME, BRIDGE_TIME, BRIDGE_LOSS = "iteration-time", "elapsed time per iteration (ms)", "lm loss"
+BY_STEP = {
+    TIME: {"values": {"1": "nan", "2": 0.5, "3": 0.25}},
+    "lm loss": {"values": {"1": "nan", "2": 9.5, "3": "nan"}},
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "first", "usual", "untimed"),
+    ("document", "numbers_and_seconds", "nan", "steps_per_value"),
     [
-        ("moe_tp4ep2pp2_h100_before_26.04", 99, 10.54551, 0.52183, (1,)),
-        ("dsv3proxy_flex_h100_sm_2026-02-19", 1905, 11.98727, 12.19412, (1, 890, 5600)),
-        ("bridge_golden_deepseek_fsdp_gb200", 50, 53.0486, 0.2276, ()),
+        (BY_STEP, [(1, None), (2, 0.5), (3, 0.25)], 1, 1),
+        ({TIME: {"start_step": 5, "step_interval": 1, "values": [0.5, 0.25]}}, [(5, 0.5), (6, 0.25)], 0, 1),
+        (
+            {TIME: {"values": {"1": 1.0, "5": 0.5, "10": 0.25, "15": 0.2}}},
+            [(1, 1.0), (5, 0.5), (10, 0.25), (15, 0.2)],
+            0,
+            None,
+        ),
+        ({"0": {BRIDGE_TIME: 500, BRIDGE_LOSS: 9}, "1": {BRIDGE_TIME: 250}, "alloc": 7}, [(0, 0.5), (1, 0.25)], 0, 1),
+        ({"current": {TIME: {"values": {"7": 0.5}}}, "baseline": {"1": {BRIDGE_TIME: 9}}}, [(7, 0.5)], 0, None),
     ],
+    ids=["by step", "older", "every fifth step", "bridge", "wrapped"],
 )
-def test_golden_values_of_real_jobs(
-    name: str, values: int, first: float, usual: float, untimed: tuple[int, ...]
+def test_golden_values_are_read(
+    log: Path,
+    document: dict[str, Any],
+    numbers_and_seconds: list[tuple[int, float | None]],
+    nan: int,
+    steps_per_value: int | None,
 ) -> None:
-    run = read_log(real(f"golden/{name}.json"))
+    run = read(log, json.dumps(document))
     assert run.format == "golden"
-    assert (len(run.step_s), run.step_s[0], run.untimed) == (values, first, untimed)
-    assert median(run.step_s) == pytest.approx(usual, rel=1e-9)
-    assert (run.skipped, run.nan) == (0, 0)
-    assert run.steps_per_value == (None if name.startswith("dsv3proxy") else 1), "only where steps follow each other"
-
-
-def test_golden_values_of_every_fifth_step_say_so_and_lose_few_to_the_warm_up() -> None:
-    run = read_log(real("golden/mixtral_8x7b_tp2pp4ep4_h100_long.json"))
-    assert (len(run.steps), len(run.step_s), run.steps_per_value) == (4801, 4538, None)
-    assert says(run, "has only every 5th step")
-    assert run.count_leading_values(10) == 3  # steps 1, 5 and 10
-    assert run.nan == 0  # the job was cut short; no loss was not finite
+    assert [(step.number, step.seconds) for step in run.steps] == numbers_and_seconds
+    assert (run.nan, run.steps_per_value) == (nan, steps_per_value)
+    assert says(run, "has only every 5th step") == ("10" in document.get(TIME, {}).get("values", {}))
+    assert says(run, "'current' are used; the file also has 'baseline', another run") == ("current" in document)
 
 
 # Megatron
@@ -211,6 +183,13 @@ def test_maxtext_lines_with_and_without_their_optional_fields(log: Path) -> None
     assert run.warnings == ()
 
 
+def test_a_dispatch_among_maxtext_steps_is_suspect(log: Path) -> None:
+    run = read(log, [maxtext_line(step, seconds) for step, seconds in enumerate((44.9, 1.4, 5.6, 5.658, 5.658, 1.5))])
+    assert run.suspect == (1,)  # less than a quarter of the median, 5.629 s
+    assert says(run, "step 1 took less than a quarter", "only the launch")
+    assert run.resolution_s == pytest.approx(0.001)
+
+
 def metrics(step: float, seconds: float, **more: float) -> str:
     entry = {"learning/loss": 10.5, "perf/step_time_seconds": seconds, "perf/per_device_tflops_per_sec": 134.9}
     return json.dumps({**entry, "step": step, "run_name": "moe", **more})
@@ -241,9 +220,6 @@ def test_tensorboards_export_gives_torchtitans_step_times(log: Path) -> None:
     assert (run.format, run.step_s) == ("tensorboard", (0.25,) * 7)
     loss = [[wall, step, 10.5] for step, wall in enumerate(walls, start=1)]
     assert "has another scalar" in refusal(log, json.dumps(loss))
-
-
-# golden values
 
 
 # any file

@@ -14,19 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.crash import regbot_keys
 from regbot_guest.frameworks import maxtext_planted
 from regbot_guest.frameworks.maxtext_config import (
     FORCED_KEYS,
+    OWNED_KEYS,
     ResolvedConfig,
     check_shape,
     compile_arguments,
     explain_refusal,
-    flatten_config,
     list_warnings,
+    record_config,
 )
+from regbot_guest.origin import path_in_checkout
 from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
-from regbot_guest.stage import timed_stage
+from regbot_guest.software import module_versions
 
 STEP = "jit_train_step"
 """Name that XLA gives to the compiled train step."""
@@ -59,9 +62,9 @@ def run_request(request: Request) -> dict[str, Any]:
     ContractError.
     """
     _check_request(request)
+    regbot_keys.extend([*FORCED_KEYS, *OWNED_KEYS])
     folder = Path(request.record).parent
     dump = folder / "dump"
-    seconds: dict[str, float] = {}  # duration of each named block below, such as "compile"
     # jax and MaxText read these variables while they are imported.
     os.environ["JAX_PLATFORMS"] = "cpu"
     os.environ["DECOUPLE_GCLOUD"] = "TRUE"  # MaxText then works without Google Cloud
@@ -69,13 +72,10 @@ def run_request(request: Request) -> dict[str, Any]:
         f'--xla_force_host_platform_device_count={request.world} --xla_dump_to="{dump}" --xla_dump_hlo_as_text'
     )
     try:
-        with timed_stage("import", seconds):
-            package = find_checkout_package(request)
-            jax, train_compile = _import_maxtext()
-        with timed_stage("compile", seconds):
-            config, mesh = _compile(train_compile, compile_arguments(request, package, dump), request)
-        with timed_stage("planted", seconds):
-            maxtext_planted.compile_on(jax, mesh)
+        package = find_checkout_package(request)
+        jax, train_compile = _import_maxtext()
+        config, mesh = _compile(train_compile, compile_arguments(request, package, dump), request)
+        maxtext_planted.compile_on(jax, mesh)
         move_program(dump, STEP, folder / PROGRAM)
         move_program(dump, f"jit_{maxtext_planted.NAME}", folder / PLANTED)
     finally:
@@ -86,15 +86,15 @@ def run_request(request: Request) -> dict[str, Any]:
             "planted": PLANTED,
             "target": "cpu",
             "mesh": [{"name": AXIS_NAMES.get(name, name), "size": size} for name, size in _list_axes(mesh)],
-            "config": flatten_config(config.get_keys()),
-            "software": _read_versions(),
+            "config": record_config(config.get_keys()),
+            # The imported MaxText is the checkout's, and another one may be installed.
+            "software": module_versions(("maxtext", "jax", "jaxlib", "flax", "optax")),
             "patches": [
                 f"the target {TOPOLOGY} has as many devices as were asked for: CPU devices that XLA makes up",
                 *(f"{key}={value}" for key, value in FORCED_KEYS.items()),
             ],
             "warnings": list_warnings(request),
         },
-        "phases_s": seconds,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux reports KiB
     }
 
@@ -109,9 +109,7 @@ def find_checkout_package(request: Request) -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     locations = spec.submodule_search_locations if spec is not None else None
     folder: Any = Path(next(iter(locations))).resolve() if locations else None
-    # A virtual environment inside the checkout does not belong to it.
-    is_own = folder is not None and folder.is_relative_to(root)
-    is_own = is_own and "site-packages" not in folder.relative_to(root).parts
+    is_own = folder is not None and path_in_checkout(folder, root) is not None
     if is_own and (folder / ENTRY).is_file():
         return folder
     if is_own or any((root / entry).is_file() for entry in OLD_ENTRIES):
@@ -124,26 +122,28 @@ def find_checkout_package(request: Request) -> Path:
 
 
 def _check_request(request: Request) -> None:
-    if request.mode != "static":
-        raise ContractError("config", "MaxText is compiled, not run; remove this workload's shapes from 'timed'")
-    if request.mlp != "moe":
-        raise ContractError(
-            "config",
+    refusals = (
+        (request.mode != "static", "MaxText is compiled, not run; remove this workload's shapes from 'timed'"),
+        (
+            request.mlp != "moe",
             f"MaxText has no control with a {request.mlp} MLP instead of the MoE; choose another variant",
-        )
-    if request.routing == "skewed":
-        raise ContractError(
-            "routing", "a compiled program does not depend on the routing; choose a variant that is not skewed"
-        )
-    if request.dispatcher:
-        raise ContractError(
-            "config",
+        ),
+        (
+            request.routing == "skewed",
+            "a compiled program does not depend on the routing; choose a variant that is not skewed",
+        ),
+        (
+            bool(request.dispatcher),
             f"dispatcher {request.dispatcher!r} cannot be set for MaxText; set MaxText's keys in 'config' instead",
-        )
-    if request.world % request.ep:
-        raise ContractError(
-            "config", f"EP {request.ep} does not divide {request.world} ranks; choose another --ep or --world"
-        )
+        ),
+        (
+            request.world % request.ep > 0,
+            f"EP {request.ep} does not divide {request.world} ranks; choose another --ep or --world",
+        ),
+    )
+    for is_refused, message in refusals:
+        if is_refused:
+            raise ContractError("config", message)
 
 
 def _import_maxtext() -> tuple[Any, Any]:
@@ -161,31 +161,15 @@ def _import_maxtext() -> tuple[Any, Any]:
             f"MaxText cannot be imported: {error}; install requirements/maxtext.txt in this workload's 'python', or "
             "set it to an interpreter that has it",
         ) from error
-    for name in ("main", "get_topology_mesh", "pyconfig", "pyconfig.initialize"):
-        *parents, attribute = name.split(".")
-        owner = getattr(train_compile, parents[0]) if parents else train_compile
-        if not hasattr(owner, attribute):
-            raise refuse_revision(f"there is no {ENTRY_MODULE}.{name}, which regbot watches")
     return jax, train_compile
-
-
-def _set_devices(world: int) -> None:
-    try:
-        target = importlib.import_module(TARGETS_MODULE).UserFacingNameToSystemCharacteristics[TOPOLOGY]
-    except (ImportError, AttributeError, KeyError) as error:
-        raise refuse_revision(
-            f"{TARGETS_MODULE}.UserFacingNameToSystemCharacteristics has no target {TOPOLOGY!r} ({error})"
-        ) from error
-    if not hasattr(target, "devices_per_slice"):
-        raise refuse_revision(f"the target {TOPOLOGY!r} of {TARGETS_MODULE} has no devices_per_slice")
-    target.devices_per_slice = world
 
 
 def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[ResolvedConfig, Any]:
     """Run ``main`` of MaxText's ``train_compile``. It returns neither configuration nor mesh, so both are recorded on
     the way.
     """
-    _set_devices(request.world)
+    targets = importlib.import_module(TARGETS_MODULE).UserFacingNameToSystemCharacteristics
+    targets[TOPOLOGY].devices_per_slice = request.world
     results: dict[str, Any] = {}
     initialize, get_mesh = train_compile.pyconfig.initialize, train_compile.get_topology_mesh
 
@@ -213,9 +197,6 @@ def _compile(train_compile: Any, argv: list[str], request: Request) -> tuple[Res
         replaced(train_compile, "get_topology_mesh", record_mesh),
     ):
         train_compile.main(argv)
-    for name, function in (("config", "pyconfig.initialize"), ("mesh", "get_topology_mesh")):
-        if name not in results:
-            raise refuse_revision(f"{ENTRY_MODULE}.main did not call {function}")
     return results["config"], results["mesh"]
 
 
@@ -226,20 +207,8 @@ def _list_axes(mesh: Any) -> list[tuple[str, int]]:
 
 def move_program(dump: Path, name: str, target: Path) -> None:
     """Move the text of the program ``name`` to the file ``target``. Raises ContractError if there is not one."""
-    paths_by_module: dict[str, list[Path]] = {}
-    for path in sorted(dump.glob("*.txt")):
-        if match := _PROGRAM_FILE.fullmatch(path.name):
-            paths_by_module.setdefault(match["module"], []).append(path)
-    paths = paths_by_module.get(name, [])
+    matches = ((path, _PROGRAM_FILE.fullmatch(path.name)) for path in sorted(dump.glob("*.txt")))
+    paths = [path for path, match in matches if match is not None and match["module"] == name]
     if len(paths) != 1:
-        modules = ", ".join(sorted(paths_by_module)[:20]) or "none"
-        raise ContractError(
-            "untraceable", f"{len(paths)} programs called {name} were compiled instead of one; compiled: {modules}"
-        )
+        raise ContractError("untraceable", f"{len(paths)} programs called {name} were compiled instead of one")
     paths[0].replace(target)
-
-
-def _read_versions() -> dict[str, str]:
-    """Read the modules themselves: the imported MaxText is the checkout's, and another one may be installed."""
-    modules = {name: importlib.import_module(name) for name in ("maxtext", "jax", "jaxlib", "flax", "optax")}
-    return {name: str(module.__version__) for name, module in modules.items() if hasattr(module, "__version__")}

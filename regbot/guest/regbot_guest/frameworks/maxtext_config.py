@@ -3,18 +3,15 @@
 Each layer of keys overrides those before it: the shape's numbers or a recipe, the user's ``config``, ``FORCED_KEYS``.
 """
 
-import math
 import re
 from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 
 from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.frameworks.flat_config import flatten_config
 from regbot_guest.frameworks.keys import suggest
-from regbot_guest.request import Geometry, Request
-
-Scalar = str | int | float | bool | None
+from regbot_guest.request import Geometry, Request, Scalar
 
 FORCED_KEYS: Mapping[str, Scalar] = {
     "hardware": "cpu",
@@ -110,67 +107,30 @@ def _user_batch(request: Request) -> dict[str, Scalar]:
 
 def explain_refusal(error: BaseException, request: Request) -> ContractError:
     """Return the refusal for MaxText's error. An unknown key that regbot has set means an unsupported revision."""
-    if unknown_key := _UNKNOWN_KEY.match(str(_cause(error))):
-        key = unknown_key["key"]
-        may_be_of_regbot = not request.recipe or key in {*FORCED_KEYS, *OWNED_KEYS}
-        if may_be_of_regbot and key not in request.config:
-            return refuse_revision(f"MaxText has no key {key!r}, which regbot sets{_suggest(unknown_key)}")
-    return ContractError("config", describe_error(error))
+    # MaxText logs the error, and raises SystemExit.
+    cause = error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
+    unknown_key = _UNKNOWN_KEY.match(str(cause))
+    if unknown_key is None:
+        return ContractError("config", f"MaxText refuses the configuration: {str(cause)[:1000]}")
+    key = unknown_key["key"]
+    nearest_keys = suggest(key, re.findall(r"'([^']+)'", unknown_key["known_keys"]))
+    may_be_of_regbot = not request.recipe or key in {*FORCED_KEYS, *OWNED_KEYS}
+    if may_be_of_regbot and key not in request.config:
+        return refuse_revision(f"MaxText has no key {key!r}, which regbot sets{nearest_keys}")
+    return ContractError("config", f"MaxText refuses the configuration: it has no key {key!r}{nearest_keys}")
 
 
-def _cause(error: BaseException) -> BaseException:
-    """Return the error that MaxText logged before it raised SystemExit. Return any other error as it is."""
-    return error.__context__ if isinstance(error, SystemExit) and error.__context__ else error
-
-
-def _suggest(unknown_key: re.Match[str]) -> str:
-    return suggest(unknown_key["key"], re.findall(r"'([^']+)'", unknown_key["known_keys"]))
-
-
-def describe_error(error: BaseException) -> str:
-    """MaxText's text about an unknown key lists all known keys. The message names only the similar ones."""
-    text = str(_cause(error))
-    unknown_key = _UNKNOWN_KEY.match(text)
-    if not unknown_key:
-        return f"MaxText refuses the configuration: {text[:1000]}"
-    return f"MaxText refuses the configuration: it has no key {unknown_key['key']!r}{_suggest(unknown_key)}"
-
-
-def flatten_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
-    """Return the configuration as scalars, without ``EXCLUDED_KEYS``, file paths and URLs. The logical axis rules
-    become one key per logical axis, so that a changed rule is one changed key.
+def record_config(keys: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Return the configuration as scalars. The logical axis rules become one key per logical axis, so that a changed
+    rule is one changed key.
     """
-    scalars: dict[str, Scalar] = {}
-    for key, value in sorted(keys.items()):
-        if key not in EXCLUDED_KEYS:
-            _add_scalars(scalars, key, value)
-    return scalars
-
-
-def _add_scalars(scalars: dict[str, Scalar], key: str, value: Any) -> None:
-    value = value.value if isinstance(value, Enum) else value
-    if isinstance(value, Mapping):
-        for name in sorted(value, key=str):
-            _add_scalars(scalars, f"{key}.{name}", value[name])
-    elif isinstance(value, (list, tuple)) and key.startswith(RULES):
-        for logical_axis, mesh_axes in value:
-            # A logical axis may have several rules. MaxText uses the first applicable one, so all are kept in order.
-            rule_key, rule = f"{key}.{logical_axis}", _join(mesh_axes)
-            scalars[rule_key] = f"{scalars[rule_key]} | {rule}" if rule_key in scalars else rule
-    elif isinstance(value, (list, tuple)):
-        scalars[key] = _join(value)
-    elif value is None or isinstance(value, (bool, int)):
-        scalars[key] = value
-    elif isinstance(value, float):
-        scalars[key] = value if math.isfinite(value) else str(value)
-    else:
-        text = str(value)
-        if not (text.startswith(("/", "~")) or "://" in text):
-            scalars[key] = text
-
-
-def _join(value: Any) -> str:
-    return ",".join(map(_join, value)) if isinstance(value, (list, tuple)) else str(value)
+    rules: dict[str, list[str]] = {}
+    for logical_axis, mesh_axes in keys.get(RULES, ()):
+        # A logical axis may have several rules. MaxText uses the first applicable one, so all are kept in order.
+        rule = ",".join(mesh_axes) if isinstance(mesh_axes, (list, tuple)) else str(mesh_axes)
+        rules.setdefault(logical_axis, []).append(rule)
+    rule_by_axis = {axis: " | ".join(rules_of_axis) for axis, rules_of_axis in rules.items()}
+    return flatten_config({**keys, RULES: rule_by_axis}, left_out=EXCLUDED_KEYS)
 
 
 def _shape_keys(geometry: Geometry) -> dict[str, Scalar]:

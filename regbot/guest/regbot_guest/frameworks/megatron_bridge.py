@@ -6,36 +6,39 @@ give a step one micro-batch.
 
 import dataclasses
 import importlib
-import math
 import os
 import re
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from regbot_guest.contract import ContractError, refuse_revision
-from regbot_guest.crash import call_unchanged
+from regbot_guest.crash import call_unchanged, regbot_keys
 from regbot_guest.frameworks import hugging_face
+from regbot_guest.frameworks.flat_config import flatten_config
 from regbot_guest.frameworks.keys import list_keys, suggest
-from regbot_guest.frameworks.megatron_command import dispatcher_flags, explain_smaller_step
-from regbot_guest.frameworks.megatron_flat import flatten_config
+from regbot_guest.frameworks.megatron_command import (
+    choose_global_batch,
+    count_model_parallel_ranks,
+    dispatcher_flags,
+    find_script,
+    read_size,
+)
 from regbot_guest.frameworks.megatron_lm import (
     AXES,
     add_python_to_path,
     describe_attention,
     describe_dispatcher,
     get_model_chunks,
-    is_path,
 )
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
-from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
-from regbot_guest.paper.step import make_expert_choice
-from regbot_guest.request import Request
+from regbot_guest.request import Request, Scalar
+from regbot_guest.routing import make_expert_choice
+from regbot_guest.software import module_versions
 
 STEP = ("megatron.bridge.training.train", "train_step")
 GLOBAL_STATE_POSITION = 5
@@ -78,23 +81,14 @@ FIXED_KEYS = {
     "model.moe_token_dispatcher_type": "set 'dispatcher' of the workload",
     "model.moe_flex_dispatcher_backend": "set 'dispatcher' of the workload",
 }
-MODEL_PARALLEL = {
-    "tensor_model_parallel_size": "TP",
-    "pipeline_model_parallel_size": "PP",
-    "context_parallel_size": "CP",
-}
-"""Fields of the model's configuration. Their product is the number of ranks that work on the same micro-batch."""
 
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
     """Run ``request.program`` with ``request.recipe`` and return its part of the raw record. Raises ContractError."""
-    script = (Path(request.root) / request.program).resolve()
-    if not script.is_file():
-        raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
-    if request.routing == "skewed":
-        raise ContractError("config", "routing of Bridge's own program is balanced or natural; use another variant")
+    script = find_script(request)
     if PRETRAINING not in f"_{request.recipe}_":  # the name may also begin or end with it
         raise ContractError("config", f"recipe {request.recipe!r} is not one for pretraining, and no other is traced")
+    regbot_keys.extend([*OFFLINE_OVERRIDES, *TOKENIZER_OVERRIDES, *REQUEST_KEYS])
     add_python_to_path()
     os.environ[RESTART_MARKER] = str(os.getpid())  # the script then does not restart itself
     job = _RecipeJob(request, device)
@@ -150,14 +144,7 @@ class _RecipeJob:
 
     def _load_recipe(self) -> Any:
         request = self._request
-        try:
-            runner = importlib.import_module(RECIPES)
-        except ModuleNotFoundError as error:
-            if error.name != RECIPES:
-                raise
-            raise refuse_revision(f"there is no {RECIPES} beside {request.program}") from error
-        if not hasattr(runner, "load_recipe"):
-            raise refuse_revision(f"there is no {RECIPES}.load_recipe")
+        runner = importlib.import_module(RECIPES)
         try:
             container = call_unchanged(runner.load_recipe, (request.recipe,), {})
         except AttributeError as error:
@@ -170,25 +157,15 @@ class _RecipeJob:
         return container
 
     def _choose_global_batch(self, settings: Mapping[str, Any]) -> int:
-        """Return the global batch, in sequences, of a step with as few micro-batches as possible."""
-        request = self._request
-        sizes = {axis: _read_size(settings, f"model.{field}") for field, axis in MODEL_PARALLEL.items()}
-        model_parallel_ranks = math.prod(sizes.values())
-        recipe_ep = _read_size(settings, "model.expert_model_parallel_size")
-        if recipe_ep != request.ep or request.world % model_parallel_ranks:
-            axes = ", ".join(f"{axis} {size}" for axis, size in sizes.items())
-            raise ContractError(
-                "config",
-                f"recipe {request.recipe!r} has EP {recipe_ep}, {axes}, but {request.world} ranks with EP {request.ep} "
-                f"were requested; trace it with --ep {recipe_ep} and a multiple of {model_parallel_ranks} ranks",
-            )
-        micro_batches = _count_micro_batches(settings, ranks=sizes["PP"])
-        micro_batch_size = _read_size(settings, "train.micro_batch_size")
-        recipe_batch = _read_size(settings, "train.global_batch_size")
-        data_parallel_ranks = request.world // model_parallel_ranks
-        global_batch = micro_batches * micro_batch_size * data_parallel_ranks
-        if recipe_batch != global_batch:
-            self._warnings.append(explain_smaller_step(micro_batches, global_batch, recipe_batch))
+        where = f"recipe {self._request.recipe!r}"
+        global_batch, self._warnings = choose_global_batch(
+            self._request,
+            ep=read_size(settings, "model.expert_model_parallel_size", where),
+            model_parallel_ranks=count_model_parallel_ranks(settings, where, prefix="model."),
+            micro_batches=_count_micro_batches(settings, where),
+            micro_batch_size=read_size(settings, "train.micro_batch_size", where),
+            recipe_batch=read_size(settings, "train.global_batch_size", where),
+        )
         return global_batch
 
     def models(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Sequence[nn.Module]:
@@ -204,11 +181,9 @@ class _RecipeJob:
         model_settings = {
             key.removeprefix("model."): value for key, value in config.items() if key.startswith("model.")
         }
-        # Paths differ between machines and do not influence the step.
-        settings = {key: value for key, value in config.items() if not is_path(value)}
         return ProgramDescription(
-            config={**settings, "routing": request.routing, "mlp": request.mlp},
-            software=_read_versions(),
+            config={**config, "routing": request.routing, "mlp": request.mlp},
+            software=module_versions(("megatron.bridge", "megatron.core", "torch")),
             backends={
                 "attention": describe_attention(counter),
                 **describe_dispatcher(request, counter, model_settings),
@@ -226,8 +201,6 @@ def read_user_overrides(config: Mapping[str, Scalar]) -> dict[str, Scalar]:
             raise ContractError("config", f"config.{key} is not a key of a recipe; write it as in model.num_layers")
         if name in FIXED_KEYS:
             raise ContractError("config", f"config.{key} cannot be set: {FIXED_KEYS[name]}")
-        if name in overrides:
-            raise ContractError("config", f"config.{key} sets {name} twice; remove one of them")
         overrides[name] = value
     return overrides
 
@@ -259,25 +232,17 @@ def _tokenizer_overrides(settings: Mapping[str, Any]) -> dict[str, Scalar]:
     return {**TOKENIZER_OVERRIDES, "tokenizer.vocab_size": tokens or settings["model.vocab_size"]}
 
 
-def _count_micro_batches(settings: Mapping[str, Any], ranks: int) -> int:
+def _count_micro_batches(settings: Mapping[str, Any], where: str) -> int:
     """Return the smallest number that Megatron accepts: several if a rank has several pipeline stages."""
+    ranks = read_size(settings, "model.pipeline_model_parallel_size", where)
     layout = settings.get(LAYOUT)
     layout_stages = len(layout or ())
     if isinstance(layout, str):
         module = importlib.import_module("megatron.core.transformer.pipeline_parallel_layer_layout")
         layout_stages = int(module.PipelineParallelLayerLayout.get_num_stages_from_str(layout))
-    stages_per_rank = max(_read_size(settings, "model.virtual_pipeline_model_parallel_size"), layout_stages // ranks)
-    group_size = _read_size(settings, "model.microbatch_group_size_per_vp_stage")
-    return max(ranks, group_size) if stages_per_rank > 1 else 1
-
-
-def _read_size(settings: Mapping[str, Any], key: str) -> int:
-    value = settings.get(key)
-    if value is None:
-        return 1
-    if not isinstance(value, int) or value < 1:
-        raise ContractError("config", f"{key} of the recipe must be a positive whole number, not {value!r}")
-    return value
+    virtual_stages = read_size(settings, "model.virtual_pipeline_model_parallel_size", where)
+    group_size = read_size(settings, "model.microbatch_group_size_per_vp_stage", where)
+    return max(ranks, group_size) if max(virtual_stages, layout_stages // ranks) > 1 else 1
 
 
 def format_value(value: Scalar) -> str:
@@ -296,9 +261,3 @@ def format_value(value: Scalar) -> str:
     escaped = re.sub(r"(\\*)'", lambda match: 2 * match[1] + "\\'", value)
     escaped = re.sub(r"\\+$", lambda match: 2 * match[0], escaped)
     return f"'{escaped}'"
-
-
-def _read_versions() -> dict[str, str]:
-    packages = {"megatron-bridge": "megatron.bridge", "megatron-core": "megatron.core", "torch": "torch"}
-    versions = {name: getattr(importlib.import_module(module), "__version__", "") for name, module in packages.items()}
-    return {name: str(version) for name, version in versions.items()}

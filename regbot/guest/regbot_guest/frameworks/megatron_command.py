@@ -2,14 +2,16 @@
 written with ``_``, as argparse names them.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.megatron_test_case import FILE_FLAGS, FlagValue, MegatronTestCase
-from regbot_guest.frameworks.training_loop import Scalar
-from regbot_guest.request import Request
+from regbot_guest.request import Request, Scalar
 
 FLEX = ("deepep", "hybridep", "ncclep")
 """Backends of Megatron's dispatcher ``flex``."""
@@ -81,7 +83,7 @@ class CommandLine:
         for name, value in self.flags.items():
             if value is None or value is False:
                 continue
-            words.append(_as_option(name))
+            words.append(as_option(name))
             if isinstance(value, tuple):
                 words += value
             elif value is not True:
@@ -92,10 +94,6 @@ class CommandLine:
     def regbot_flags(self) -> list[str]:
         """Flags whose values come from regbot, and not from the user or the test case."""
         return [name for name, value in self.flags.items() if name not in self.given or self.given[name] != value]
-
-    @property
-    def regbot_options(self) -> list[str]:
-        return [_as_option(name) for name in self.regbot_flags]
 
     def replaced_flags(self) -> dict[str, Scalar]:
         """Return the test case's values that regbot has left out or replaced, without those for data, checkpoints and
@@ -112,19 +110,17 @@ def make_command_line(request: Request, test_case: MegatronTestCase | None = Non
     """Return the command line of the test case, or without one that of the request's shape and mesh. The user's flags
     override all others. Raises ContractError.
     """
-    if request.routing == "skewed":
-        raise ContractError("config", "routing of Megatron's own program is balanced or natural; use another variant")
     user_flags = read_user_flags(request.config, () if test_case is not None else SHAPE_FLAGS)
     workload_flags = {**dispatcher_flags(request), **user_flags}
     if test_case is None:
         flags_of_shape = shape_flags(request, count_model_parallel_ranks(user_flags, "config"))
         return CommandLine({**flags_of_shape, **DEFAULT_FLAGS, **OFFLINE_FLAGS, **workload_flags}, given=workload_flags)
     requested_flags = {**test_case.flags, **workload_flags}
-    batch_flags, batch_warning = _smallest_step(request, requested_flags)
+    batch_flags, batch_warnings = _smallest_step(request, requested_flags)
     return CommandLine(
         flags={**test_case.flags, **batch_flags, **OFFLINE_FLAGS, **workload_flags},
         given={**test_case.left_out, **requested_flags},
-        warnings=[*test_case.warnings, *([batch_warning] if batch_warning else [])],
+        warnings=[*test_case.warnings, *batch_warnings],
     )
 
 
@@ -135,16 +131,13 @@ def read_user_flags(config: Mapping[str, Scalar], shape_names: Iterable[str]) ->
     flags: dict[str, Scalar | FlagValue] = {}
     for key, value in config.items():
         name = key.replace("-", "_")
-        if "." in key:
-            own_name = key.rpartition(".")[2]
-            raise ContractError("config", f"config.{key}: a flag of the script has no dots; write {own_name!r}")
         if not _FLAG_NAME.fullmatch(name):
-            raise ContractError("config", f"config.{key} is not a flag; write its name without dashes before it")
+            raise ContractError(
+                "config", f"config.{key} is not a flag; write its name without dashes before it and without dots"
+            )
         if name in FIXED_FLAGS or name in shape_names:
             reason = FIXED_FLAGS.get(name, "it is fixed by the shape; choose another shape or variant")
             raise ContractError("config", f"config.{key} cannot be set: {reason}")
-        if name in flags:
-            raise ContractError("config", f"config.{key} sets {_as_option(name)} twice; remove one of them")
         words = value.split() if isinstance(value, str) else []
         if any(word.startswith("--") for word in words):
             raise ContractError("config", f"config.{key}: the value {value!r} contains another flag")
@@ -186,62 +179,80 @@ def shape_flags(request: Request, model_parallel_ranks: int) -> dict[str, Scalar
 
 def _smallest_step(
     request: Request, flags: Mapping[str, Scalar | FlagValue]
-) -> tuple[dict[str, Scalar | FlagValue], str]:
+) -> tuple[dict[str, Scalar | FlagValue], list[str]]:
     """Return the flags of a step with one micro-batch on each rank, or as many as an interleaved pipeline needs, and a
     warning if the test case has another global batch. A test case without a vocabulary gets the shape's.
     """
     where = f"recipe {request.recipe!r}"
-    model_parallel_ranks = count_model_parallel_ranks(flags, where)
-    ep = read_size(flags, "expert_model_parallel_size", where)
-    if ep != request.ep or request.world % model_parallel_ranks:
-        raise ContractError(
-            "config",
-            f"{where} has EP {ep}, and {model_parallel_ranks} ranks work on one micro-batch, but {request.world} ranks "
-            f"with EP {request.ep} were requested; trace it with --ep {ep} and a multiple of {model_parallel_ranks} "
-            "ranks",
-        )
-    is_interleaved = any(flags.get(name) for name in INTERLEAVED)
     group_sizes = (read_size(flags, name, where) for name in MICRO_BATCH_GROUPS)
-    micro_batches = max(group_sizes) if is_interleaved else 1
-    data_parallel_ranks = request.world // model_parallel_ranks
-    global_batch = micro_batches * read_size(flags, "micro_batch_size", where) * data_parallel_ranks
+    global_batch, warnings = choose_global_batch(
+        request,
+        ep=read_size(flags, "expert_model_parallel_size", where),
+        model_parallel_ranks=count_model_parallel_ranks(flags, where),
+        micro_batches=max(group_sizes) if any(flags.get(name) for name in INTERLEAVED) else 1,
+        micro_batch_size=read_size(flags, "micro_batch_size", where),
+        recipe_batch=read_size(flags, "global_batch_size", where) if "global_batch_size" in flags else None,
+    )
     batch_flags: dict[str, Scalar | FlagValue] = {"global_batch_size": global_batch}
     if "vocab_size" not in flags:
         batch_flags["vocab_size"] = request.geometry.vocabulary - 1  # the null tokenizer adds one token
-    if "global_batch_size" not in flags:
-        return batch_flags, ""
-    recipe_batch = read_size(flags, "global_batch_size", where)
-    if recipe_batch == global_batch:
-        return batch_flags, ""
-    return batch_flags, explain_smaller_step(micro_batches, global_batch, recipe_batch)
+    return batch_flags, warnings
 
 
-def explain_smaller_step(micro_batches: int, global_batch: int, recipe_batch: int) -> str:
-    """``global_batch`` of the traced step and ``recipe_batch`` count sequences. ``micro_batches`` is per rank."""
+def choose_global_batch(
+    request: Request,
+    *,
+    ep: int,
+    model_parallel_ranks: int,
+    micro_batches: int,
+    micro_batch_size: int,
+    recipe_batch: int | None,
+) -> tuple[int, list[str]]:
+    """Return the global batch, in sequences, of a step of a recipe with ``micro_batches`` on each rank, and a warning
+    if the recipe has another one. Raises ContractError if the recipe does not fit the mesh.
+    """
+    if ep != request.ep or request.world % model_parallel_ranks:
+        raise ContractError(
+            "config",
+            f"recipe {request.recipe!r} has EP {ep}, and {model_parallel_ranks} ranks work on one micro-batch, but "
+            f"{request.world} ranks with EP {request.ep} were requested; trace it with --ep {ep} and a multiple of "
+            f"{model_parallel_ranks} ranks",
+        )
+    global_batch = micro_batches * micro_batch_size * (request.world // model_parallel_ranks)
+    if recipe_batch in (None, global_batch):
+        return global_batch, []
     traced = "1 micro-batch" if micro_batches == 1 else f"{micro_batches} micro-batches"
-    return (
+    warning = (
         f"the traced step has {traced} on each rank ({global_batch} sequences in all; the recipe's global batch has "
         f"{recipe_batch}). Further micro-batches repeat what these do"
     )
+    return global_batch, [warning]
 
 
-def count_model_parallel_ranks(flags: Mapping[str, Scalar | FlagValue], where: str) -> int:
+def count_model_parallel_ranks(flags: Mapping[str, Any], where: str, prefix: str = "") -> int:
     """Return the number of ranks that work on the same micro-batch. Raises ContractError."""
-    product = 1
-    for name in MODEL_PARALLEL:
-        product *= read_size(flags, name, where)
-    return product
+    return math.prod(read_size(flags, f"{prefix}{name}", where) for name in MODEL_PARALLEL)
 
 
-def read_size(flags: Mapping[str, Scalar | FlagValue], name: str, where: str) -> int:
-    """Return a flag as a positive number, or 1 if it is not set. ``where`` begins the ContractError for any other
+def read_size(flags: Mapping[str, Any], name: str, where: str) -> int:
+    """Return a setting as a positive number, or 1 if it is not set. ``where`` begins the ContractError for any other
     value.
     """
     value = flags.get(name)
     text = "1" if value is None else str(value)
     if not text.isdecimal() or int(text) == 0:
-        raise ContractError("config", f"{where}: {_as_option(name)} must be a positive number, not {text[:80]!r}")
+        raise ContractError("config", f"{where}: {name} must be a positive number, not {text[:80]!r}")
     return int(text)
+
+
+def find_script(request: Request) -> Path:
+    """Return the checkout's training script. Raises ContractError if there is none, or if it cannot be traced."""
+    script = (Path(request.root) / request.program).resolve()
+    if not script.is_file():
+        raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
+    if request.routing == "skewed":
+        raise ContractError("config", "routing of Megatron's own program is balanced or natural; use another variant")
+    return script
 
 
 def dispatcher_flags(request: Request) -> dict[str, Scalar | FlagValue]:
@@ -250,5 +261,5 @@ def dispatcher_flags(request: Request) -> dict[str, Scalar | FlagValue]:
     return {"moe_token_dispatcher_type": request.dispatcher} if request.dispatcher else {}
 
 
-def _as_option(name: str) -> str:
+def as_option(name: str) -> str:
     return f"--{name.replace('_', '-')}"

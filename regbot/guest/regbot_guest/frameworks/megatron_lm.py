@@ -17,22 +17,25 @@ from torch import nn
 from regbot_guest import backends
 from regbot_guest.backends import backend_entry, count_exchanges, list_exchanges, name_dispatcher
 from regbot_guest.contract import ContractError
+from regbot_guest.crash import regbot_keys
+from regbot_guest.frameworks.flat_config import flatten_config
 from regbot_guest.frameworks.megatron_command import (
     FLEX,
     SHAPE_FLAGS,
     CommandLine,
+    as_option,
+    find_script,
     make_command_line,
     read_size,
     shape_flags,
 )
-from regbot_guest.frameworks.megatron_flat import to_scalar
 from regbot_guest.frameworks.megatron_test_case import VARIABLES, MegatronTestCase, read_test_case, set_variables
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
-from regbot_guest.frameworks.training_loop import Scalar
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
 from regbot_guest.replaced import replaced
-from regbot_guest.request import Request
+from regbot_guest.request import Request, Scalar
+from regbot_guest.software import module_versions
 from regbot_guest.tally import Key
 
 STEP = ("megatron.training.training", "train_step")
@@ -62,17 +65,10 @@ _ATTENTION = re.compile(r"(attention|attn)(?!.*(backward|bwd))")
 NVCC = "megatron.legacy.fused_kernels.load, which asks nvcc for its version and builds nothing, does nothing"
 MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluated or logged to a service"
 
-crash_keys: list[str] = []
-"""Flags that regbot has set for the last program: a crash that names one does not show whose fault it is. Those of the
-shape are left out, because errors of the code under test name them too.
-"""
-
 
 def count_step(request: Request, device: Device) -> dict[str, Any]:
     """Run ``request.program`` and return its part of the raw record. Raises ContractError."""
-    script = (Path(request.root) / request.program).resolve()
-    if not script.is_file():
-        raise ContractError("config", f"the checkout has no {request.program}; set 'program' to the training script")
+    script = find_script(request)
     add_python_to_path()
     test_case = read_test_case(Path(request.root), request.recipe) if request.recipe else None
     command_line = make_command_line(request, test_case)
@@ -86,12 +82,12 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     if not command_line.flags.get("use_megatron_fsdp"):  # Megatron-FSDP refuses this setting
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "1")  # Megatron requires it for several kinds of overlap
     shape_names = SHAPE_FLAGS if test_case is None else ()
-    # The report of a crash lists those of these flags that the error names.
-    crash_keys[:] = [name for name in command_line.regbot_flags if name not in shape_names]
+    # Flags of the shape are left out, because errors of the code under test name them too.
+    regbot_keys[:] = [name for name in command_line.regbot_flags if name not in shape_names]
     program = TrainingProgram(
         start=script,
         arguments=command_line.words,
-        regbot_flags=command_line.regbot_options,
+        regbot_flags=[as_option(name) for name in command_line.regbot_flags],
         step=STEP,
         models=get_model_chunks,
         axes=lambda *_: name_axes(AXES),
@@ -136,8 +132,7 @@ def _describe_program(
     request: Request, counter: PaperCounter, command_line: CommandLine, test_case: MegatronTestCase | None
 ) -> ProgramDescription:
     arguments = vars(importlib.import_module("megatron.training").get_args())
-    scalars = {name: to_scalar(value) for name, value in sorted(arguments.items())}
-    config = {name: value for name, value in scalars.items() if not is_path(value)}
+    config = flatten_config(arguments)
     recorded_config: dict[str, Scalar] = {**config, "routing": request.routing, "mlp": request.mlp}
     if test_case is None:
         check_shape(arguments, request)
@@ -145,17 +140,12 @@ def _describe_program(
         recorded_config |= {f"recipe.{name}": value for name, value in command_line.replaced_flags().items()}
         recorded_config |= {f"recipe.{VARIABLES}.{name}": value for name, value in test_case.variables.items()}
         recorded_config["recipe"] = request.recipe
-    core = importlib.import_module("megatron.core")
     return ProgramDescription(
         config=recorded_config,
-        software={"megatron-core": str(core.__version__), "torch": str(importlib.import_module("torch").__version__)},
+        software=module_versions(("megatron.core", "torch")),
         backends={"attention": describe_attention(counter), **describe_dispatcher(request, counter, config)},
         warnings=command_line.warnings,
     )
-
-
-def is_path(value: Scalar) -> bool:
-    return isinstance(value, str) and "/" in value
 
 
 def check_shape(arguments: Mapping[str, Any], request: Request) -> None:
@@ -185,8 +175,7 @@ def describe_dispatcher(
     if request.mlp != "moe" or request.ep == 1:
         return {}
     exchanges = count_exchanges(counter, FLEX, _is_of_experts)
-    names = {**{library: library for library in FLEX}, "all_to_all": "alltoall", "all_gather": "allgather"}
-    executed = name_dispatcher(exchanges, names)
+    executed = name_dispatcher(exchanges, FLEX)
     configured = str(config.get("moe_token_dispatcher_type"))
     if configured == "flex":
         configured = str(config.get("moe_flex_dispatcher_backend"))

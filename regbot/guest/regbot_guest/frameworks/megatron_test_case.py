@@ -5,7 +5,6 @@ value, and a text in brackets has several words.
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 from regbot_guest.contract import ContractError
 
 FLAGS, VARIABLES = "MODEL_ARGS", "ENV_VARS"
-MAX_BYTES = 1024 * 1024
 
 FILE_FLAGS = frozenset({
     "data_path", "data_cache_path", "data_args_path", "vocab_file", "merge_file", "tokenizer_model", "save", "load",
@@ -28,7 +26,6 @@ UNTRACED_FLAGS = ("log_num_zeros_in_grad",)
 FlagValue = str | bool | tuple[str, ...]
 """Value of a flag: one word, several words, or True for a flag without a value."""
 
-_NAME = re.compile(r"(?:--)?[A-Za-z][\w-]*")
 _PATH_STARTS = ("/", "./", "../", "~")
 
 
@@ -49,11 +46,7 @@ def read_test_case(root: Path, recipe: str) -> MegatronTestCase:
     path = root / recipe
     if not path.resolve().is_relative_to(root.resolve()) or not path.is_file():
         raise ContractError("config", f"recipe {recipe!r}: there is no such file in the checkout")
-    if path.stat().st_size > MAX_BYTES:
-        raise ContractError("config", f"recipe {recipe!r} has more than {MAX_BYTES} bytes, so it is no test case")
     sections = _read_sections(path, recipe)
-    if FLAGS not in sections:
-        raise ContractError("config", f"recipe {recipe!r} has no {FLAGS}; it is not a test case of Megatron-LM")
     traced_flags: dict[str, FlagValue] = {}
     left_out_flags: dict[str, FlagValue] = {}
     warnings: list[str] = []
@@ -68,7 +61,7 @@ def read_test_case(root: Path, recipe: str) -> MegatronTestCase:
         if name not in FILE_FLAGS:
             reason = "its value depends on real data" if name in UNTRACED_FLAGS else "its value names a file"
             warnings.append(f"{name} of the recipe is left out, because {reason}")
-    variables = {name: str(value) for name, value in sections.get(VARIABLES, {}).items()}
+    variables = {name: str(value) for name, value in sections[VARIABLES].items()}
     return MegatronTestCase(traced_flags, variables, left_out_flags, warnings)
 
 
@@ -86,37 +79,22 @@ def _read_sections(path: Path, recipe: str) -> dict[str, dict[str, FlagValue]]:
     try:
         # This loader keeps all values as they are written. Others turn 1e-2, off and 010 into numbers and booleans.
         document = yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError, OSError) as error:
-        raise ContractError("config", f"recipe {recipe!r} cannot be read as YAML: {error}") from error
-    sections: dict[str, dict[str, FlagValue]] = {}
-    for section, entries in document.items() if isinstance(document, dict) else ():
-        if section not in (FLAGS, VARIABLES):
-            continue
-        if not isinstance(entries, dict):
-            raise ContractError("config", f"recipe {recipe!r}: {section} is no table of names and values")
-        sections[section] = dict(_read_entry(name, value, recipe) for name, value in entries.items())
-    return sections
+        variables = document.get(VARIABLES) or {}
+        return {
+            FLAGS: dict(_read_flag(name, value) for name, value in document[FLAGS].items()),
+            VARIABLES: {name: str(value) for name, value in variables.items()},
+        }
+    except (yaml.YAMLError, ValueError, TypeError, AttributeError, KeyError, RecursionError, OSError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise ContractError("config", f"recipe {recipe!r} is not a test case of Megatron-LM ({reason})") from error
 
 
-def _read_entry(name: Any, content: Any, recipe: str) -> tuple[str, FlagValue]:
-    """Return name and value of a flag, such as ``--num-layers`` with the name ``num_layers``, or of a variable, which
-    has no dashes and is not changed. Raises ContractError.
-    """
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ContractError(
-            "config", f"recipe {recipe!r} has {str(name)[:80]!r}, which is no name of a flag or variable"
-        )
-    is_flag = name.startswith("--")
-    value: FlagValue
-    if isinstance(content, str):
-        is_list = content.startswith("[") and content.endswith("]")
-        value = content
-        if is_flag and (content == "true" or is_list):
-            value = content == "true" or tuple(content[1:-1].split())
-    elif isinstance(content, list) and all(isinstance(item, str) for item in content):
-        value = tuple(word for item in content for word in item.split())
-    else:
-        raise ContractError("config", f"recipe {recipe!r}: the value of {name} is neither a text nor a list of texts")
-    if isinstance(value, tuple) and any(word.startswith("--") for word in value):
-        raise ContractError("config", f"recipe {recipe!r}: the value of {name} contains another flag")
-    return (name.removeprefix("--").replace("-", "_") if is_flag else name), value
+def _read_flag(option: str, content: Any) -> tuple[str, FlagValue]:
+    """Return name and value of a flag, such as ``--num-layers`` with the name ``num_layers``. Raises ValueError."""
+    name = option.removeprefix("--").replace("-", "_")
+    if isinstance(content, str) and not (content.startswith("[") and content.endswith("]")):
+        return name, content == "true" or content
+    words = content[1:-1].split() if isinstance(content, str) else [word for item in content for word in item.split()]
+    if any(word.startswith("--") for word in words):
+        raise ValueError(f"the value of {option} contains another flag")
+    return name, tuple(words)

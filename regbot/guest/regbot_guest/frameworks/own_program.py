@@ -8,8 +8,8 @@ import importlib
 import re
 import runpy
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,21 +21,19 @@ from torch import nn
 from regbot_guest.axes import Axes
 from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError, refuse_revision
-from regbot_guest.count import CountMethod, build_ledger, plant_on_groups, refuse_uncounted
+from regbot_guest.count import build_ledger, list_large_groups, plant_collectives, refuse_uncounted
 from regbot_guest.crash import call_unchanged
-from regbot_guest.frameworks.keys import suggest
-from regbot_guest.frameworks.training_loop import Scalar, track_phases
-from regbot_guest.guesses import as_ledger_fields
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.paper import libraries
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
 from regbot_guest.paper.groups import rank_zero_of
-from regbot_guest.paper.step import PAPER_PATCHES, make_expert_choice
 from regbot_guest.replaced import replaced
-from regbot_guest.request import Request
-from regbot_guest.stage import timed_stage
+from regbot_guest.request import Request, Scalar
+from regbot_guest.routing import make_expert_choice
+from regbot_guest.static_trace import PAPER_PATCHES
 from regbot_guest.stopwatch import peak_resident_bytes
+from regbot_guest.training_loop import track_phases
 from regbot_guest.uncounted_collectives import UncountedWatch
 from regbot_guest.untraceable import Untraceable
 
@@ -101,15 +99,17 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
     device.set_expert_choice(program.experts, make_expert_choice(request))
     # The paper GPU counts the collectives of every thread, so other threads need no watch.
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
-    step_watch = _StepWatch(request, device, program, steps)
+    step_watch = _StepWatch(request, device, program, compile_watch, steps)
     with compile_watch, uncounted_watch, rank_zero_of(request.world), ExitStack() as stack:
-        stack.enter_context(_command_line(program))
+        # Modules of the program may read ``sys.argv`` when they are imported, which is before the program runs.
+        script_folder = [str(program.start.parent)] if isinstance(program.start, Path) else []
+        stack.enter_context(replaced(sys, "path", [*script_folder, *sys.path]))
+        stack.enter_context(replaced(sys, "argv", [str(program.start), *program.arguments]))
         stack.enter_context(program.replacements())
         stack.enter_context(_wrap_step_function(program, step_watch))
         try:
             sys.argv += program.late_arguments()
-            with timed_stage("program", step_watch.seconds):
-                _run_program(program)
+            _run_program(program)
         except _StopProgram:
             pass
         except (Exception, SystemExit) as error:
@@ -129,21 +129,20 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
         if device.refusals:  # the paper GPU raised an exception, which the program has caught
             raise Untraceable(device.refusals[0])
         refuse_uncounted(uncounted_watch)
-        guesses = compile_watch.guesses() | device.notes()  # the notes are the paper GPU's own guesses
-        step_watch.record["ledger"] |= as_ledger_fields(guesses)
         return step_watch.record
 
 
 class _StepWatch:
     """After call number ``steps`` of the step function, makes the record of this call and ends the program."""
 
-    def __init__(self, request: Request, device: Device, program: TrainingProgram, steps: int) -> None:
+    def __init__(
+        self, request: Request, device: Device, program: TrainingProgram, compile_watch: CompileWatch, steps: int
+    ) -> None:
         self._request, self._device, self._program, self._steps = request, device, program, steps
+        self._compile_watch = compile_watch
         self._stack = ExitStack()
         self._counter: PaperCounter | None = None
-        self._axes = Axes()
         self.number = 0
-        self.seconds: dict[str, float] = {}
         self.record: dict[str, Any] | None = None
         self.refusal: ContractError | None = None
         """Why the counted step cannot be used. It is kept here, because the program might catch a raised exception."""
@@ -157,11 +156,10 @@ class _StepWatch:
             self._counter = self._make_counter(args, kwargs)
         is_last = self.number == self._steps
         if is_last:
-            liveness = plant_on_groups(self._counter, _groups(), torch.device("cuda", 0))
+            liveness = plant_collectives(self._counter, list_large_groups(), torch.device("cuda", 0))
         self._counter.new_step(with_fingerprint=is_last)  # also forgets the planted collectives
         self._counter.phase = "forward"
-        self._device.reset_peak()
-        with timed_stage(f"step {self.number}", self.seconds), self._counter:
+        with self._counter:
             result = call_unchanged(original, args, kwargs)
         if not is_last:
             return result
@@ -175,41 +173,32 @@ class _StepWatch:
 
     def _make_counter(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PaperCounter:
         models = [unwrap(model) for model in self._program.models(args, kwargs)]
-        self._axes = self._program.axes(args, kwargs)
         tracker = self._stack.enter_context(ModuleTracker(*models))
-        counter = PaperCounter(self._device, self._axes, tracker)
+        counter = PaperCounter(self._device, self._program.axes(args, kwargs), tracker)
         self._stack.enter_context(track_phases(models, counter))
         return counter
 
     def _make_record(self, counter: PaperCounter, liveness: Mapping[str, Any], peak_bytes: int) -> dict[str, Any]:
         description = self._program.describe(counter)
-        method = CountMethod(
-            source="paper-gpu",
-            device="cuda",
-            program=self._device.fingerprint(),
-            patches=[
-                *PAPER_PATCHES,
-                *self._program.patches,
-                *(f"{name} is a stand-in whose functions give shapes" for name in libraries.imported()),
-            ],
-        )
         return {
             "ledger": build_ledger(
                 self._request,
-                self._axes,
                 counter,
                 liveness,
-                method,
+                device="cuda",
                 config=description.config,
                 software=description.software,
+                patches=[
+                    *PAPER_PATCHES,
+                    *self._program.patches,
+                    *(f"{name} is a stand-in whose functions give shapes" for name in libraries.imported()),
+                ],
+                guesses=self._compile_watch.guesses() | counter.guesses(),
                 warnings=description.warnings,
             ),
-            "loss": [],  # a paper GPU has no values
             "backends": {name: dict(backend) for name, backend in description.backends.items()},
-            "phases_s": self.seconds,
             "peak_rss_bytes": peak_resident_bytes(),
             "peak_device_bytes": peak_bytes,
-            "warnings": [],
         }
 
 
@@ -227,7 +216,7 @@ def name_axes(names: Mapping[str, str]) -> Axes:
     axes = Axes()
     sizes: dict[str, int] = {}
     for description, axis in names.items():
-        for group in _groups():
+        for group in list_large_groups():
             if group.group_desc != description:
                 continue
             # Leave out axes of one rank: ``etp_ep`` becomes ``ep`` if ``etp`` has one rank.
@@ -242,13 +231,7 @@ def name_axes(names: Mapping[str, str]) -> Axes:
     return axes
 
 
-def _groups() -> list[Any]:
-    """torch's map has only the groups that contain this rank."""
-    return [group for group in dist.distributed_c10d._world.pg_map if group.size() > 1]
-
-
-@contextmanager
-def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Iterator[None]:
+def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> AbstractContextManager[None]:
     module_name, dotted_name = program.step
     *parents, name = dotted_name.split(".")
     try:
@@ -275,8 +258,7 @@ def _wrap_step_function(program: TrainingProgram, step_watch: _StepWatch) -> Ite
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return step_watch.step(original, args, kwargs)
 
-    with replaced(owner, name, wrapper):
-        yield
+    return replaced(owner, name, wrapper)
 
 
 def _unknown_revision(module: str, name: str, error: Exception) -> ContractError:
@@ -286,21 +268,16 @@ def _unknown_revision(module: str, name: str, error: Exception) -> ContractError
     )
 
 
-@contextmanager
-def _command_line(program: TrainingProgram) -> Iterator[None]:
-    """Modules of the program may read ``sys.argv`` when they are imported, which is before the program runs."""
-    argv, path = sys.argv, list(sys.path)
-    sys.argv = [str(program.start), *program.arguments]
-    if isinstance(program.start, Path):
-        sys.path.insert(0, str(program.start.parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = argv, path
-
-
 def _run_program(program: TrainingProgram) -> None:
-    with _watch_parsers() as parser_errors:
+    errors: list[str] = []
+    original = argparse.ArgumentParser.error
+
+    def record_error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
+        errors.append(message)
+        call_unchanged(original, (parser, message), {})
+        raise AssertionError("argparse returned from an error")
+
+    with replaced(argparse.ArgumentParser, "error", record_error):
         try:
             if isinstance(program.start, str):
                 runpy.run_module(program.start, run_name="__main__", alter_sys=True)
@@ -308,48 +285,15 @@ def _run_program(program: TrainingProgram) -> None:
                 runpy.run_path(str(program.start), run_name="__main__")
         except SystemExit as error:
             if error.code == BAD_COMMAND_LINE:
-                raise _explain_command_line(program, parser_errors) from error
+                raise _explain_command_line(program, errors) from error
             if error.code not in (None, 0):
                 raise
 
 
-@dataclass(frozen=True)
-class _ParserError:
-    message: str
-    flags: Sequence[str]
-
-
-@contextmanager
-def _watch_parsers() -> Iterator[list[_ParserError]]:
-    errors: list[_ParserError] = []
-    original = argparse.ArgumentParser.error
-
-    def record_error(parser: argparse.ArgumentParser, message: str) -> NoReturn:
-        errors.append(_ParserError(message, list(parser._option_string_actions)))
-        call_unchanged(original, (parser, message), {})
-        raise AssertionError("argparse returned from an error")
-
-    with replaced(argparse.ArgumentParser, "error", record_error):
-        yield errors
-
-
-def _explain_command_line(program: TrainingProgram, errors: Sequence[_ParserError]) -> ContractError:
+def _explain_command_line(program: TrainingProgram, errors: Sequence[str]) -> ContractError:
     """If regbot has set the flag that the program does not accept, regbot does not support the revision."""
-    if not errors:
-        return ContractError(
-            "config",
-            f"{program.name} refused its command line; its last lines of output say why. The command line: "
-            f"{' '.join(sys.argv[1:])}",
-        )
-    error = errors[-1]
-    named_flags = _FLAG.findall(error.message)
-    is_unknown = error.message.startswith("unrecognized arguments")
-    regbot_flag = next((flag for flag in named_flags if flag in program.regbot_flags), None)
-    flag_to_correct = regbot_flag or next(iter(named_flags), None)
-    suggestion = suggest(flag_to_correct, error.flags, noun="flags") if is_unknown and flag_to_correct else ""
-    if regbot_flag is None:
-        return ContractError("config", f"{program.name} refused its command line: {error.message}{suggestion}")
-    reason = (
-        f"has no flag {regbot_flag}" if is_unknown else f"does not accept {regbot_flag} as before ({error.message})"
-    )
-    return refuse_revision(f"{program.name} {reason}, which regbot sets{suggestion}")
+    message = errors[-1] if errors else "its last lines of output say why"
+    flag = next((flag for flag in _FLAG.findall(message) if flag in program.regbot_flags), None)
+    if flag is not None:
+        return refuse_revision(f"{program.name} does not accept {flag}, which regbot sets, as before: {message}")
+    return ContractError("config", f"{program.name} refused its command line: {message}")

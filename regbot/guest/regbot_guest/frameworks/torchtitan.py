@@ -1,14 +1,12 @@
 """torchtitan: its own training program, and one counted step (``Trainer.train_step``) of it.
 
-In the mode ``static``, ``torchtitan.train`` runs unmodified on a paper GPU. In the modes ``real`` and ``timed``, the
-trainer that this program would build makes the steps on real ranks.
+In the mode ``static``, ``torchtitan.train`` runs unmodified on a paper GPU. In the mode ``timed``, the trainer
+that this program would build makes the steps on real ranks.
 """
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,13 +14,12 @@ import torch.distributed as dist
 from torch import nn
 
 from regbot_guest.axes import Axes
-from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
 from regbot_guest.count import list_routing_warnings
 from regbot_guest.frameworks import torchtitan_config as configuration
+from regbot_guest.frameworks.flat_config import flatten_config
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step
 from regbot_guest.frameworks.torchtitan_backends import TorchtitanBackends, choose_dispatcher
-from regbot_guest.frameworks.torchtitan_flat import flatten_config
 from regbot_guest.frameworks.torchtitan_replacements import (
     SPMD_BACKEND,
     Changes,
@@ -32,18 +29,21 @@ from regbot_guest.frameworks.torchtitan_replacements import (
     use_test_data,
 )
 from regbot_guest.frameworks.torchtitan_shape import PINNED_RECIPE, check_shape, read_routing
-from regbot_guest.frameworks.training_loop import Scalar, TrainingLoop, count_loop, time_loop
 from regbot_guest.paper.device import Device
-from regbot_guest.paper.step import make_expert_choice
-from regbot_guest.request import Request
-from regbot_guest.stage import timed_stage
+from regbot_guest.probe import time_loop
+from regbot_guest.request import Request, Scalar
+from regbot_guest.routing import make_expert_choice
+from regbot_guest.software import module_versions
 from regbot_guest.tally import StepCounter
+from regbot_guest.training_loop import TrainingLoop
 from regbot_guest.world import choose_device
 
+EXCLUDED_FIELDS = ("hf_assets_path", "dump_folder", "tokenizer", "dataloader", "validator", "profiler")
+"""Fields of the configuration that are left out of the record: they contain file paths, or they are replaced or never
+used.
+"""
 PROGRAM = "torchtitan.train"
 STEP = ("torchtitan.trainer", "Trainer.train_step")
-STEPS = 2
-"""Minimum number of steps. The first one gathers the parameters of the root module in a different way."""
 
 AXES = {"ep": "ep", "efsdp": "edp", "fsdp": "dp", "dp_shard": "dp"}
 """Other mesh dimensions keep torchtitan's names. One that spans the same ranks as an earlier one is left out, such as
@@ -60,7 +60,7 @@ def run_request(request: Request, device: Device | None, record: dict[str, Any])
     if request.routing == "skewed":
         raise ContractError("config", "torchtitan can force balanced routing only, not skewed; use another variant")
     if request.mode != "static":
-        _run_on_ranks(request, record)
+        _time_on_ranks(request, record)
         return
     if device is None:
         raise ContractError("config", "torchtitan is traced on a paper GPU only, and there is none")
@@ -100,12 +100,9 @@ def _count_own_step(request: Request, device: Device) -> dict[str, Any]:
     return count_own_step(request, device, program)
 
 
-def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
+def _time_on_ranks(request: Request, record: dict[str, Any]) -> None:
     job = _TorchtitanJob(request, choose_device(request.world, request.device))
-    is_timed = request.mode == "timed"
-    # A CompileWatch makes code under torch.compile run eagerly. A timed run must execute the compiled code.
-    build_watch = None if is_timed else CompileWatch()
-    with build_watch or nullcontext(), replacements(job.configure, job.refuse_recipe, job.changes):
+    with replacements(job.configure, job.refuse_recipe, job.changes):
         device_type = import_torchtitan("torchtitan.tools.utils").device_type
         if device_type != job.device.type:
             raise ContractError(
@@ -114,14 +111,8 @@ def _run_on_ranks(request: Request, record: dict[str, Any]) -> None:
                 "devices",
             )
         manager = importlib.import_module("torchtitan.config").ConfigManager()
-        config = manager.parse_args(configuration.command_line(request))
-        with timed_stage("build", job.seconds):
-            job.trainer = config.build()
-        loop = job.make_loop(build_watch)
-        if is_timed:
-            time_loop(request, loop, job.trainer.optimizers.optimizers, record)
-        else:
-            record |= count_loop(request, loop, max(STEPS, request.steps))
+        job.trainer = manager.parse_args(configuration.command_line(request)).build()
+        time_loop(request, job.make_loop(), job.trainer.optimizers.optimizers, record)
         # This is skipped after an error, because it would then wait for collectives of the other ranks.
         dist.destroy_process_group()
 
@@ -131,7 +122,6 @@ class _TorchtitanJob:
     request: Request
     device: torch.device
     changes: Changes = field(default_factory=Changes)
-    seconds: dict[str, float] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     trainer: Any = None
     backends: TorchtitanBackends | None = None
@@ -142,7 +132,7 @@ class _TorchtitanJob:
         request = self.request
         self.warnings += configuration.configure(config, request)
         self.backends = choose_dispatcher(config, request, self.device)
-        self.requested = flatten_config(config)
+        self.requested = flatten_config(config, left_out=EXCLUDED_FIELDS)
         if SPMD_BACKEND not in request.config:  # a backend that the user has set is never changed
             use_known_backend(config, self.changes)
         use_test_data(config, self.changes)
@@ -163,19 +153,19 @@ class _TorchtitanJob:
     def describe(self, counter: StepCounter) -> ProgramDescription:
         assert self.backends is not None
         request = self.request
-        config = flatten_config(self.trainer.config)
+        config = flatten_config(self.trainer.config, left_out=EXCLUDED_FIELDS)
         if SPMD_BACKEND in self.requested:  # regbot replaces a backend that the installed torch refuses
             config[SPMD_BACKEND] = self.requested[SPMD_BACKEND]
         config["recipe"] = request.recipe or f"{PINNED_RECIPE[1]} with the numbers of the shape"
         config |= {"world": request.world, "ep": request.ep, "routing": request.routing}
         return ProgramDescription(
             config=config,
-            software={"torchtitan": _read_version(Path(self.request.root)), "torch": str(torch.__version__)},
+            software=module_versions(("torchtitan", "torch")),
             backends=self.backends.describe(counter),
             warnings=[*self.warnings, *self.changes.skipped, *check_shape(self.trainer, self.request)],
         )
 
-    def make_loop(self, build_watch: CompileWatch | None) -> TrainingLoop:
+    def make_loop(self) -> TrainingLoop:
         assert self.backends is not None
         axes, groups = name_axes(self.trainer.parallel_dims)
         # The backends of this description are not used. They are described again after the counted step.
@@ -190,8 +180,6 @@ class _TorchtitanJob:
             software=description.software,
             patches=self.changes.made,
             warnings=description.warnings,
-            seconds=self.seconds,
-            build_watch=build_watch,
             device=self.device,
         )
 
@@ -232,14 +220,3 @@ def name_axes(dims: Any) -> tuple[Axes, list[dist.ProcessGroup]]:
             axes.add(AXES.get(name, name), group)
         spanned_ranks.add(ranks)
     return axes, list(groups.values())
-
-
-def _read_version(root: Path) -> str:
-    """A torchtitan of the checkout has its version in a file. ``root`` is the checkout's folder."""
-    package = importlib.import_module("torchtitan")
-    if root.resolve() not in Path(str(package.__file__)).resolve().parents:
-        return str(getattr(package, "__version__", "unknown"))
-    try:
-        return (root / "assets" / "version.txt").read_text(encoding="utf-8").strip()[:40]
-    except OSError:
-        return "unknown"

@@ -25,20 +25,8 @@ from regbot_guest.grouped_gemm import describe_grouped_gemm
 from regbot_guest.request import Request
 from regbot_guest.tally import StepCounter
 
-TORCHTITAN_NAMES = {
-    "alltoall": "standard",
-    "deepep": "deepep",
-    "hybridep": "hybridep",
-    "minimal_async_ep": "minimal_async_ep",
-}
-"""Names of dispatchers in torchtitan, by their names in regbot."""
-CLASS_PREFIXES = {
-    "AllToAll": "alltoall",
-    "DeepEP": "deepep",
-    "HybridEP": "hybridep",
-    "MinimalAsyncEP": "minimal_async_ep",
-}
-"""Names of dispatchers in regbot, by the prefix of their class names in torchtitan."""
+DISPATCHERS = ("alltoall", "deepep", "hybridep", "minimal_async_ep")
+"""torchtitan's dispatchers. Their class names begin with these names, without underscores and in other letters."""
 BUFFER_CLASSES = {"deepep": "ElasticBuffer", "hybridep": "HybridEPBuffer"}
 """Class of the library deep_ep that torchtitan 0.3.0 uses, by dispatcher. Other dispatchers do not need deep_ep."""
 ATTENTION = re.compile(r"(scaled_dot_product|flex_attention)(?!.*backward)")
@@ -76,18 +64,9 @@ class TorchtitanBackends:
             executed = library_operator.split("::")[0]
             evidence = f"dispatched {library_operator} x{observer.operators[library_operator]}; {evidence}"
         else:
-            executed = name_dispatcher(exchanges, _DISPATCHER_BY_EXCHANGE)
+            executed = name_dispatcher(exchanges, BUFFER_CLASSES)
         evidence = f"{explain_fallback(self.dispatcher, self.resolution)}{evidence}"
         return backend_entry(self.dispatcher, self.resolution.resolved, executed, evidence)
-
-
-_DISPATCHER_BY_EXCHANGE = {
-    "deepep": "deepep",
-    "hybridep": "hybridep",
-    "all_to_all": "alltoall",
-    "all_gather": "allgather",
-}
-"""Dispatcher by library or kind of the expert layers' exchanges. The first kind in this table decides."""
 
 
 def choose_dispatcher(config: Any, request: Request, device: torch.device) -> TorchtitanBackends:
@@ -95,16 +74,16 @@ def choose_dispatcher(config: Any, request: Request, device: torch.device) -> To
     layers = moe_layers(config.model_spec.model)
     owner = find_dispatcher(layers[0])
     class_name = _outer_class_name(owner.token_dispatcher) if owner is not None else ONLY_DISPATCHER
-    configured = next((name for prefix, name in CLASS_PREFIXES.items() if class_name.startswith(prefix)), class_name)
+    configured = next(
+        (name for name in DISPATCHERS if class_name.lower().startswith(name.replace("_", ""))), class_name
+    )
     requested = request.dispatcher or configured
-    if request.dispatcher and requested not in TORCHTITAN_NAMES:
-        raise ContractError(
-            "config", f"torchtitan has no dispatcher {requested!r}; there are {', '.join(TORCHTITAN_NAMES)}"
-        )
+    if request.dispatcher and requested not in DISPATCHERS:
+        raise ContractError("config", f"torchtitan has no dispatcher {requested!r}; there are {', '.join(DISPATCHERS)}")
     # A trace never falls back to another dispatcher, because the paper GPU has a stand-in for deep_ep.
     resolution = Resolution(requested) if request.paper else _resolve(requested, device, request.ep)
     if resolution.resolved != configured:
-        _set_dispatcher(layers, config.model_spec.model.dim, TORCHTITAN_NAMES[resolution.resolved])
+        _set_dispatcher(layers, config.model_spec.model.dim, resolution.resolved)
     attention = getattr(getattr(layers[0], "attention", None), "inner_attention", None)
     return TorchtitanBackends(
         dispatcher=requested if request.ep > 1 else "",
@@ -128,12 +107,13 @@ def _resolve(requested: str, device: torch.device, ep: int) -> Resolution:
 
 
 def _set_dispatcher(layers: list[Any], width: int, name: str) -> None:
+    torchtitan_name = "standard" if name == "alltoall" else name
     builders = importlib.import_module("torchtitan.models.common.config_utils")
     try:
         for layer in layers:
             router = layer.moe.router
             find_dispatcher(layer).token_dispatcher = builders.make_token_dispatcher_config(
-                num_experts=router.num_experts, top_k=router.top_k, comm_backend=name, hidden_dim=width
+                num_experts=router.num_experts, top_k=router.top_k, comm_backend=torchtitan_name, hidden_dim=width
             )
     except (AttributeError, TypeError) as error:
         raise ContractError(

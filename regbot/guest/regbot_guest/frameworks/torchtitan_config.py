@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.crash import regbot_keys
 from regbot_guest.frameworks.keys import list_keys, suggest
 from regbot_guest.frameworks.torchtitan_replacements import import_torchtitan
 from regbot_guest.frameworks.torchtitan_shape import (
@@ -22,8 +23,7 @@ from regbot_guest.frameworks.torchtitan_shape import (
     read_routing,
     set_checkpointing,
 )
-from regbot_guest.frameworks.training_loop import Scalar
-from regbot_guest.request import Request
+from regbot_guest.request import Request, Scalar
 
 FORCED_KEYS: Mapping[str, Scalar] = {
     "metrics.log_freq": 1,
@@ -75,6 +75,7 @@ def configure(config: Any, request: Request) -> list[str]:
     """Set the fields that the request and regbot require, and then the user's. Return a warning for each of
     ``FORCED_KEYS`` that this torchtitan lacks. Raises ContractError.
     """
+    regbot_keys.extend([*FORCED_KEYS, *REQUEST_KEYS])
     warnings = []
     if not request.recipe:
         pin(config, request)
@@ -168,11 +169,6 @@ def _split_recipe(recipe: str) -> tuple[str, str]:
         return module, name
     # The longest name comes first, because the name of a model can begin with the name of another one.
     known_models = sorted(_list_modules(), key=len, reverse=True)
-    if not known_models:
-        raise refuse_revision(
-            "there is no torchtitan/models/*/config_registry.py, which holds "
-            "the recipes in the revisions that it knows. Update regbot, or compare revisions that have it",
-        )
     owner = next((model for model in known_models if recipe.startswith(model)), None)
     if owner is None:
         raise ContractError(

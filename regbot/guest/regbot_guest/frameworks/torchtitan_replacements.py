@@ -3,6 +3,7 @@ whose target this revision lacks is skipped, with a warning. No change affects s
 groups of parameters.
 """
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -10,26 +11,22 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
 
-from regbot_guest.contract import ContractError, refuse_revision
+from regbot_guest.contract import ContractError
 from regbot_guest.crash import call_unchanged
 from regbot_guest.replaced import replaced
 
-DESCRIPTIONS = {
-    "settings": "regbot's keys are set in the configuration after ConfigManager has loaded the recipe",
-    "data": "data is torchtitan's dataset c4_test, with texts and a tokenizer of regbot",
-    "set_timeout": "torch.distributed.set_timeout does nothing, because this torch lacks it",
-    "spmd_backend": "parallelism.spmd_backend = 'partial_dtensor' in place of 'spmd_types', which torch 2.13's FSDP "
-    "refuses",
-}
-
+SETTINGS = "regbot's keys are set in the configuration after ConfigManager has loaded the recipe"
+DATA = "data is torchtitan's dataset c4_test, with texts and a tokenizer of regbot"
+TIMEOUT = "torch.distributed.set_timeout does nothing, because this torch lacks it"
+KNOWN_BACKEND = "parallelism.spmd_backend = 'partial_dtensor' in place of 'spmd_types', which torch 2.13's FSDP refuses"
 SPMD_BACKEND = "parallelism.spmd_backend"
 OLDEST_TORCH_WITH_SPMD_TYPES = (2, 14)
 TEST_DATASET = "c4_test"
@@ -44,14 +41,8 @@ class Changes:
     made: list[str] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
-    def make(self, name: str) -> None:
-        self.made.append(DESCRIPTIONS[name])
 
-    def skip(self, name: str, missing: str) -> None:
-        self.skipped.append(f"skipped, because there is no {missing}: {DESCRIPTIONS[name]}")
-
-
-@contextmanager
+@contextlib.contextmanager
 def replacements(
     configure: Callable[[Any], None], refuse_recipe: Callable[[Exception], ContractError], changes: Changes
 ) -> Iterator[None]:
@@ -60,13 +51,7 @@ def replacements(
     """
     with _asset_folder(), _no_op_timeout(changes):
         manager = import_torchtitan("torchtitan.config").ConfigManager
-        load = getattr(manager, "_load_config", None)
-        if load is None:
-            raise refuse_revision(
-                "there is no torchtitan.config.ConfigManager._load_config, "
-                "which loads the recipe in the revisions that it knows. Update regbot, or compare revisions that have "
-                "it",
-            )
+        load = manager._load_config
 
         def load_config(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -77,7 +62,7 @@ def replacements(
             configure(loaded_config)
             return loaded
 
-        changes.make("settings")
+        changes.made.append(SETTINGS)
         with replaced(manager, "_load_config", load_config):
             yield
 
@@ -98,13 +83,16 @@ def import_torchtitan(name: str) -> Any:
 def use_test_data(config: Any, changes: Changes) -> None:
     config.hf_assets_path = f"./{ASSETS}/tokenizer"
     known_datasets = getattr(importlib.import_module("torchtitan.hf_datasets.text_datasets"), "DATASETS", {})
+    missing = ""
     if TEST_DATASET not in known_datasets:
-        changes.skip("data", f"dataset {TEST_DATASET!r} in torchtitan.hf_datasets.text_datasets.DATASETS")
+        missing = f"dataset {TEST_DATASET!r} in torchtitan.hf_datasets.text_datasets.DATASETS"
     elif not hasattr(config.dataloader, "dataset"):
-        changes.skip("data", f"field 'dataset' in {type(config.dataloader).__qualname__}")
+        missing = f"field 'dataset' in {type(config.dataloader).__qualname__}"
+    if missing:
+        changes.skipped.append(f"skipped, because there is no {missing}: {DATA}")
     else:
         config.dataloader = _with_test_dataset(config.dataloader, known_datasets[TEST_DATASET])
-        changes.make("data")
+        changes.made.append(DATA)
 
 
 def _with_test_dataset(config: Any, test_dataset: Any) -> Any:
@@ -123,53 +111,35 @@ def use_known_backend(config: Any, changes: Changes) -> None:
     parallelism = getattr(config, "parallelism", None)
     if version < OLDEST_TORCH_WITH_SPMD_TYPES and getattr(parallelism, "spmd_backend", None) == "spmd_types":
         parallelism.spmd_backend = "partial_dtensor"  # type: ignore[union-attr]
-        changes.make("spmd_backend")
+        changes.made.append(KNOWN_BACKEND)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _no_op_timeout(changes: Changes) -> Iterator[None]:
     """torchtitan calls ``torch.distributed.set_timeout`` between steps, which some versions of torch lack."""
     if hasattr(dist, "set_timeout"):
         yield
         return
-    changes.make("set_timeout")
+    changes.made.append(TIMEOUT)
     with replaced(dist, "set_timeout", lambda *_, **__: None):
         yield
 
 
-@contextmanager
+@contextlib.contextmanager
 def _asset_folder() -> Iterator[None]:
-    original_folder, original_cache = Path.cwd(), os.environ.get("HF_HOME")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        _write_assets(folder / ASSETS)
-        os.environ["HF_HOME"] = str(folder / "cache")
-        os.chdir(folder)
-        try:
+    with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, {"HF_HOME": f"{name}/cache"}):
+        _write_assets(Path(name, ASSETS))
+        with contextlib.chdir(name):
             yield
-        finally:
-            os.chdir(original_folder)
-            if original_cache is None:
-                os.environ.pop("HF_HOME")
-            else:
-                os.environ["HF_HOME"] = original_cache
 
 
 def _write_assets(folder: Path) -> None:
     """The files have the names and formats of torchtitan's own test assets."""
     tokenizer, dataset = folder / "tokenizer", folder / TEST_DATASET
     unknown, begin, end = special_tokens = ("<unk>", "<s>", "</s>")
+    switched_off = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     added_tokens = [
-        {
-            "id": number,
-            "content": token,
-            "special": True,
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-        }
-        for number, token in enumerate(special_tokens)
+        {"id": number, "content": token, "special": True, **switched_off} for number, token in enumerate(special_tokens)
     ]
     vocabulary = {token: number for number, token in enumerate((*special_tokens, *WORDS))}
     document = {

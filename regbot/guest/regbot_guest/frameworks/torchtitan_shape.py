@@ -4,7 +4,7 @@ recipe ``PINNED_RECIPE`` lacks them, torchtitan's own builder creates its layers
 
 import dataclasses
 import importlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from regbot_guest.contract import ContractError, refuse_revision
@@ -146,10 +146,21 @@ def check_shape(trainer: Any, request: Request) -> list[str]:
     """Compare the numbers of the built model with the shape. Differences of a recipe are returned as warnings. Without
     a recipe they raise ContractError.
     """
+    shape = request.geometry
     try:
-        mismatches = [
-            f"{name} {actual}, not {expected}" for name, actual, expected in _mismatches(trainer, request.geometry)
+        training = trainer.config.training
+        sequence_key, micro_batch_key, _ = _batch_keys(training)
+        sequence = getattr(training, sequence_key)
+        units_per_sequence = sequence if micro_batch_key in COUNTS_TOKENS else 1
+        parameters = sum(parameter.numel() for part in trainer.model_parts for parameter in part.parameters())
+        numbers = [
+            *_model_numbers(trainer.model_config, shape),
+            ("sequence", sequence, shape.sequence),
+            ("micro_batch", getattr(training, micro_batch_key) // units_per_sequence, shape.micro_batch),
+            ("gradient accumulation", trainer.gradient_accumulation_steps, 1),
+            ("parameters", parameters, count_parameters(shape)),
         ]
+        mismatches = [f"{name} {actual}, not {expected}" for name, actual, expected in _keep_differing(numbers)]
     except AttributeError as error:
         mismatches = [f"its numbers cannot be read as in torchtitan 0.3.0 ({error})"]
     summary = "; ".join(mismatches[:MAX_LISTED_MISMATCHES])
@@ -160,32 +171,17 @@ def check_shape(trainer: Any, request: Request) -> list[str]:
 
 def _differs(model: Any, shape: Geometry) -> bool:
     try:
-        return bool(list(_model_mismatches(model, shape)))
+        return bool(_keep_differing(_model_numbers(model, shape)))
     except AttributeError:  # The fields differ from those of 0.3.0. New layers are built, and check_shape checks them.
         return True
 
 
-Mismatch = tuple[str, Any, Any]
+Comparison = tuple[str, Any, Any]
+"""Name of a number, its value in torchtitan, and that of the shape."""
 
 
-def _mismatches(trainer: Any, shape: Geometry) -> Iterator[Mismatch]:
-    yield from _model_mismatches(trainer.model_config, shape)
-    training = trainer.config.training
-    sequence_key, micro_batch_key, _ = _batch_keys(training)
-    sequence = getattr(training, sequence_key)
-    units_per_sequence = sequence if micro_batch_key in COUNTS_TOKENS else 1
-    parameters = sum(parameter.numel() for part in trainer.model_parts for parameter in part.parameters())
-    numbers: list[Mismatch] = [
-        ("sequence", sequence, shape.sequence),
-        ("micro_batch", getattr(training, micro_batch_key) // units_per_sequence, shape.micro_batch),
-        ("gradient accumulation", trainer.gradient_accumulation_steps, 1),
-        ("parameters", parameters, count_parameters(shape)),
-    ]
-    yield from _keep_differing(numbers)
-
-
-def _model_mismatches(model: Any, shape: Geometry) -> Iterator[Mismatch]:
-    numbers: list[Mismatch] = [
+def _model_numbers(model: Any, shape: Geometry) -> list[Comparison]:
+    numbers: list[Comparison] = [
         ("layers", len(model.layers), shape.layers),
         ("hidden", model.dim, shape.hidden),
         ("vocabulary", model.vocab_size, shape.vocabulary),
@@ -202,11 +198,11 @@ def _model_mismatches(model: Any, shape: Geometry) -> Iterator[Mismatch]:
             ("top_k", moe.router.top_k, shape.top_k),
             ("expert_width", moe.routed_experts.inner_experts.hidden_dim, shape.expert_width),
         ]
-    yield from _keep_differing(numbers)
+    return numbers
 
 
-def _keep_differing(numbers: Iterable[Mismatch]) -> Iterator[Mismatch]:
-    return ((name, actual, expected) for name, actual, expected in dict.fromkeys(numbers) if actual != expected)
+def _keep_differing(numbers: Iterable[Comparison]) -> list[Comparison]:
+    return [(name, actual, expected) for name, actual, expected in dict.fromkeys(numbers) if actual != expected]
 
 
 def count_parameters(shape: Geometry) -> int:

@@ -32,6 +32,8 @@ class PaperCounter(StepCounter):
     at all times, in C++, so that a counted step takes no longer than any other step.
     """
 
+    source = "paper-gpu"
+
     def __init__(self, device: Device, axes: Axes, tracker: ModuleTracker | None = None) -> None:
         self.device = device
         self._phase = "unknown"
@@ -39,7 +41,7 @@ class PaperCounter(StepCounter):
         self._is_active = False
         super().__init__(axes, tracker)
         if tracker is not None:  # on_change is called whenever the running module changes
-            tracker.on_change = lambda path: device.set_module(self._module_number(path))
+            tracker.on_change = lambda path: device.ops.set_module(self._module_number(path))
         device.on_host_read = lambda: None  # host reads count only while the counter is active
         device.counter = self  # so that CUDA graphs and stand-ins of libraries report to this counter
 
@@ -50,7 +52,7 @@ class PaperCounter(StepCounter):
     @phase.setter
     def phase(self, name: str) -> None:
         self._phase = name
-        self.device.set_phase(PHASES.index(name))
+        self.device.ops.set_phase(PHASES.index(name))
 
     def new_step(self, with_fingerprint: bool = True) -> None:
         """Set all counts to zero. ``with_fingerprint`` says whether to compute the fingerprint of the next step."""
@@ -61,7 +63,14 @@ class PaperCounter(StepCounter):
         """Launches during captures of CUDA graphs. The device counts them, but they are not part of the step."""
         self._library_launches: Launches = Counter()
         """Launches by stand-ins of compiled libraries, such as flash-attn. The device does not count them."""
-        self.device.begin_step(with_fingerprint)
+        self.device.ops.begin_step(with_fingerprint)
+        self.device.reset_peak()
+
+    def program(self) -> str:
+        return self.device.fingerprint()
+
+    def guesses(self) -> dict[str, str]:
+        return self.device.notes()
 
     def __enter__(self) -> "PaperCounter":
         collectives.set_listener(self._on_collective)

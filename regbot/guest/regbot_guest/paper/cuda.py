@@ -70,15 +70,6 @@ class PaperRuntime(types.ModuleType):
         return refused_functions.make_refusing(self._device, f"torch.cuda.cudart().{name}")
 
 
-class PaperRanges:
-    """Replacement for the compiled module behind ``torch.cuda.nvtx``, whose ranges nobody records."""
-
-    def __init__(self) -> None:
-        for name in ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart",
-                     "deviceRangeEnd"):  # fmt: skip
-            setattr(self, name, lambda *_: 0)
-
-
 class _TensorType(type):
     """Type of ``torch.cuda.FloatTensor`` and the like, which frameworks call and use in ``isinstance``."""
 
@@ -108,7 +99,9 @@ def install_functions(device: Device) -> None:
     """Replace the functions of ``torch.cuda``, under all names that torch's modules have for them, and some methods."""
     runtime = PaperRuntime(device)
     torch.cuda._cudart = runtime
-    torch.cuda.nvtx._nvtx = PaperRanges()  # type: ignore[assignment]
+    # The compiled module behind ``torch.cuda.nvtx``, whose ranges nobody records.
+    ranges = ("rangePushA", "rangePop", "rangeStartA", "rangeEnd", "markA", "deviceRangeStart", "deviceRangeEnd")
+    torch.cuda.nvtx._nvtx = types.SimpleNamespace(**{name: lambda *_: 0 for name in ranges})  # type: ignore[assignment]
     functions = {
         **_platform_functions(device),
         **_memory_functions(device),
@@ -235,20 +228,13 @@ def _memory_functions(paper_gpu: Device) -> dict[str, Any]:
 
 def _patch_accelerator() -> None:
     """The memory functions of ``torch.accelerator`` need CUDA's allocator, so they call those of ``torch.cuda``."""
-    cuda_names = {
-        "empty_cache": "empty_cache",
-        "memory_stats": "memory_stats",
-        "memory_allocated": "memory_allocated",
-        "max_memory_allocated": "max_memory_allocated",
-        "memory_reserved": "memory_reserved",
-        "max_memory_reserved": "max_memory_reserved",
-        "reset_accumulated_memory_stats": "reset_accumulated_memory_stats",
-        "reset_peak_memory_stats": "reset_peak_memory_stats",
-        "get_memory_info": "mem_get_info",
-    }
+    names = (
+        "empty_cache", "memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved",
+        "max_memory_reserved", "reset_accumulated_memory_stats", "reset_peak_memory_stats",
+    )  # fmt: skip
     replacements = {
         name: _make_caller(getattr(torch.cuda, cuda_name))
-        for name, cuda_name in cuda_names.items()
+        for name, cuda_name in (*zip(names, names, strict=True), ("get_memory_info", "mem_get_info"))
         if hasattr(torch.accelerator, name)
     }
     replace_everywhere(torch.accelerator, replacements)

@@ -28,32 +28,32 @@ class Device:
         self.on_host_read: Callable[[], None] = lambda: None
         self.choose_experts: Callable[[str, Any, Any], Any] = lambda *_: torch.empty(0, dtype=torch.int64)
         """See ``set_expert_choice``. An empty tensor means that the chosen indices stay unknown."""
-        # _ops has all operators of the compiled library. Python implements three of them, which the library calls.
-        self._ops = torch.ops.regbot_paper
+        # All operators of the compiled library. Python implements three of them, which the library calls.
+        self.ops = torch.ops.regbot_paper
         self._python_operators = torch.library.Library("regbot_paper", "IMPL")
         self._python_operators.impl("refuse", self.refuse, "CompositeExplicitAutograd")
         self._python_operators.impl("host_read", lambda: self.on_host_read(), "CompositeExplicitAutograd")
         self._python_operators.impl("route", lambda *args: self.choose_experts(*args), "CompositeExplicitAutograd")
-        self._ops.install()
+        self.ops.install()
 
     @property
     def live_bytes(self) -> int:
         """Number of allocated bytes of all GPUs. Each allocation is rounded up to 512 bytes, as in CUDA's allocator."""
-        return int(self._ops.live_bytes())
+        return int(self.ops.live_bytes())
 
     @property
     def peak_bytes(self) -> int:
-        return int(self._ops.peak_bytes())
+        return int(self.ops.peak_bytes())
 
     def reset_peak(self, gpu: "int | None" = None) -> None:
         """Forget the peaks of all GPUs, or of the GPU with this number."""
         if gpu is None:
-            self._ops.reset_peak_bytes()
+            self.ops.reset_peak_bytes()
         else:
-            self._ops.reset_peak_bytes_of(gpu)
+            self.ops.reset_peak_bytes_of(gpu)
 
     def memory_use(self, gpu: int) -> tuple[int, int]:
-        return int(self._ops.live_bytes_of(gpu)), int(self._ops.peak_bytes_of(gpu))
+        return int(self.ops.live_bytes_of(gpu)), int(self.ops.peak_bytes_of(gpu))
 
     def begin_program(self) -> None:
         """Discard the notes, refusals, counter and garbage of an earlier program in this process. From now on, the
@@ -64,41 +64,31 @@ class Device:
         self.refusals.clear()
         self.assumptions.clear()
         self.counter, self.is_capturing = None, False
-        self._ops.clear_notes()
+        self.ops.clear_notes()
         self.reset_peak()
 
     def notes(self) -> dict[str, str]:
         """Return the kinds of the trace's guesses by sentence. The library's notes have the form 'kind sentence'."""
         kinds_by_sentence: dict[str, str] = {}
-        for note in self._ops.notes():
+        for note in self.ops.notes():
             kind, sentence = note.split(" ", 1)
             kinds_by_sentence[sentence] = kind
         return dict(sorted((kinds_by_sentence | self.assumptions).items()))
 
     def is_known(self, tensor: Any) -> bool:
-        return bool(self._ops.is_known(tensor.detach()))
+        return bool(self.ops.is_known(tensor.detach()))
 
     def values(self, tensor: Any) -> Any:
         """Return a host copy of the values of ``tensor``, or None if they are unknown."""
-        return self._ops.values_of(tensor.detach()) if self.is_known(tensor) else None
+        return self.ops.values_of(tensor.detach()) if self.is_known(tensor) else None
 
     def write(self, tensor: Any, values: Any) -> None:
         """Set the values of ``tensor`` without an operator: a host tensor, or None if they are now unknown."""
-        self._ops.write_values(tensor.detach(), values)
-
-    def begin_step(self, with_fingerprint: bool = False) -> None:
-        self._ops.begin_step(with_fingerprint)
-
-    def set_phase(self, phase: int) -> None:
-        self._ops.set_phase(phase)
-
-    def set_module(self, module: int) -> None:
-        """Count the next launches in the module with this number. 0 means no module."""
-        self._ops.set_module(module)
+        self.ops.write_values(tensor.detach(), values)
 
     def record(self, text: str, tensors: list[Any]) -> None:
         """Add ``text`` and the tensors that it describes to the fingerprint."""
-        self._ops.record_text(text, [tensor.detach() for tensor in tensors])
+        self.ops.record_text(text, [tensor.detach() for tensor in tensors])
 
     def launch(self, operator: str, tensors: list[Any]) -> None:
         """Count one kernel of a compiled library, such as flash-attn, and add it to the fingerprint. The device itself
@@ -110,14 +100,14 @@ class Device:
 
     def launches(self) -> dict[tuple[str, int, int], int]:
         """Return the number of kernel launches since ``begin_step``, by operator, phase number and module number."""
-        rows = (line.split(" ") for line in self._ops.launches())
+        rows = (line.split(" ") for line in self.ops.launches())
         return {(name, int(phase), int(module)): int(count) for name, phase, module, count in rows}
 
     def fingerprint(self) -> str:
         """Return a hash of the step. The library's own is shorter than the SHA-256 that ledgers have, so it is hashed
         again.
         """
-        return hashlib.sha256(self._ops.fingerprint().encode()).hexdigest()
+        return hashlib.sha256(self.ops.fingerprint().encode()).hexdigest()
 
     def set_expert_choice(self, experts: int, choose: Callable[[str, Any, Any], Any]) -> None:
         """Let ``choose(operator, scores, indices)`` decide which experts a router chooses by unknown scores. It returns
@@ -125,7 +115,7 @@ class Device:
         argmax of rows with ``experts`` scores.
         """
         self.choose_experts = choose
-        self._ops.set_experts(experts)
+        self.ops.set_experts(experts)
 
     def refuse(self, reason: str) -> None:
         """Raise Untraceable with the reason and the running module. The reason is kept too, because the code under test

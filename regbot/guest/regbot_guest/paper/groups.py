@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 import torch.distributed as dist
 
@@ -35,8 +36,6 @@ def rank_zero_of(world: int) -> Iterator[None]:
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
     }
-    original_variables = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
     original_init, original_new_group = dist.init_process_group, dist.new_group
 
     def init_process_group(backend: Any = None, *_: Any, **options: Any) -> None:
@@ -48,6 +47,7 @@ def rank_zero_of(world: int) -> Iterator[None]:
         return original_new_group(ranks, backend=fake_backend(backend or dist.get_backend()), **kept_options)
 
     with ExitStack() as stack:
+        stack.enter_context(mock.patch.dict(os.environ, variables))
         for module in (dist, dist.distributed_c10d):
             stack.enter_context(replaced(module, "init_process_group", init_process_group))
             stack.enter_context(replaced(module, "new_group", new_group))
@@ -56,11 +56,6 @@ def rank_zero_of(world: int) -> Iterator[None]:
         finally:
             if dist.is_initialized():
                 dist.destroy_process_group()
-            for name, value in original_variables.items():
-                if value is None:
-                    os.environ.pop(name, None)
-                else:
-                    os.environ[name] = value
 
 
 def fake_backend(backend: Any) -> str:

@@ -109,6 +109,10 @@ class PaperExternalStream(PaperStream):
         return super().__new__(cls, device, stream_ptr=stream_ptr)  # type: ignore[return-value]
 
 
+def _make_refusing(reason: str) -> Any:
+    return staticmethod(lambda *_, **__: torch.ops.regbot_paper.refuse(reason))
+
+
 class PaperEvent(torch.Event):
     """Replacement for ``torch.cuda.Event``. An event is complete as soon as it is recorded."""
 
@@ -136,17 +140,11 @@ class PaperEvent(torch.Event):
     def wait(self, stream: Any = None) -> None:
         super().wait(current_stream() if stream is None else stream)
 
-    def elapsed_time(self, end_event: Any) -> float:  # noqa: ARG002 (torch's name)
-        _refuse("torch.cuda.Event.elapsed_time was called: a paper GPU has no times")
-        return 0.0  # not reached
-
-    def ipc_handle(self) -> bytes:
-        _refuse("torch.cuda.Event.ipc_handle was called: a paper GPU shares no events with other processes")
-        return b""  # not reached
-
-    @classmethod
-    def from_ipc_handle(cls, *_: Any) -> Any:
-        _refuse("torch.cuda.Event.from_ipc_handle was called: a paper GPU shares no events with other processes")
+    elapsed_time = _make_refusing("torch.cuda.Event.elapsed_time was called: a paper GPU has no times")
+    ipc_handle = _make_refusing("torch.cuda.Event.ipc_handle was called: a paper GPU shares no events with processes")
+    from_ipc_handle = _make_refusing(
+        "torch.cuda.Event.from_ipc_handle was called: a paper GPU shares no events with processes"
+    )
 
     def __repr__(self) -> str:
         state = f"{self.cuda_event:#x}" if self.cuda_event else "uninitialized"
@@ -168,25 +166,15 @@ def set_stream(stream: Any) -> None:
         torch._C._accelerator_setStream(stream)
 
 
-def set_stream_by_id(stream_id: int, device_index: int, device_type: int) -> None:
-    set_stream(PaperStream(stream_id=stream_id, device_index=device_index, device_type=device_type))
-
-
-def stream_from_external(data_ptr: int, device: Any = None) -> PaperStream:
-    return PaperStream(device, stream_ptr=data_ptr)
-
-
 FUNCTIONS: dict[str, Any] = {
     "Stream": PaperStream,
     "ExternalStream": PaperExternalStream,
     "Event": PaperEvent,
     "set_stream": set_stream,
-    "_set_stream_by_id": set_stream_by_id,
+    "_set_stream_by_id": lambda stream_id, device_index, device_type: set_stream(
+        PaperStream(stream_id=stream_id, device_index=device_index, device_type=device_type)
+    ),
     "current_stream": current_stream,
     "default_stream": default_stream,
-    "get_stream_from_external": stream_from_external,
+    "get_stream_from_external": lambda data_ptr, device=None: PaperStream(device, stream_ptr=data_ptr),
 }
-
-
-def _refuse(reason: str) -> None:
-    torch.ops.regbot_paper.refuse(reason)

@@ -89,7 +89,7 @@ def read(source: Source) -> Ledger:
         steps=1,
         world_size=devices.total,
         axes={labels[key]: Axis(size=len(group.ranks), ranks=list(group.ranks)) for key, group in groups.items()},
-        entries=tally.entries(default_size=0, is_program=True),
+        entries=tally.entries(is_program=True),
         program=fingerprint.hexdigest(),
         unclassified=counted.unclassified.records(),
         guesses=[*_list_guesses(called, counted)],
@@ -105,21 +105,12 @@ class _CountedCollectives:
     def __init__(self, program: Program, executions_by_name: Mapping[str, int]) -> None:
         self.collectives: list[tuple[HloCollective, int]] = []
         self.unclassified = Unclassified()
-        self.single_device = 0
-        """Number of collectives in groups of one device. They are not counted."""
-        self.unreachable = 0
-        """Number of collectives in computations that the program never calls. They are not counted."""
         for name, computation in program.computations.items():
-            executions = executions_by_name.get(name)  # a called computation can still run 0 times
-            for communication in computation.communications:
+            executions = executions_by_name.get(name, 0)
+            for communication in computation.communications if executions else ():
                 if isinstance(communication, str):
-                    if executions:
-                        self.unclassified.add(communication, executions)
-                elif len(communication.group.ranks) < 2:
-                    self.single_device += 1
-                elif executions is None:
-                    self.unreachable += 1
-                elif executions:
+                    self.unclassified.add(communication, executions)
+                elif len(communication.group.ranks) > 1:
                     self.collectives.append((communication, executions))
 
 
@@ -142,14 +133,11 @@ def _label_groups(groups: Mapping[int, ReplicaGroup]) -> dict[int, str]:
 
 def _list_warnings(header: Header, devices: Devices, counted: _CountedCollectives) -> Iterator[str]:
     yield from counted.unclassified.warnings()
-    if counted.unreachable:
-        yield f"{counted.unreachable} collectives are in computations that never run; they are not counted"
     if not header.is_scheduled:
         yield "the text is from before the end of XLA's passes; give the *after_optimizations.txt of the dump"
     if not counted.collectives and not counted.unclassified:
         if devices.total == 1:
-            left_out = f" ({counted.single_device} in groups of one device)" if counted.single_device else ""
-            yield f"the program is compiled for one device, so it has no collectives{left_out}; compile it for the mesh"
+            yield "the program is compiled for one device, so it has no collectives; compile it for the mesh"
         else:
             yield f"the program has no collectives on {devices.total} devices"
 
@@ -159,11 +147,6 @@ def _list_guesses(called: Sequence[Computation], counted: _CountedCollectives) -
         yield (
             f"{_list_names(unknown_loops)} without a known trip count: "
             f"{'their' if len(unknown_loops) > 1 else 'its'} collectives are counted once"
-        )
-    if assumed_loops := [name for computation in called for name in computation.assumed_loops]:
-        yield (
-            f"{_list_names(assumed_loops)} without a recorded trip count: taken from the constant in the loop "
-            "condition, with start 0 and step 1 where they are unknown"
         )
     if unequal_conditionals := [name for computation in called for name in computation.unequal_conditionals]:
         yield (

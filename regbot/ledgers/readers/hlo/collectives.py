@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from regbot.ledgers.collectives import classify_role, find_kind
-from regbot.ledgers.readers.hlo.groups import ReplicaGroup, ReplicaGroups
+from regbot.ledgers.dtypes import join_dtypes
+from regbot.ledgers.readers.hlo.groups import ReplicaGroup, ReplicaGroups, find_group, find_permute_group
 from regbot.ledgers.readers.hlo.text import Instruction, Tensor, parse_elements, parse_tensors
 from regbot.records.ledger import Kind, Phase, Role
 from regbot.records.text.printable import printable
@@ -98,10 +99,10 @@ def parse_communication(
         pairs = attributes.get("source_target_pairs") or (pairs_match[1] if pairs_match else None)
         if pairs is None:
             return f"{opcode} without source_target_pairs"
-        group = groups.find_permute_group(pairs, has_channel="channel_id" in attributes)
+        group = groups.find(find_permute_group, pairs, "channel_id" in attributes)
     else:
-        is_reduction_or_gather = kind in ("all_gather", "all_reduce", "reduce_scatter")
-        group = groups.find_group(_join_group_attributes(attributes), is_reduction_or_gather)
+        reduces_or_gathers = kind in ("all_gather", "all_reduce", "reduce_scatter")
+        group = groups.find(find_group, _join_group_attributes(attributes), reduces_or_gathers)
     is_ragged = opcode == "ragged-all-to-all"
     counted_tensors = _select_counted(instruction, kind, is_start)
     if is_ragged:
@@ -154,7 +155,7 @@ def _parse_custom_call(
         group_text = _find_ragged_groups(attributes, config)
         counted_tensors = _find_operand_tensors(instruction, find_tensors)[:SENT_OPERANDS]
         if counted_tensors and group_text:
-            group = groups.find_group(group_text, reduces_or_gathers=False)
+            group = groups.find(find_group, group_text, False)
             return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, is_ragged=True)
     if _LIKELY_CALL_TARGET.search(target):
         return f"custom-call {target}"
@@ -181,11 +182,8 @@ def _make_collective(
 ) -> HloCollective:
     dtypes = {tensor.dtype for tensor in counted_tensors}
     size_bytes = rank_factor * sum(tensor.bytes for tensor in counted_tensors)
-    if len(dtypes) == 1:
-        (dtype,) = dtypes
-    else:
-        dtype = "mixed" if dtypes else "none"
-    return HloCollective(kind, size_bytes, dtype, classify_role(kind, size_bytes, *dtypes), group, op_name, is_ragged)
+    role = classify_role(kind, size_bytes, *dtypes)
+    return HloCollective(kind, size_bytes, join_dtypes(dtypes), role, group, op_name, is_ragged)
 
 
 def find_phase(op_name: str) -> Phase:

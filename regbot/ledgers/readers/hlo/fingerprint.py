@@ -5,7 +5,6 @@ kernel, equal programs can differ. Regbot then measures needlessly, but never mi
 
 import hashlib
 import re
-from collections.abc import Mapping
 
 from regbot.ledgers.readers.hlo.text import COMMENT
 
@@ -31,15 +30,13 @@ class ProgramFingerprint:
     def add(self, name: str, is_entry: bool, text: str) -> None:
         """Add one computation to the hash. ``text`` is its HLO, and ``is_entry`` says whether the program starts with
         it. In the text, the name of a called computation is replaced by its digest. A name that the text defines is
-        replaced by its position among these names."""
+        replaced by its position among these names, and an unknown name by ``%?``."""
         if "/*" in text:
             text = COMMENT.sub("", text)
         text = _NOISE.sub("", text)
-        defined_names = _DEFINED.findall(text)
-        canonical_names = _CanonicalNames(self._names)
-        canonical_names.update({defined_name: f"%{position}" for position, defined_name in enumerate(defined_names)})
+        defined = {name: f"%{position}" for position, name in enumerate(_DEFINED.findall(text))}
         parts = _NAME.split(text)  # every second part is a name
-        parts[1::2] = map(canonical_names.__getitem__, parts[1::2])
+        parts[1::2] = [defined.get(name) or self._names.get(name, "%?") for name in parts[1::2]]
         digest = hashlib.sha256("".join(parts).encode("utf-8", "replace")).hexdigest()
         self._names[name] = "%" + digest[:32]  # 128 bits are enough to tell computations apart
         self._hash.update(b"ENTRY " if is_entry else b"      ")
@@ -47,14 +44,3 @@ class ProgramFingerprint:
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
-
-
-class _CanonicalNames(dict[str, str]):
-    """Mapping from the names in a computation to their replacements. A name that the computation does not define is
-    looked up among the earlier computations. A name that is unknown there too becomes ``%?``."""
-
-    def __init__(self, computations: Mapping[str, str]) -> None:
-        self._computations = computations
-
-    def __missing__(self, name: str) -> str:
-        return self._computations.get(name, "%?")

@@ -79,15 +79,9 @@ class ReplicaGroups:
         self._by_spelling: dict[tuple[object, str, bool], ReplicaGroup] = {}
         self._groups: dict[ReplicaGroup, ReplicaGroup] = {}
 
-    def find_group(self, attributes: str, reduces_or_gathers: bool) -> ReplicaGroup:
-        """Return what the module's function ``find_group`` returns. Raises BrokenProgram, and ReadError if the file has
+    def find(self, function: Callable[[str, Devices, bool], ReplicaGroup], text: str, flag: bool) -> ReplicaGroup:
+        """Return what ``function``, one of the two below, returns. Raises BrokenProgram, and ReadError if the file has
         too many groups for its size."""
-        return self._find(find_group, attributes, reduces_or_gathers)
-
-    def find_permute_group(self, pairs: str, has_channel: bool) -> ReplicaGroup:
-        return self._find(find_permute_group, pairs, has_channel)
-
-    def _find(self, function: Callable[[str, Devices, bool], ReplicaGroup], text: str, flag: bool) -> ReplicaGroup:
         key = (function, text, flag)
         if key not in self._by_spelling:
             group = function(text, self.devices, flag)

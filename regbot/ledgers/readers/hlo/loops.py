@@ -2,8 +2,7 @@
 
 The state of a loop is a tuple. The condition compares one integer of this tuple, the counter, with a limit. The body
 adds a constant step to the counter, and the initial tuple contains its start. Only integer scalars are traced, through
-additions, copies and small fusions. If the start is unknown, 0 is assumed, and if the step is unknown, 1. Such a trip
-count is marked as assumed."""
+additions, copies and small fusions."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,6 @@ BASE_STEPS, CHARACTERS_PER_STEP = 1000, 8
 
 _NUMBER = re.compile(r"\((-?[0-9]{1,18})\)")
 _INDEX = re.compile(r"[0-9]{1,6}")
-_FLIPPED = {"LT": "GT", "GT": "LT", "LE": "GE", "GE": "LE", "NE": "NE", "EQ": "EQ"}
 
 
 class Value(NamedTuple):
@@ -46,14 +44,6 @@ class Scalars:
     results: Mapping[int, Value] = field(default_factory=dict)
     """If the computation returns a tuple: the known integers by their position in it. The values refer to the tuple
     that the computation receives."""
-
-
-class TripCount(NamedTuple):
-    """Number of trips of a loop. ``number`` is None if the trips cannot be counted. ``is_assumed`` means that the start
-    or the step of the loop is a guess."""
-
-    number: int | None
-    is_assumed: bool
 
 
 def _is_integer(instruction: Instruction) -> bool:
@@ -95,52 +85,29 @@ class Evaluator:
         values = ((position, self._value(scope, name)) for position, name in enumerate(tuple_instruction.operands))
         return {position: value for position, value in values if value is not None}
 
-    def count_trips(self, condition: str, body: str, starts: Mapping[int, int]) -> TripCount:
-        """Return the number of trips of a loop with these computations. ``starts`` has the integers of the loop's
-        initial tuple by position. The condition compares the counter with the limit. The limit is a constant, or an
-        element of the tuple that the body does not change."""
-        unknown = TripCount(None, is_assumed=False)
-        comparison, body_scalars = self._find_comparison(condition), self._scalars.get(body, Scalars())
+    def count_trips(self, condition: str, body: str, starts: Mapping[int, int]) -> int | None:
+        """Return the number of trips of a loop with these computations, or None if it is unknown. ``starts`` has the
+        integers of the loop's initial tuple by position. The condition compares the counter, on the left, with a
+        constant."""
+        comparison = self._find_comparison(condition)
         if comparison is None:
-            return unknown
-        direction, counter, limit = comparison
-        # The counter is on the left side if that side can change from trip to trip.
-        left_never_changes = counter.position is None or (
-            limit.position is not None and _find_step(body_scalars, counter.position) == 0
-        )
-        if left_never_changes:  # so the counter is on the right side
-            direction, counter, limit = _FLIPPED[direction], limit, counter
-        if counter.position is None:
-            return unknown
-        limit_value = limit.offset
-        if limit.position is not None:
-            if _find_step(body_scalars, limit.position) != 0 or limit.position not in starts:
-                return unknown
-            limit_value += starts[limit.position]
-        step, start = _find_step(body_scalars, counter.position), starts.get(counter.position)
-        first_value = (0 if start is None else start) + counter.offset
-        number = _count_iterations(direction, first_value, 1 if step is None else step, limit_value)
-        return TripCount(number, is_assumed=step is None or start is None)
+            return None
+        direction, position, limit = comparison
+        step, start = _find_step(self._scalars.get(body, Scalars()), position), starts.get(position)
+        return None if step is None or start is None else _count_iterations(direction, start, step, limit)
 
-    def _find_comparison(self, name: str) -> tuple[str, Value, Value] | None:
-        """Return direction and sides of the comparison that ``name`` returns, or None if it has none or one is unknown.
-        The comparison may be inside a fusion."""
+    def _find_comparison(self, name: str) -> tuple[str, int, int] | None:
+        """Return direction, position of the counter in the tuple, and limit of the comparison that ``name`` returns.
+        Return None if one of them is unknown."""
         condition = self._scalars.get(name, Scalars())
         scope = _Scope(name, condition.instructions, parameters=None)
         root = condition.instructions.get(condition.root)
-        if root is not None and root.opcode == "fusion":
-            callee = self._resolve_callee(scope, root, depth=0)
-            if callee is not None:
-                scope, root = callee[0], callee[0].instructions.get(callee[1])
         if root is None or root.opcode != "compare":
-            return None
-        direction = root.attributes.get("direction", "")
-        if direction not in _FLIPPED:
             return None
         # A third operand is read too, so that a broken line with more than two operands does not match.
         match [self._value(scope, name) for name in root.operands[:3]]:
-            case [Value() as left, Value() as right]:
-                return direction, left, right
+            case [Value(int() as position, offset), Value(None, limit)]:
+                return root.attributes.get("direction", ""), position, limit - offset
         return None
 
     def _value(self, scope: "_Scope", name: str, depth: int = 0) -> Value | None:
@@ -196,16 +163,13 @@ class Evaluator:
 
 def _count_iterations(direction: str, start: int, step: int, limit: int) -> int | None:
     """Return how often a counter passes a comparison with ``limit`` before it fails for the first time. Return None if
-    the counter moves away from the limit, passes over a limit that it must hit (NE), or if the direction is EQ. For
+    the counter moves away from the limit, or if the direction is another than < and <= upwards, > and >= downwards. For
     'counter < 10' with start 0 and step 3, the result is 4, for the counters 0, 3, 6 and 9."""
-    if direction == "NE":
-        trips, rest = divmod(limit - start, step) if step else (-1, 0)
-        return trips if trips >= 0 and not rest else None
     if direction in ("GT", "GE"):
-        direction, start, step, limit = _FLIPPED[direction], -start, -step, -limit
-    if direction == "EQ" or step <= 0:
+        start, step, limit = -start, -step, -limit
+    if direction not in ("LT", "LE", "GT", "GE") or step <= 0:
         return None
-    distance = limit - start + (direction == "LE")
+    distance = limit - start + (direction in ("LE", "GE"))
     return max(0, -(-distance // step))  # rounded up
 
 

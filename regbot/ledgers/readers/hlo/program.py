@@ -11,11 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from regbot.ledgers.readers.hlo.collectives import (
-    HloCollective,
-    may_communicate,
-    parse_communication,
-)
+from regbot.ledgers.readers.hlo.collectives import HloCollective, may_communicate, parse_communication
 from regbot.ledgers.readers.hlo.groups import ReplicaGroups
 from regbot.ledgers.readers.hlo.loops import Evaluator
 from regbot.ledgers.readers.hlo.text import (
@@ -74,8 +70,6 @@ class Computation:
     traffic: Traffic = _NO_TRAFFIC
     unknown_loops: list[str] = field(default_factory=list)
     """Names of loops without a trip count. They are counted as one trip."""
-    assumed_loops: list[str] = field(default_factory=list)
-    """Names of loops whose trip count assumes the start or the step."""
     unequal_conditionals: list[str] = field(default_factory=list)
     """Names of conditionals whose branches communicate differently."""
 
@@ -162,12 +156,10 @@ class Program:
         name, trips = instruction.op_name or instruction.name, int(recorded_trips[1]) if recorded_trips else None
         if trips is None:
             starts = self._read_starts(instruction.operands[0], index) if instruction.operands else {}
-            trips, is_assumed = self._evaluator.count_trips(condition, body, starts)
+            trips = self._evaluator.count_trips(condition, body, starts)
             if trips is None:
                 computation.unknown_loops.append(name)
                 trips = 1
-            elif is_assumed:
-                computation.assumed_loops.append(name)
         self._add_call(computation, body, trips)
         self._add_call(computation, condition, trips + 1)
 

@@ -3,9 +3,8 @@
 Calls are counted from the first of these sources that the trace has:
 
 1. Host rows with the name ``record_param_comms``, if they name the collective (ledger source ``kineto:metadata``).
-2. The same metadata on kernels, if the host was not recorded (``kineto:kernel-metadata``).
-3. Annotations ``nccl:`` of older torch versions (``kineto:annotations``).
-4. Rows ``c10d::`` of backends that write none of the above (``kineto:dispatcher``). Gloo's own annotations are not
+2. Annotations ``nccl:`` of older torch versions (``kineto:annotations``).
+3. Rows ``c10d::`` of backends that write none of the above (``kineto:dispatcher``). Gloo's own annotations are not
    used, because they call a reduce-scatter an all-reduce.
 
 Libraries for expert-parallel dispatch bypass process groups, so they are always counted by their payload kernels. The
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 from regbot.ledgers.overlap import Intervals, Spans, overlap_devices, union
 from regbot.ledgers.readers.groups import UNKNOWN
 from regbot.ledgers.readers.kineto import calls
-from regbot.ledgers.readers.kineto.calls import CallRow, KinetoCall, UnknownCall
+from regbot.ledgers.readers.kineto.calls import CallRow, KinetoCall
 from regbot.ledgers.readers.kineto.process_groups import ProcessGroup, ProcessGroups
 from regbot.ledgers.readers.kineto.record import KinetoKernel, TraceRecord, read_trace
 from regbot.ledgers.readers.kineto.steps import (
@@ -66,24 +65,20 @@ class _CallLog:
         self.calls.append(_LoggedCall(call, host_time))
         return self.calls[-1]
 
-    def add_rows(self, rows: Sequence[tuple[CallRow, KinetoCall | UnknownCall | None]]) -> None:
+    def add_rows(self, rows: Sequence[tuple[CallRow, KinetoCall | str | None]]) -> None:
         for row, call in rows:
-            if isinstance(call, UnknownCall):
-                self.unclassified.add(call.name)
+            if isinstance(call, str):  # the name of unknown communication
+                self.unclassified.add(call)
             elif call is not None:
                 self.add_call(call, HostTime(row.start_us, row.thread))
 
 
 def recognises(head: bytes) -> bool:
-    """Whether ``head``, the start of a file, is a list of trace events or a JSON object with the keys of a trace. The
-    key of the events can be missing from ``head``, because a long list of devices or groups may come before it. Two of
-    the other keys are then enough."""
-    start = head.lstrip()
-    if start.startswith(b"["):
-        return b'"ph"' in head and b'"ts"' in head
-    if not start.startswith(b"{"):
-        return False
-    return _EVENTS_KEY in head or sum(key in head for key in _OTHER_KEYS) > 1
+    """Whether ``head``, the start of a file, is a JSON object with the keys of a trace. The key of the events can be
+    missing from ``head``, because a long list of devices or groups may come before it. Two of the other keys are then
+    enough."""
+    has_keys = _EVENTS_KEY in head or sum(key in head for key in _OTHER_KEYS) > 1
+    return head.lstrip().startswith(b"{") and has_keys
 
 
 def read(source: Source, accepts_unlinked: bool = True) -> Ledger:
@@ -112,16 +107,10 @@ def _add_host_calls(trace: TraceRecord, groups: ProcessGroups, log: _CallLog) ->
     if trace.metadata:
         log.origin = "metadata"
         log.add_rows([(row, calls.from_metadata(row, groups)) for row in trace.metadata])
-    elif any(kernel.has_metadata for kernel in trace.kernels):
-        log.origin = "kernel-metadata"
-        log.warnings.append("the trace has no rows of the host; calls are counted from the metadata of kernels")
     elif trace.annotations:
         log.origin = "annotations"
         log.add_rows([(row, calls.from_annotation(row, groups)) for row in trace.annotations])
-    elif trace.nameless_rows:
-        log.unclassified.add("record_param_comms without the name of a collective", trace.nameless_rows)
-    if log.origin != "kernel-metadata":  # with this origin, the trace has no rows of the host
-        _add_dispatcher_calls(trace, groups, log)
+    _add_dispatcher_calls(trace, groups, log)
     log.add_rows([(row, calls.from_symmetric(row, groups)) for row in keep_outermost(trace.symmetric_rows)])
 
 
@@ -159,7 +148,6 @@ def _assign_kernels(trace: TraceRecord, groups: ProcessGroups, log: _CallLog, ac
     host_calls, launch_times = list(log.calls), find_launch_times(trace)
     host_rows = HostRows(logged.call.row for logged in host_calls)
     by_external_id = {logged.call.row.external_id: logged for logged in host_calls}
-    kernel_calls: dict[int | None, _LoggedCall] = {}  # calls counted from kernel metadata, by external id
     name_conflicts: Counter[str] = Counter()
     early_kernels = 0
     unassigned: list[KinetoKernel] = []
@@ -176,12 +164,7 @@ def _assign_kernels(trace: TraceRecord, groups: ProcessGroups, log: _CallLog, ac
             index = host_rows.find_row_at(host_time)
             logged = host_calls[index] if index is not None else None
         if logged is None:
-            if kernel.has_metadata and log.origin == "kernel-metadata":
-                # One call may launch several kernels, which have the same external id.
-                logged = kernel_calls.get(external_id) or _add_kernel_call(kernel, groups, host_time, log)
-                if logged is not None and external_id is not None:
-                    kernel_calls[external_id] = logged
-            elif call := _make_library_call(kernel, groups):
+            if call := _make_library_call(kernel, groups):
                 logged = log.add_call(call, host_time)
             elif kernel.has_metadata and accepts_unlinked:  # the host issued the call before the trace started
                 early_kernels += 1
@@ -199,15 +182,6 @@ def _assign_kernels(trace: TraceRecord, groups: ProcessGroups, log: _CallLog, ac
             f"{early_kernels} kernels belong to calls before the start of the trace and are not counted"
         )
     _add_unassigned_kernels(unassigned, log, accepts_unlinked)
-
-
-def _add_kernel_call(
-    kernel: KinetoKernel, groups: ProcessGroups, host_time: HostTime | None, log: _CallLog
-) -> _LoggedCall | None:
-    call = calls.from_metadata(kernel.row, groups)
-    if isinstance(call, UnknownCall):
-        log.unclassified.add(call.name, seconds=_duration_s(kernel))
-    return log.add_call(call, host_time) if isinstance(call, KinetoCall) else None
 
 
 def _describe_name_conflict(kernel: KinetoKernel, call: KinetoCall) -> str:
@@ -287,7 +261,7 @@ def _build_ledger(source: Source, trace: TraceRecord, groups: ProcessGroups, log
     entries = [_make_entry(source, key, group, step_count, compute) for key, group in sorted(calls_by_key.items())]
     counted_calls = [logged.call for group in calls_by_key.values() for logged in group]
     groups_by_label = {groups.find_label(call.group): call.group for call in counted_calls if call.group.ranks}
-    warnings += _list_warnings(trace, log, groups, counted_calls)
+    warnings += _list_warnings(log, groups, counted_calls)
     bytes_by_step = [Counter[str]() for _ in window.steps]
     for step_bytes, indices in zip(bytes_by_step, window.steps, strict=True):
         for index in indices:
@@ -321,11 +295,7 @@ def _make_key(logged: _LoggedCall, groups: ProcessGroups, phases: Phases) -> Ent
 
 
 def _make_entry(
-    source: Source,
-    key: EntryKey,
-    logged_calls: list[_LoggedCall],
-    step_count: int,
-    compute: Mapping[str, Intervals],
+    source: Source, key: EntryKey, logged_calls: list[_LoggedCall], step_count: int, compute: Mapping[str, Intervals]
 ) -> Entry:
     """Return the entry of these calls: calls, bytes and seconds per step. ``compute`` has the times of compute kernels
     by device, in microseconds."""
@@ -350,9 +320,7 @@ def _make_entry(
     )
 
 
-def _list_warnings(
-    trace: TraceRecord, log: _CallLog, groups: ProcessGroups, counted_calls: list[KinetoCall]
-) -> list[str]:
+def _list_warnings(log: _CallLog, groups: ProcessGroups, counted_calls: list[KinetoCall]) -> list[str]:
     warnings = []
     unsized = [call for call in counted_calls if call.bytes is None]
     if libraries := sorted({call.via for call in unsized} - {*_PROCESS_GROUP_VIAS}):
@@ -365,18 +333,4 @@ def _list_warnings(
         size = f"{groups.world_size}, the size of the world" if groups.world_size > 1 else "2, as nothing is known"
         warnings.append(f"the groups of some collectives are unknown; their axis is '{UNKNOWN}', and an unknown size "
                       f"is shown as {size}")  # fmt: skip
-    without_kernel = Counter(
-        logged.call.kind
-        for logged in log.calls
-        # NCCL groups sends and receives, so several share one kernel.
-        if not logged.kernels
-        and logged.call.via == "nccl"
-        and logged.call.kind != "send_recv"
-        and logged.call.group.size != 1
-    )
-    if without_kernel and trace.kernels:
-        kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(without_kernel.items()))
-        warnings.append(
-            f"calls without a kernel: {kinds}; the trace ended before their kernels ran, or copy engines moved the data"
-        )
     return [*warnings, *log.unclassified.warnings()]

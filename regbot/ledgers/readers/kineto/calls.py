@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from regbot.ledgers.collectives import classify_role, find_kind, normalize_name
 from regbot.ledgers.dtypes import parse_torch_dtype, width
 from regbot.ledgers.readers.groups import UNKNOWN
-from regbot.ledgers.readers.kineto.events import parse_number
 from regbot.ledgers.readers.kineto.process_groups import ProcessGroup, ProcessGroups
-from regbot.ledgers.readers.tally import MAX_VOLUME
+from regbot.ledgers.readers.tally import MAX_VOLUME, parse_count
 from regbot.records.ledger import CollectiveBackend, Kind, Role
 
 MAX_ANNOTATION_TENSORS = 64
@@ -74,33 +73,26 @@ class KinetoCall(NamedTuple):
     row: CallRow
 
 
-class UnknownCall(NamedTuple):
-    """A communication row whose name is in none of the tables of this module."""
-
-    name: str
-
-
-def from_metadata(row: CallRow, groups: ProcessGroups) -> KinetoCall | UnknownCall | None:
-    """Return the call that a row with a ``Collective name`` records, or None for waits and setup."""
-    if "Collective name" not in row.args:  # the row's name only begins like the name of a metadata row
-        return UnknownCall(row.name)
-    name = str(row.args["Collective name"])
+def from_metadata(row: CallRow, groups: ProcessGroups) -> KinetoCall | str | None:
+    """Return the call that a row with a ``Collective name`` records, None for waits and setup, or the name of
+    communication that is in none of the tables of this module."""
+    name = str(row.args.get("Collective name", row.name))
     operation = normalize_name(name)
     if operation in _SETUP_OPERATIONS:
         return None
     kind = find_kind(operation)
     if kind is None:
-        return UnknownCall(f"Collective name {name}")
+        return f"Collective name {name}"
     # Of these kinds, the ledger counts the output, and of all others the input.
     counts_output = kind in ("all_gather", "scatter") or operation.startswith(("recv", "irecv"))
-    elements = parse_number(row.args.get("Out msg nelems" if counts_output else "In msg nelems"))
+    elements = parse_count(row.args.get("Out msg nelems" if counts_output else "In msg nelems"))
     dtype = _parse_dtype(row.args.get("dtype"))
     element_bytes = width(dtype)
     size_bytes = elements * element_bytes if elements is not None and element_bytes is not None else None
     return _make_call(row, kind, groups.find_group(row.args), dtype, size_bytes, via="nccl")
 
 
-def from_annotation(row: CallRow, groups: ProcessGroups) -> KinetoCall | UnknownCall | None:
+def from_annotation(row: CallRow, groups: ProcessGroups) -> KinetoCall | str | None:
     """Return the call that an ``nccl:`` annotation records, or None for waits and setup."""
     name = row.name.removeprefix("nccl:")
     operation = re.split(r"[ \d]", name, maxsplit=1)[0]  # the name can be 'nccl:send 0->1'
@@ -108,7 +100,7 @@ def from_annotation(row: CallRow, groups: ProcessGroups) -> KinetoCall | Unknown
         return None
     kind = find_kind(operation)
     if kind is None:
-        return UnknownCall(row.name)
+        return row.name
     measure = _measure_tensors(row.args, range(MAX_ANNOTATION_TENSORS))
     # For an all-gather the output is counted, but the annotation has only the input and no group.
     size_bytes = None if kind == "all_gather" else measure.bytes
@@ -117,7 +109,7 @@ def from_annotation(row: CallRow, groups: ProcessGroups) -> KinetoCall | Unknown
 
 def from_dispatcher(
     row: CallRow, groups: ProcessGroups, via: CollectiveBackend, dtype_by_shape: dict[str, str]
-) -> KinetoCall | UnknownCall | None:
+) -> KinetoCall | str | None:
     """Return the call that a ``c10d::`` row records, or None for operators that do not communicate. ``via`` is the
     backend that ran the call, which the row does not name. Rows with lists of tensors contain shapes and no element
     type. The type is then looked up in ``dtype_by_shape``, whose keys are shapes as text."""
@@ -126,14 +118,13 @@ def from_dispatcher(
         return None
     kind, position = find_kind(name), _COUNTED_ARGUMENT.get(name)
     if kind is None or position is None:
-        return UnknownCall(row.name)
+        return row.name
     group = groups.find_group_of_size(_infer_group_size(name, row.args))
     dtype, size_bytes, elements = _measure_tensors(row.args, (position,))
     if size_bytes is None and elements is not None:
-        shape_dtype = dtype_by_shape.get(_format_shape(row.args, position))
-        if shape_dtype:
-            element_bytes = width(shape_dtype)
-            dtype = shape_dtype
+        dims = row.args["Input Dims"]  # there are elements, so it is a list that has this position
+        if shape_dtype := dtype_by_shape.get(format_shapes(dims[position])):
+            dtype, element_bytes = shape_dtype, width(shape_dtype)
             size_bytes = elements * element_bytes if element_bytes else None
     if name in _TIMES_GROUP_SIZE:
         size_bytes = size_bytes * group.size if size_bytes is not None and group.size else None
@@ -151,16 +142,9 @@ def from_symmetric(row: CallRow, groups: ProcessGroups) -> KinetoCall | None:
     return _make_call(row, kind, group, measure.dtype, measure.bytes, via="symm-mem")
 
 
-def _format_shape(args: dict[str, Any], position: int) -> str:
-    dims = args.get("Input Dims")
-    if not isinstance(dims, list) or position >= len(dims):
-        return ""
-    return str(_parse_shapes(dims[position]) or "")
-
-
-def format_all_shapes(args: dict[str, Any]) -> str:
-    """Return the shapes of all tensors of an annotation as text, or '' if no shapes were recorded."""
-    return str(_parse_shapes(args.get("Input Dims")) or "")
+def format_shapes(dims: object) -> str:
+    """Return the shapes of one argument, or of all tensors of an annotation, as text; '' if none were recorded."""
+    return str(_parse_shapes(dims) or "")
 
 
 def first_dtype(args: dict[str, Any]) -> str:
@@ -231,7 +215,7 @@ def _parse_shapes(dims: object) -> list[list[int]]:
     if not isinstance(dims, list) or not dims:
         return []
     shapes = dims if all(isinstance(item, list) for item in dims) else [dims]
-    is_valid = all(isinstance(size, int) and parse_number(size) is not None for shape in shapes for size in shape)
+    is_valid = all(isinstance(size, int) and parse_count(size) is not None for shape in shapes for size in shape)
     return shapes if is_valid else []
 
 

@@ -6,7 +6,6 @@ refuses files that another tool wrote anew. Compute kernels, kernel launches and
 reader keeps only their times. The reader holds one chunk, one event and the times in memory."""
 
 import json
-import math
 import re
 from array import array
 from collections import defaultdict
@@ -18,6 +17,7 @@ from regbot.ledgers.overlap import Spans
 from regbot.ledgers.readers.kernels import classify
 from regbot.ledgers.readers.kineto.layout import Layout, LayoutMismatch, find_candidates, learn_layout
 from regbot.ledgers.readers.source import Source
+from regbot.ledgers.readers.tally import parse_count
 from regbot.records.files import MAX_DEPTH, check_depth
 from regbot.records.text.clip import clip
 
@@ -96,6 +96,8 @@ _KERNEL_BYTES, _LAUNCH_BYTES, _RANGE_BYTES, _OPERATOR_PREFIX_BYTES = (
 _BACKWARD_BYTES = _BACKWARD_PREFIX.encode()
 
 _LIST_START = re.compile(rb'"traceEvents"\s*:\s*\[')
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+"""A surrogate as JSON can escape it. Alone it is in no UTF-8 text, and Kineto never escapes a pair of them."""
 _CORRELATION = re.compile(rb'"correlation"\s*:\s*(\d{1,18})\b')
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _OBJECT = rb'\{(?:[^{}"]++|' + _STRING + rb")*+\}"
@@ -151,10 +153,6 @@ class TraceReader:
         for chunk in chunks:
             beginning += chunk
             match = _LIST_START.search(beginning)
-            if match is None and beginning.lstrip()[:1] == b"[":  # a bare list of events is a valid trace too
-                yield beginning[beginning.index(b"[") + 1 :]
-                yield from chunks
-                return
             if match is not None:
                 # The text ends before the key 'traceEvents'. An empty key and a brace make it a complete JSON object.
                 envelope_text = beginning[: match.start()] + b'"":0}'
@@ -236,12 +234,11 @@ class TraceReader:
         assert timestamp is not None
         if duration < 0:
             raise self.source.error(f"the event {clip(name, 100)!r} ends before it begins")
-        name, args = _replace_surrogates(name), _replace_surrogates(args)
         start_us, end_us = float(timestamp), float(timestamp) + float(duration)
-        thread = (_replace_surrogates(str(document.get("pid"))), _replace_surrogates(str(document.get("tid"))))
+        thread = (str(document.get("pid")), str(document.get("tid")))
         times = self.times
         if category in _LAUNCH_CATEGORIES:
-            times.add_launch(parse_number(args["correlation"]) or 0, start_us, thread)
+            times.add_launch(parse_count(args["correlation"]) or 0, start_us, thread)
         elif name.startswith(_BACKWARD_PREFIX):
             times.backward[thread].add(start_us, end_us)
         elif category in KERNEL_CATEGORIES and classify(name) is None and "Collective name" not in args:
@@ -272,71 +269,29 @@ class TraceReader:
                 ends.setdefault(depth, token.end())
             if abs(depth) > 2 * MAX_DEPTH:
                 raise is_cut_off
-        is_bare = not self.envelope  # the file is a bare list of events, so nothing encloses the list
-        end = ends.get(depth if is_bare else depth + 1, 0) if depth < 0 else 0
-        if tail[max(end - 1, 0) : end] != b"]" or (is_bare and tail[end:].strip()):
+        end = ends.get(depth + 1, 0) if depth < 0 else 0
+        if tail[max(end - 1, 0) : end] != b"]":
             raise is_cut_off
-        if not is_bare:
-            # An empty key makes the rest, such as ', "key": 1}', a complete JSON object.
-            self.envelope.update(self._parse_object(b'{"":0' + tail[end:], "the part after its events"))
+        # An empty key makes the rest, such as ', "key": 1}', a complete JSON object.
+        self.envelope.update(self._parse_object(b'{"":0' + tail[end:], "the part after its events"))
 
     def _parse_object(self, text: bytes, part: str) -> dict[str, Any]:
         try:
-            json_text = text.decode("utf-8", "replace")
+            json_text = _SURROGATE.sub(r"\\ufffd", text.decode("utf-8", "replace"))
             check_depth(json_text)
-            document = json.loads(json_text, object_pairs_hook=_parse_pairs)
-        except DuplicateKeyError as error:
-            raise self.source.error(
-                f"{part} has the key {error} twice, with different values; the trace was not written by Kineto"
-            ) from error
+            document = json.loads(json_text)
         except ValueError as error:
             raise self.source.error(f"{part} is cut off or is not JSON ({error}); copy it again") from error
         return document if isinstance(document, dict) else {}
-
-
-class DuplicateKeyError(ValueError):
-    """A JSON object contains the same key twice, with two different values."""
-
-
-def _parse_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object as a dictionary. A key may occur twice if both values are equal."""
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        values: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in values and values[key] != value:
-                raise DuplicateKeyError(repr(clip(key, 100)))
-            values[key] = value
-    return document
 
 
 def _is_wanted(category: str, name: str, args: dict[str, Any]) -> bool:
     if category in KERNEL_CATEGORIES or category in _RANGE_CATEGORIES:
         return True
     if category in _LAUNCH_CATEGORIES:
-        return "Launch" in name and parse_number(args.get("correlation")) is not None
+        return "Launch" in name and parse_count(args.get("correlation")) is not None
     return category in _OPERATOR_CATEGORIES and name.startswith(_OPERATOR_PREFIXES)
-
-
-def _replace_surrogates(value: Any) -> Any:
-    """Return ``value`` with unpaired surrogates replaced. JSON can contain unpaired surrogates, but UTF-8 cannot encode
-    them."""
-    if isinstance(value, str):
-        return value if value.isascii() else value.encode("utf-8", "replace").decode()
-    if isinstance(value, dict):
-        return {_replace_surrogates(key): _replace_surrogates(item) for key, item in value.items()}
-    return [_replace_surrogates(item) for item in value] if isinstance(value, list) else value
 
 
 def _decode_name(text: bytes) -> str:
     return text.strip(b'"').decode("utf-8", "replace")
-
-
-def parse_number(value: object) -> int | None:
-    """Return ``value`` as an integer from 0 to 2**63 - 1, or None if it is not one. Strings of up to 18 digits and
-    floats with an integral value are accepted too."""
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
-        return int(value)
-    if isinstance(value, float) and math.isfinite(value) and value.is_integer():
-        value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63 else None

@@ -48,32 +48,13 @@ _WANTED_CATEGORIES = [_encode_four(word) for word in ("kern", "Kern", "user", "O
 """First four letters of the categories whose events are all of interest."""
 
 
-class _WantedNames(NamedTuple):
-    """Names of interest in one category. Words are four letters as a number."""
-
-    category_start: tuple[int, int]
-    """The first eight letters of the category, as two words."""
-    distance: int
-    """Letters from the start of the category to the checked part of the name, without ``Layout.name_gap``."""
-    words: list[int]
-    """The checked part of the name must be one of these words."""
-
-    @classmethod
-    def create(cls, category: str, *words: str, skipped_letters: int = 0) -> "_WantedNames":
-        start = (category + '",')[:8]  # the category 'cpu_op' has only six letters; a quote and a comma follow it
-        return cls(
-            (_encode_four(start[:4]), _encode_four(start[4:])),
-            len(category) + skipped_letters,
-            [_encode_four(word) for word in words],
-        )
-
-
-_WANTED_NAMES = [
-    _WantedNames.create("cpu_op", "reco", "nccl", "c10d", "symm", "auto"),
-    _WantedNames.create("cuda_runtime", "Laun", "Grap", skipped_letters=4),  # cudaLaunchKernel, cudaGraphLaunch
-    _WantedNames.create("cuda_runtime", "hipL", "hipG", "hipE", "hipM", "hipH"),
-    _WantedNames.create("cuda_driver", "cuLa", "cuGr"),
-]
+_WANTED_NAMES = (
+    ("cpu_op", 0, ("reco", "nccl", "c10d", "symm", "auto")),
+    ("cuda_runtime", 4, ("Laun", "Grap")),  # cudaLaunchKernel, cudaGraphLaunch
+    ("cuda_runtime", 0, ("hipL", "hipG", "hipE", "hipM", "hipH")),
+    ("cuda_driver", 0, ("cuLa", "cuGr")),
+)
+"""Names of interest in the other categories: the category, the letters of the name to skip, and the next four."""
 
 
 def learn_layout(region: bytes) -> Layout | None:
@@ -84,7 +65,7 @@ def learn_layout(region: bytes) -> Layout | None:
             raise LayoutMismatch
         return None
     start, _category, name_prefix, _name, *rest = match.groups()
-    # ``_WantedNames`` expects a quote and a comma after the category, and reads must not pass the padding.
+    # ``_WANTED_NAMES`` expect a quote and a comma after the category, and reads must not pass the padding.
     if not name_prefix.startswith(b'",') or len(start) + len(name_prefix) > _PADDING // 2:
         raise LayoutMismatch
     pid_prefix, tid_prefix, ts_prefix, dur_prefix, args_prefix = map(re.escape, rest[::2])  # without the values between
@@ -114,12 +95,14 @@ def find_candidates(region: bytes, layout: Layout) -> list[tuple[int, int]]:
     first_words = _read_four(data, category_starts)
     is_wanted = _match_any(first_words, _WANTED_CATEGORIES)
     # In the other categories, eight letters of the category and four letters of the name select an event.
-    for (first_word, second_word), distance, name_words in _WANTED_NAMES:
-        matches = np.flatnonzero(first_words == first_word)
-        matches = matches[_read_four(data, category_starts[matches] + 4) == second_word]
+    for category, skipped_letters, name_words in _WANTED_NAMES:
+        start = (category + '",')[:8]  # the category 'cpu_op' has only six letters; a quote and a comma follow it
+        matches = np.flatnonzero(first_words == _encode_four(start[:4]))
+        matches = matches[_read_four(data, category_starts[matches] + 4) == _encode_four(start[4:])]
         if matches.size:
-            checked_words = _read_four(data, category_starts[matches] + distance + layout.name_gap)
-            is_wanted[matches] |= _match_any(checked_words, name_words)
+            distance = len(category) + layout.name_gap + skipped_letters
+            checked_words = _read_four(data, category_starts[matches] + distance)
+            is_wanted[matches] |= _match_any(checked_words, list(map(_encode_four, name_words)))
     wanted_events = np.flatnonzero(is_wanted)
     event_ends = np.append(event_starts[1:], len(region))
     return list(zip(category_starts[wanted_events].tolist(), event_ends[wanted_events].tolist(), strict=True))

@@ -6,8 +6,8 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 from regbot.ledgers.readers.groups import MAX_RANKS, UNKNOWN, format_ranks, parse_axis, parse_ranks
-from regbot.ledgers.readers.kineto.events import parse_number
 from regbot.ledgers.readers.source import Source
+from regbot.ledgers.readers.tally import parse_count
 from regbot.records.text.clip import clip, clip_label
 
 EXPERT_AXIS = "ep"
@@ -37,8 +37,8 @@ class ProcessGroups:
         info: dict[str, Any] = distributed_info if isinstance(distributed_info, dict) else {}
         backend = info.get("backend")
         self.backend = backend.lower() if isinstance(backend, str) else ""
-        self.world_size = parse_number(info.get("world_size")) or 0
-        self.rank = parse_number(info.get("rank")) or 0
+        self.world_size = parse_count(info.get("world_size")) or 0
+        self.rank = parse_count(info.get("rank")) or 0
         self._source = source
         self._axes: dict[tuple[int, ...], set[str]] = {}
         """Axes of the groups that consist of the same ranks, by these ranks."""
@@ -59,9 +59,7 @@ class ProcessGroups:
             if isinstance(group_config, dict):
                 ranks = parse_ranks(group_config.get("ranks"))
                 self._ranks[clip(str(group_config.get("pg_name")), 100)] = ranks
-                # Encoding and decoding replaces unpaired surrogates, which JSON can contain and UTF-8 cannot.
-                description = str(group_config.get("pg_desc", "")).encode("utf-8", "replace").decode()
-                self._add_axis(parse_axis(description), ranks)
+                self._add_axis(parse_axis(str(group_config.get("pg_desc", ""))), ranks)
 
     def _add_axis(self, axis: str, ranks: tuple[int, ...]) -> None:
         if not ranks:
@@ -93,9 +91,9 @@ class ProcessGroups:
         gets the label 'pg NAME'."""
         name = clip(str(args.get("Process Group Name", "")), 100)
         ranks = parse_ranks(args.get("Process Group Ranks")) or self._ranks.get(name, ())
-        size = parse_number(args.get("Group size")) or len(ranks)
+        size = parse_count(args.get("Group size")) or len(ranks)
         if len(ranks) != size:
-            start, stride = parse_number(args.get("Global rank start")), parse_number(args.get("Global rank stride"))
+            start, stride = parse_count(args.get("Global rank start")), parse_count(args.get("Global rank stride"))
             if start is not None and stride and size <= MAX_RANKS:
                 ranks = tuple(range(start, start + stride * size, stride))
             else:

@@ -16,9 +16,9 @@ from regbot.ledgers.readers.kineto.events import (
     Thread,
     TraceEvent,
     TraceReader,
-    parse_number,
 )
 from regbot.ledgers.readers.source import Source
+from regbot.ledgers.readers.tally import parse_count
 
 MAX_ROWS = 400_000
 """Largest number of communication rows in one file. It is enough for 400 steps of 1000 collectives."""
@@ -50,8 +50,6 @@ class TraceRecord:
     annotations: list[CallRow] = field(default_factory=list)
     dispatcher_rows: list[CallRow] = field(default_factory=list)
     symmetric_rows: list[CallRow] = field(default_factory=list)
-    nameless_rows: int = 0
-    """Number of metadata rows without the name of a collective. torch before 2.2 writes such rows."""
     gloo_rows: int = 0
     """Number of annotations ``gloo:...``."""
     gloo_types: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -71,7 +69,7 @@ def read_trace(source: Source) -> TraceRecord:
     for event in reader.events():
         if event.category in KERNEL_CATEGORIES:
             has_metadata = isinstance(event.args.get("Collective name"), str)
-            correlation = parse_number(event.args.get("correlation"))
+            correlation = parse_count(event.args.get("correlation"))
             record.kernels.append(
                 KinetoKernel(values.make_row(event), classify(event.name), event.pid, correlation, has_metadata)
             )
@@ -88,11 +86,10 @@ def _add_host_row(record: TraceRecord, values: "_SharedValues", event: TraceEven
     """Add a host row to ``record``. Return 1 if it counts towards ``MAX_ROWS``, else 0."""
     name = event.name
     if name == METADATA_ROW and not isinstance(event.args.get("Collective name"), str):
-        record.nameless_rows += 1
-        return 0
+        return 0  # torch before 2.2 writes such rows, beside annotations
     if name.startswith("gloo:"):
         record.gloo_rows += 1
-        shapes, dtype = calls.format_all_shapes(event.args), calls.first_dtype(event.args)
+        shapes, dtype = calls.format_shapes(event.args.get("Input Dims")), calls.first_dtype(event.args)
         if len(shapes) < MAX_SHAPES_TEXT and dtype:
             record.gloo_types[shapes].add(dtype)
     elif name.startswith("ProfilerStep#"):
@@ -128,7 +125,7 @@ class _SharedValues:
             thread=self._share((event.pid, event.tid)),
             start_us=event.start_us,
             end_us=event.end_us,
-            external_id=parse_number(event.args.get("External id")),
+            external_id=parse_count(event.args.get("External id")),
             args=self._share(args),
         )
 

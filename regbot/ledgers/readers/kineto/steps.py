@@ -6,7 +6,6 @@ belongs to the ``ProfilerStep#N`` during which the host launched it."""
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -124,8 +123,6 @@ def choose_window(
 
     if not ordered_steps:
         return use_whole_trace("it has no step (ProfilerStep#N; call step() on the profiler)")
-    if any(after.start_us < before.end_us for before, after in pairwise(ordered_steps)):
-        return use_whole_trace("its steps overlap")
     without_time = sum(host_time is None for host_time in host_times)
     if without_time:
         return use_whole_trace(f"{without_time} of {len(host_times)} collectives cannot be assigned to a step; their "

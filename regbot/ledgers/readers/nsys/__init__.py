@@ -4,21 +4,19 @@ The reader was written from the published schema (``nsys export --type sqlite``,
 of a real job. NCCL marks each API call with a range in the NVTX domain "NCCL", which names the collective, as the
 kernel does not. Sizes and communicators are in the payloads of the ranges, if the export contains them as JSON. Sends
 and receives between ncclGroupStart and ncclGroupEnd are combined into one all-to-all again. Libraries that do not call
-NCCL are counted by their kernels, and without NVTX ranges also NCCL kernels whose name allows only one collective."""
+NCCL are counted by their kernels."""
 
 import sqlite3
-from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 
-from regbot.ledgers.overlap import Spans, overlap_devices, union
 from regbot.ledgers.readers.groups import UNKNOWN
 from regbot.ledgers.readers.nsys.export import UNKNOWN_PROCESS, Export, NsysKernel, get_process, open_database
 from regbot.ledgers.readers.nsys.ranges import NvtxCall, NvtxCalls, read_calls
 from regbot.ledgers.readers.source import Source
-from regbot.ledgers.readers.tally import MAX_SECONDS, STEPS_UNKNOWN, CallTally, EntryKey, Unclassified
-from regbot.records.ledger import Entry, Kind, Ledger
+from regbot.ledgers.readers.tally import STEPS_UNKNOWN, CallTally, Unclassified
+from regbot.records.ledger import Ledger
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 
@@ -47,52 +45,27 @@ def read(source: Source) -> Ledger:
         raise source.error("contains numbers or names that are not valid in an export; export it again") from error
 
 
-def _spans_by_device() -> dict[int, Spans]:
-    return defaultdict(Spans)
-
-
 @dataclass
 class _ProcessKernels:
     first_device: int = 0
-    nccl: Counter[frozenset[Kind]] = field(default_factory=Counter)
-    """Number of NCCL kernels, by the kinds of collectives that a kernel with this name can run."""
+    nccl: int = 0
+    """Number of NCCL kernels."""
     nccl_in_graphs: int = 0
     """Number of NCCL kernels that a CUDA graph launched."""
     calls: list[NvtxCall] = field(default_factory=list)
     unclassified: Unclassified = field(default_factory=Unclassified)
-    communication: dict[frozenset[Kind], dict[int, Spans]] = field(
-        default_factory=lambda: defaultdict(_spans_by_device)
-    )
-    """Times of communication kernels in nanoseconds, by possible kinds and device."""
-    compute: dict[int, Spans] = field(default_factory=_spans_by_device)
 
     def add(self, kernel: NsysKernel) -> None:
         communication = kernel.communication
         if communication is None:
-            self.compute[kernel.device].add(kernel.start, kernel.end)
             return
-        kinds = communication.possible_kinds
         if communication.category == "nccl":
-            self.nccl[kinds] += 1
+            self.nccl += 1
             self.nccl_in_graphs += kernel.in_graph
         elif key := communication.make_key(UNKNOWN, 0):
             self.calls.append(NvtxCall(key, None))
-            kinds = frozenset((key.kind,))
         elif communication.category == "unknown":
-            self.unclassified.add(kernel.name, seconds=(kernel.end - kernel.start) / 1e9)
-        if kinds:
-            self.communication[kinds][kernel.device].add(kernel.start, kernel.end)
-
-    def count_nccl_kernels(self) -> None:
-        for kinds, count in self.nccl.items():
-            kind = _find_only_kind(kinds)
-            if kind is not None:
-                key = EntryKey(kind, UNKNOWN, 0, UNKNOWN, "unknown", "payload", "nccl")
-                self.calls += [NvtxCall(key, None)] * count
-            else:
-                is_generic = len(kinds) >= 8  # a kernel with the name 'Generic' can run any collective
-                name = "NCCL kernels" if is_generic else "NCCL kernels that serve " + " or ".join(sorted(kinds))
-                self.unclassified.add(name, count)
+            self.unclassified.add(kernel.name)
 
 
 def _build_ledger(source: Source, export: Export) -> Ledger:
@@ -112,15 +85,15 @@ def _build_ledger(source: Source, export: Export) -> Ledger:
     # Perhaps the export does not name the process of its kernels.
     kernels = kernels_by_process.get(process) or kernels_by_process.get(UNKNOWN_PROCESS) or _ProcessKernels()
     nvtx = read_calls([nvtx_range for nvtx_range in ranges if get_process(nvtx_range.thread) == process])
-    if not nvtx.calls:
-        kernels.count_nccl_kernels()
+    if not nvtx.calls and kernels.nccl:
+        kernels.unclassified.add("NCCL kernels", kernels.nccl)
     calls = [*(call for call in nvtx.calls if call.key.group_size != 1), *kernels.calls]
     if not calls and not kernels.unclassified:
         raise source.error(
             "contains no NCCL call and no communication kernel, so no communication was recorded; profile with "
             "--trace=cuda,nvtx --cuda-graph-trace=node"
         )
-    tally = CallTally(source)
+    tally = CallTally(source, default_size=nvtx.largest_communicator)
     for key, size_bytes in calls:
         tally.add(key, size_bytes)
     return Ledger(
@@ -128,44 +101,11 @@ def _build_ledger(source: Source, export: Export) -> Ledger:
         scope="whole",
         steps=1,
         world_size=None,
-        entries=_add_times(source, tally.entries(nvtx.largest_communicator), kernels),
+        entries=tally.entries(),
         unclassified=kernels.unclassified.records(),
         guesses=[STEPS_UNKNOWN, *_list_guesses(calls, kernels)],
         warnings=[*_list_warnings(nvtx, kernels, len(processes))],
     )
-
-
-def _find_only_kind(kinds: frozenset[Kind]) -> Kind | None:
-    """Return the only collective that a kernel can run, or None if there are several. Two uncommon uses of a kernel are
-    ignored: barriers, which are all-reduces without data, and collectives on lists of uneven tensors, which NCCL runs
-    as broadcasts or reductions."""
-    candidates = kinds - {"barrier"}
-    if candidates == {"all_gather", "broadcast"}:
-        return "broadcast"
-    if candidates == {"reduce_scatter", "reduce"}:
-        return "reduce"
-    return next(iter(candidates)) if len(candidates) == 1 else None
-
-
-def _add_times(source: Source, entries: list[Entry], kernels: _ProcessKernels) -> list[Entry]:
-    """Return the entries, with exposed and hidden seconds where kernels can be assigned. A kernel name allows several
-    kinds of collectives. So kernels are assigned to an entry only if no other entry has one of these kinds."""
-    compute = {device: union(spans.starts, spans.ends) for device, spans in kernels.compute.items()}
-    indices_by_kind: dict[Kind, list[int]] = defaultdict(list)
-    for index, entry in enumerate(entries):
-        indices_by_kind[entry.kind].append(index)
-    timed_entries = list(entries)
-    for kinds, spans_by_device in kernels.communication.items():
-        indices = [index for kind in kinds for index in indices_by_kind[kind][:2]]  # two are already too many
-        if len(indices) != 1:
-            continue
-        entry = timed_entries[indices[0]]
-        exposed, hidden = overlap_devices(spans_by_device, compute)
-        exposed_s, hidden_s = (entry.exposed_s or 0) + exposed / 1e9, (entry.hidden_s or 0) + hidden / 1e9
-        if max(exposed_s, hidden_s) > MAX_SECONDS:
-            raise source.error("has kernels that run for months; its times are wrong, export it again")
-        timed_entries[indices[0]] = entry.model_copy(update={"exposed_s": exposed_s, "hidden_s": hidden_s})
-    return timed_entries
 
 
 def _list_guesses(calls: list[NvtxCall], kernels: _ProcessKernels) -> Iterator[str]:
@@ -186,10 +126,10 @@ def _list_warnings(nvtx: NvtxCalls, kernels: _ProcessKernels, process_count: int
         "the reader follows the published schema and is not yet checked against a real export; element types are "
         "unknown"
     )
-    nccl_calls, nccl_kernels = len(nvtx.calls), kernels.nccl.total()
+    nccl_calls, nccl_kernels = len(nvtx.calls), kernels.nccl
     if not nccl_calls:
         yield (
-            "no NVTX ranges of NCCL: collectives are counted by kernel names, which are often ambiguous; profile with "
+            "no NVTX ranges of NCCL: its kernels are not counted, because their names are ambiguous; profile with "
             "--trace=cuda,nvtx"
         )
     if nvtx.exchanges:

@@ -55,9 +55,6 @@ def open_database(source: Source) -> sqlite3.Connection:
 
 
 class NsysKernel(NamedTuple):
-    start: int
-    """Nanoseconds, as ``end``."""
-    end: int
     device: int
     process: int
     """The process in globalPid, or ``UNKNOWN_PROCESS``."""
@@ -109,14 +106,10 @@ class Export:
         return self._strings.get(string_id, "") if isinstance(string_id, int) else ""
 
     def kernels(self) -> Iterator[NsysKernel]:
-        columns = ("start", "end", "deviceId", "globalPid", "demangledName", "shortName", "graphNodeId")
-        for start, end, device, global_pid, demangled_name, short_name, graph_node in self._select(_KERNELS, *columns):
-            span = _parse_span(start, end)
-            if span is None:
-                raise self._source.error("has kernels without times; export it again")
+        columns = ("deviceId", "globalPid", "demangledName", "shortName", "graphNodeId")
+        for device, global_pid, demangled_name, short_name, graph_node in self._select(_KERNELS, *columns):
             name = self.find_string(demangled_name) or self.find_string(short_name)
             yield NsysKernel(
-                *span,
                 device=device if isinstance(device, int) else 0,
                 process=get_process(global_pid) if isinstance(global_pid, int) else UNKNOWN_PROCESS,
                 communication=classify(name),
@@ -135,16 +128,10 @@ class Export:
             name = text if isinstance(text, str) and text else self.find_string(text_id)
             if event_type == _DOMAIN and name in ("NCCL", "RCCL"):  # this event gives a domain its name
                 nccl_domains.add(domain)
-            span = _parse_span(start, end)
+            is_span = isinstance(start, int) and isinstance(end, int) and 0 <= start <= end
             is_nccl_range = event_type in (_PUSH_POP, _START_END) and re.match(r"nccl[A-Z]", name)
-            if is_nccl_range and span is not None:
+            if is_nccl_range and is_span:
                 payload = json_text if isinstance(json_text, str) else self.find_string(json_text_id)
                 thread = global_tid if isinstance(global_tid, int) else 0
-                ranges.append(NvtxRange(*span, thread=thread, name=name, payload=payload, domain=domain))
+                ranges.append(NvtxRange(start, end, thread=thread, name=name, payload=payload, domain=domain))
         return [nvtx_range for nvtx_range in ranges if not nccl_domains or nvtx_range.domain in nccl_domains]
-
-
-def _parse_span(start: object, end: object) -> tuple[int, int] | None:
-    if isinstance(start, int) and isinstance(end, int) and 0 <= start <= end < 2**62:
-        return start, end
-    return None

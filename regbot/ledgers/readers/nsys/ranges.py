@@ -163,7 +163,4 @@ def _find_value(payload: Mapping[str, Any], name: str) -> Any:
 
 
 def _find_number(payload: Mapping[str, Any], name: str) -> int | None:
-    value = _find_value(payload, name)
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,15}", value):
-        value = int(value)
-    return parse_count(value)
+    return parse_count(_find_value(payload, name))

@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from regbot_guest.contract import ContractError
-from regbot_guest.count import count_step
 from regbot_guest.paper.groups import rank_zero_of
 from regbot_guest.paper.streams import PaperEvent
 from regbot_guest.probe import time_steps
@@ -48,10 +47,7 @@ def run(request: Request) -> dict[str, Any]:
         dist.init_process_group = init
         torch.cuda.synchronize, Stopwatch.end_step = synchronize, end_step  # type: ignore[method-assign]
         try:
-            if request.mode == "timed":
-                time_steps(request, part)
-            else:
-                part |= count_step(request)
+            time_steps(request, part)
         except ContractError as error:
             part["refusal"] = {"kind": error.kind, "message": str(error)}
     return {**part, "observed": {**observed, "frozen_at_end": gc.get_freeze_count() > 0}}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import paper_gpu
-from regbot_guest.paper.step import count_step
 from regbot_guest.request import Request
+from regbot_guest.static_trace import count_step
 
 device = paper_gpu()
 assert device is not None

@@ -61,7 +61,7 @@ load()
 stop.clear()
 
 live_before = device.live_bytes
-device.begin_step()
+device.ops.begin_step(False)
 gradients: list[bool] = []
 thread = threading.Thread(target=train, args=(gradients, stop))
 thread.start()

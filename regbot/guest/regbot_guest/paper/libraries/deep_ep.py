@@ -22,16 +22,10 @@ BUFFER_BYTES, NUM_SMS = 1 << 20, 20
 """Bytes of a buffer, if the program does not choose a size, and number of multiprocessors that an exchange uses."""
 
 
-class EventHandle(Refusing):
-    """Replacement for the library's event. All work is complete at once, so waiting does nothing."""
-
-    __module__ = NAME
-
-    def current_stream_wait(self) -> None: ...
-
-
 class EventOverlap(Refusing):
-    """Replacement for the library's class that overlaps an exchange with other work. Nothing has to be waited for."""
+    """Replacement for the library's event, and for its class that overlaps an exchange with other work. All work is
+    complete at once, so waiting does nothing.
+    """
 
     __module__ = NAME
 
@@ -98,7 +92,7 @@ def stand_in(name: str, device: Device) -> StandIn:
     """Return the stand-in for ``deep_ep`` or a submodule. Submodules other than ``deep_ep.utils`` have no contents."""
     contents: dict[str, Any] = {}
     if name in (NAME, UTILS):
-        contents = {"EventHandle": EventHandle, "EventOverlap": EventOverlap}
+        contents = {"EventHandle": EventOverlap, "EventOverlap": EventOverlap}
     if name == NAME:
         contents |= {
             "__version__": "2.1.0",
@@ -158,9 +152,7 @@ def _buffer(device: Device) -> type:
         def get_dispatch_config(num_ranks: int) -> BufferConfig:
             return BufferConfig()
 
-        @staticmethod
-        def get_combine_config(num_ranks: int) -> BufferConfig:
-            return BufferConfig()
+        get_combine_config = get_dispatch_config
 
         @staticmethod
         def capture() -> EventOverlap:

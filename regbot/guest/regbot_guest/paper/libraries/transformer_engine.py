@@ -144,8 +144,7 @@ def _product(
     """Return ``op(second) @ op(first)``, the gradient of the bias, the input of the activation, and the extra output.
     ``op`` transposes an operand whose flag is set. ``accumulate`` adds the product to ``out``.
     """
-    left, right = second.reshape(-1, second.shape[-1]), first.reshape(-1, first.shape[-1])
-    product = (left.t() if is_second_transposed else left) @ (right.t() if is_first_transposed else right)
+    product = _multiply(first, is_first_transposed, second, is_second_transposed)
     if not is_second_transposed:
         product = product.reshape(*second.shape[:-1], product.shape[-1])
     torch_types = {DType.kFloat32: torch.float32, DType.kFloat16: torch.float16, DType.kBFloat16: torch.bfloat16}
@@ -154,7 +153,7 @@ def _product(
         product = torch.empty_like(product, dtype=dtype)  # cuBLAS writes this type without a further kernel
     if out is not None:
         product = out.add_(product.reshape(out.shape)) if accumulate else out.copy_(product.reshape(out.shape))
-    bias_gradient = left.sum(0) if is_gradient and bias is not None else None
+    bias_gradient = second.reshape(-1, second.shape[-1]).sum(0) if is_gradient and bias is not None else None
     return product, bias_gradient, torch.empty_like(product) if gelu and not is_gradient else None, extra_output
 
 
@@ -183,8 +182,7 @@ def _grouped_product(
     """
     start = 0  # first row of the next product, if all products are in one tensor
     for index, (first, second) in enumerate(zip(firsts, seconds)):
-        left, right = second.reshape(-1, second.shape[-1]), first.reshape(-1, first.shape[-1])
-        product = (left.t() if is_second_transposed else left) @ (right.t() if is_first_transposed else right)
+        product = _multiply(first, is_first_transposed, second, is_second_transposed)
         if has_single_out:
             target = outs[0].reshape(-1, product.shape[-1])[start : start + product.shape[0]]
             start += product.shape[0]
@@ -195,6 +193,11 @@ def _grouped_product(
         else:
             target.copy_(product)
     return bias
+
+
+def _multiply(first: Tensor, is_first_transposed: bool, second: Tensor, is_second_transposed: bool) -> Tensor:
+    left, right = second.reshape(-1, second.shape[-1]), first.reshape(-1, first.shape[-1])
+    return (left.t() if is_second_transposed else left) @ (right.t() if is_first_transposed else right)
 
 
 def _rms_norm(rows: Tensor, weight: Tensor, epsilon: float, out: Any, *_: Any) -> tuple[Any, None, Tensor]:

@@ -1,0 +1,138 @@
+"""What calibrations let the gate decide if pairs depend on each other, or arms have luck.
+
+A part of ``error_rates.py``. A calibration of 20 or 60 placebo pairs gives later sessions the noise of the class and
+the luck of an arm, and it may take the gate's vote. Neighbouring pairs, or the pairs of a block, are correlated; or
+each arm draws part of its speed with its compiler caches, anew for each draw.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from nodes import QUIET, TYPICAL, Array, Node
+from paired_sessions import (
+    DRAWS,
+    MAX_ERROR,
+    MAX_WITHHELD,
+    MIN_COVERAGE,
+    PAIRS,
+    PRIMARY,
+    Levels,
+    draw_luck,
+    judge_shipped,
+    pooled_noise,
+    simulate_sessions,
+    upper_bound,
+)
+from promises import Promise
+
+from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck, estimate_luck
+from regbot.stats.calibration import RateEstimate, contradiction
+from regbot.stats.correlation import block_correlation, lag_correlation
+
+SEED = 20261123
+EFFECTS_PCT = (0.0, 1.0, 2.0)
+CALIBRATION_PAIRS = (20, 60)
+SESSIONS_PER_CALIBRATION = 20
+MAX_CORRELATION, MAX_LUCK_PCT = 0.2, 0.3
+"""Above these, any number of calibrations may take the vote, or any number of sessions may be withheld."""
+MAX_LOST_VOTES, MIN_LOST_VOTES = 0.02, 0.9
+"""Largest share of calibrations that take the vote if pairs are independent, and smallest share of those of 60
+pairs if they are correlated by .5."""
+NO_PROOF = RateEstimate.from_counts(0, 0)
+
+
+@dataclass(frozen=True)
+class Case:
+    node: Node = TYPICAL
+    correlation: float = 0.0
+    block_correlation: float = 0.0
+    luck_pct: float = 0.0
+
+    def __str__(self) -> str:
+        what = [f"correlated by {self.correlation:g}"] if self.correlation else []
+        what += [f"blocks correlated by {self.block_correlation:g}"] if self.block_correlation else []
+        what += [f"luck {self.luck_pct:g}%"] if self.luck_pct else []
+        return ", ".join([self.node.name, *what])
+
+    def simulate(self, sessions: int, seed: int) -> Levels:
+        simulated = simulate_sessions(self.node, sessions, seed)
+        simulated = simulated.correlate(self.correlation).correlate_blocks(self.block_correlation)
+        rng = np.random.default_rng(seed + 1)
+        return simulated.shift(draw_luck(self.luck_pct / 100, sessions, PAIRS, rng, DRAW_PAIRS))
+
+
+CASES = (
+    Case(),
+    Case(correlation=0.2),
+    Case(correlation=0.3),
+    Case(correlation=0.5),
+    Case(block_correlation=0.5),
+    Case(luck_pct=0.07),
+    Case(luck_pct=0.3),
+    Case(luck_pct=0.5),
+    Case(QUIET, luck_pct=0.07),
+    Case(QUIET, luck_pct=0.3),
+    Case(QUIET, luck_pct=0.5),
+)
+
+
+def calibrate(ratios: Array) -> tuple[SharedLuck | None, bool]:
+    """Return the luck that the placebo pairs show, and whether they take the vote. ``ratios``: (pairs, summaries)."""
+    medians = ratios[:, 0]
+    placebos = [medians[start : start + PAIRS].tolist() for start in range(0, len(medians), PAIRS)]
+    lag, block = lag_correlation(placebos), block_correlation(placebos)
+    luck = estimate_luck(medians.reshape(-1, DRAW_PAIRS).tolist(), lag.value if lag is not None else 0.0)
+    shared = SharedLuck.assume(DRAWS) if luck is None else SharedLuck(luck.counted, luck.draws, DRAWS)
+    return shared, bool(contradiction(NO_PROOF, NO_PROOF, {"lag": lag, "block": block}, luck))
+
+
+def judge_case(case: Case, pairs: int, sessions: int) -> tuple[float, dict[str, Array]]:
+    """Return the share of lost votes, and arrays over sessions: wrong decisions at 1% and 2%, and others. A session
+    whose calibration has taken the vote decides nothing."""
+    count = sessions // SESSIONS_PER_CALIBRATION
+    per_calibration = -(-pairs // PAIRS)
+    placebos = case.simulate(count * per_calibration, SEED + 2).ratios.reshape(count, -1, PRIMARY)[:, :pairs]
+    lucks, lost = zip(*(calibrate(ratios) for ratios in placebos), strict=True)
+    simulated = case.simulate(count * SESSIONS_PER_CALIBRATION, SEED)
+    noise = pooled_noise(placebos)
+    decided = {percent: judge_shipped(simulated, percent, noise, luck=lucks) for percent in EFFECTS_PCT}
+    has_vote = ~np.repeat(lost, SESSIONS_PER_CALIBRATION)
+    return float(np.mean(lost)), {
+        "FAIL at 1%": decided[1.0].slower & has_vote,
+        "PASS at 2%": decided[2.0].passed & has_vote,
+        "FAIL at 2%": decided[2.0].slower & has_vote,
+        "PASS at 0%": decided[0.0].passed & has_vote,
+        "covered": np.min([decisions.covered | ~has_vote for decisions in decided.values()], axis=0),
+    }
+
+
+def calibrations(sessions: int, jobs: int) -> Iterator[Promise]:
+    """Print the table of calibrations, and yield its promises."""
+    columns = ("FAIL at 1%", "PASS at 2%", "FAIL at 2%", "PASS at 0%")
+    print(f"\ncalibrations, {SESSIONS_PER_CALIBRATION} sessions each\n")
+    print(f"| node class | placebo pairs | {' | '.join(columns)} | coverage | no vote |\n|{'---|' * 8}")
+    work = [(case, pairs) for case in CASES for pairs in CALIBRATION_PAIRS]
+    made = []
+    with ProcessPoolExecutor(jobs) as pool:
+        results = pool.map(judge_case, *zip(*work, strict=True), [sessions] * len(work))
+        for (case, pairs), (lost, flags) in zip(work, results, strict=True):
+            cells = " | ".join(f"{flags[column].mean():.4f}" for column in columns)
+            print(f"| {case} | {pairs} | {cells} | {flags['covered'].mean():.3f} | {lost:.3f} |", flush=True)
+            where = f"{case}, {pairs} placebo pairs"
+            for error in ("FAIL at 1%", "PASS at 2%"):
+                high = upper_bound(flags[error])
+                text = f"{where}: {error}, upper 95% bound, at most {MAX_ERROR:.1%}"
+                made.append(Promise(text, f"{flags[error].mean():.2%}, {high:.2%}", high <= MAX_ERROR))
+            covered = float(flags["covered"].mean())
+            made.append(
+                Promise(f"{where}: coverage at least {MIN_COVERAGE:.0%}", f"{covered:.1%}", covered >= MIN_COVERAGE)
+            )
+            most = MAX_LOST_VOTES if case == CASES[0] else MAX_WITHHELD
+            if max(case.correlation, case.block_correlation) <= MAX_CORRELATION and case.luck_pct < MAX_LUCK_PCT:
+                made.append(Promise(f"{where}: no vote, at most {most:.0%}", f"{lost:.1%}", lost <= most))
+            if case == CASES[3] and pairs == CALIBRATION_PAIRS[-1]:
+                text = f"{where}: no vote, at least {MIN_LOST_VOTES:.0%}"
+                made.append(Promise(text, f"{lost:.1%}", lost >= MIN_LOST_VOTES))
+    yield from made
