@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regbot.records.run import Allocation, RankSteps, Run, Timing
-from support.timed_builder import slot, timed_run
+from regbot.records.run import Allocation, Run
+from support.timed_builder import slot, timed_run, timing
 
 STEPS, CUT = 40, 2
 
@@ -26,28 +26,17 @@ def run_of(
     """A timed run of ranks that do ``factors`` times the same work; warm-up steps in front."""
     step_s, wait_s = steps(factors, seed=100 * block + place)
     warm = [0.5] * CUT
+    usual = timing([*warm, *step_s[0]])
     ranks = {
-        str(rank): RankSteps(
-            step_s=[*warm, *step_s[rank]],
-            cpu_s=[*warm, *step_s[rank]],
-            wait_s=[*warm, *wait_s[rank]],
-            memory_bytes=[0] * (STEPS + CUT),
-            peak_bytes=0,
+        str(rank): usual.ranks["0"].model_copy(
+            update={"step_s": [*warm, *own], "cpu_s": [*warm, *own], "wait_s": [*warm, *waits]}
         )
-        for rank in range(len(factors))
+        for rank, (own, waits) in enumerate(zip(step_s, wait_s, strict=True))
     }
-    timing = Timing(
-        requested_steps=STEPS + CUT,
-        cut=CUT,
-        method="the first 2 steps",
-        clock="perf_counter",
-        step_s=[*warm, *step_s[0]],
-        ranks=ranks,
-        memory_peak_bytes=0,
-        memory_slope_bytes=0.0,
-    )
     allocation = Allocation(engine="slurm", hosts=list(hosts)) if hosts else None
-    return timed_run(slot(block, place, arm), 0.1, timing=timing, allocation=allocation)
+    return timed_run(
+        slot(block, place, arm), 0.1, timing=usual.model_copy(update={"ranks": ranks}), allocation=allocation
+    )
 
 
 def session(base: Sequence[float], head: Sequence[float], hosts: Sequence[str] = ()) -> list[Run]:
