@@ -145,10 +145,3 @@ def test_regbot_post_replies_once_and_ignores_runs_that_the_gate_did_not_start(s
     assert (first.is_new, again.is_new) == (True, False)
     assert isinstance(post_run(scene.forge, scene.run(title="regbot-bisect 1"), checkout), IgnoredRun)
     assert len(scene.replies) == 1
-
-
-def test_a_result_above_the_size_limit_is_not_fetched(scene: Scene) -> None:
-    run = scene.run()
-    scene.repo.runs[run].artifact(ARTIFACT, left(scene.result()), size=10**9)
-    assert "and was not read" in scene.answer(run).text
-    assert not any(path.startswith("/artifacts/") for _, path, _ in scene.hub.requests)
