@@ -62,12 +62,6 @@ class GpuSnapshot(Record):
     processes: Annotated[list[GpuProcess], Field(max_length=MAX_PROCESSES)]
 
 
-class NodeSnapshot(Record):
-    """The node at one moment."""
-
-    gpus: Annotated[list[GpuSnapshot], Field(max_length=MAX_GPUS)]
-
-
 class CpuUsage(Record):
     """The cores available to the run, while it ran. Shares are fractions of the time of all these cores."""
 
@@ -115,6 +109,6 @@ class Cause(Record):
 class Health(Record):
     """Health of a node around one run."""
 
-    before: NodeSnapshot
+    before: Annotated[list[GpuSnapshot], Field(max_length=MAX_GPUS)]
     during: NodeUsage
     causes: Annotated[list[Cause], Field(max_length=6 * MAX_GPUS)] = Field([])

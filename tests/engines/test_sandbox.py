@@ -148,6 +148,13 @@ def test_a_record_that_is_too_large_ends_the_guest_and_is_not_copied(tmp_path: P
 
 
 @confining
+def test_a_record_that_would_be_too_large_as_a_copy_is_not_copied(tmp_path: Path) -> None:
+    result = run(tmp_path / "run", "open('record/big', 'wb').truncate(2**40)")
+    assert (result.excess, result.exit_code) == (LARGE_RECORD, 0)
+    assert list((tmp_path / "run" / "record").iterdir()) == []
+
+
+@confining
 def test_deeply_nested_folders_in_a_record_do_not_block_regbot(tmp_path: Path) -> None:
     code = "import os\nos.chdir('record')\nfor _ in range(5000): os.mkdir('d'); os.chdir('d')"
     result = run(tmp_path / "run", code)

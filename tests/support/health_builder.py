@@ -9,7 +9,6 @@ from regbot.records.health import (
     GpuSnapshot,
     GpuUsage,
     Health,
-    NodeSnapshot,
     NodeUsage,
     SampleRange,
 )
@@ -55,6 +54,6 @@ def health(
     gpus: Sequence[GpuUsage] = (), before: Sequence[GpuSnapshot] | None = None, processors: CpuUsage | None = None
 ) -> Health:
     """A run of 40 s with a sample a second."""
-    first = NodeSnapshot(gpus=list(before) if before is not None else [idle(each.index) for each in gpus])
+    first = list(before) if before is not None else [idle(each.index) for each in gpus]
     during = NodeUsage(samples=40, cpu=processors or cpu(), gpus=list(gpus))
     return Health(before=first, during=during, causes=find_causes(first, during))

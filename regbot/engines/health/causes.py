@@ -14,7 +14,6 @@ from regbot.records.health import (
     GpuProcess,
     GpuSnapshot,
     GpuUsage,
-    NodeSnapshot,
     NodeUsage,
 )
 from regbot.records.text.words import count, listed
@@ -53,9 +52,9 @@ processes outside of it are not visible. A driver with its services uses less me
 NODE_ADVICE = "take the node out of service until it has been inspected"
 
 
-def find_causes(before: NodeSnapshot, during: NodeUsage) -> list[Cause]:
+def find_causes(before: Sequence[GpuSnapshot], during: NodeUsage) -> list[Cause]:
     """Return what went wrong on the node by the health data of a run. Causes from outside of the run come first."""
-    gpus_before = {snapshot.index: snapshot for snapshot in before.gpus}
+    gpus_before = {snapshot.index: snapshot for snapshot in before}
     causes: list[Cause] = []
     for gpu in during.gpus:
         causes += _find_errors(gpu)

@@ -26,7 +26,6 @@ from regbot.records.health import (
     GpuSnapshot,
     GpuUsage,
     Health,
-    NodeSnapshot,
     NodeUsage,
 )
 from regbot.records.text.clip import clip
@@ -99,10 +98,9 @@ class Monitor:
         result, is_answered = self._result, self._opened_in_time and not self._thread.is_alive()
         if not is_answered:  # the thread may still change its result
             result = _GpuResult(fault="GPU health is not known: the driver does not answer")
-        before = NodeSnapshot(gpus=result.before)
         during = NodeUsage(samples=result.samples, cpu=cpu, gpus=result.during)
-        causes = find_causes(before, during) if is_answered else [driver_not_answering()]
-        self.health = Health(before=before, during=during, causes=causes)
+        causes = find_causes(result.before, during) if is_answered else [driver_not_answering()]
+        self.health = Health(before=result.before, during=during, causes=causes)
         self.warnings = [clip(printable(result.fault), 1000)] if result.fault else []
 
     def _run(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from regbot.engines.launch import LaunchResult
 from regbot.engines.local import log_tail, plain_tail
 from regbot.engines.slurm.node import END, RESULT
-from regbot.records.health import MAX_GPUS, Health, NodeSnapshot
+from regbot.records.health import MAX_GPUS, Health
 from regbot.records.text.clip import clip_message
 
 Reports = Mapping[int, Mapping[str, Any]]
@@ -98,7 +98,7 @@ def _combine_health(health_by_host: Mapping[str, Health]) -> Health:
     """Combine the first node's processors and all nodes' GPUs and causes."""
     all_health = list(health_by_host.values())
 
-    before = NodeSnapshot(gpus=[gpu for health in all_health for gpu in health.before.gpus][:MAX_GPUS])
+    before = [gpu for health in all_health for gpu in health.before][:MAX_GPUS]
     during = all_health[0].during.model_copy(
         update={
             "samples": min(health.during.samples for health in all_health),

@@ -130,7 +130,7 @@ def test_a_healthy_gpu_is_summarized_without_a_cause() -> None:
     assert 0.3 < first.reasons["sw_power_cap"] < 0.7
     assert (first.temperature_max_c, first.uncorrected_ecc) == (61, 0)
     assert (second.index, second.reasons, second.uuid) == (1, {}, "GPU-1a1b")
-    assert [moment.used_bytes for moment in seen.health.before.gpus] == [600 * 2**20] * 2
+    assert [moment.used_bytes for moment in seen.health.before] == [600 * 2**20] * 2
     assert (nvml.open, nvml.watched) == (0, []), "NVML was closed"
 
 
