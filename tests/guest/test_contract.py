@@ -247,37 +247,28 @@ def test_a_layer_that_ignores_balanced_routing_is_refused(traces: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_package_imported_from_elsewhere_is_foreign_even_if_the_checkout_has_one_too(tmp_path: Path) -> None:
-    """The checkout's package has no __init__.py, so an installed package of that name is imported instead."""
-    checkout, installed = tmp_path / "checkout", tmp_path / "installed"
-    for root in (checkout, installed):
-        (root / "pkg").mkdir(parents=True)
-        (root / "pkg" / "moe.py").write_text(GOOD)
-    (installed / "pkg" / "__init__.py").touch()
-    request = ask(tmp_path, "foreign", geometry=TINY, entry="pkg.moe:build_layer", root=str(checkout))
-    done = run_guest(request, PYTHONPATH=str(installed))
-    assert done.returncode == 0, done.stderr
-    code = answer(tmp_path, "foreign")["code"]
-    assert code["foreign"] == {"pkg": str(installed / "pkg" / "__init__.py")}
-    assert code["watched"] == code["files"] == {}
-
-
-@pytest.mark.slow
-def test_the_checkout_precedes_installed_packages(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_init", [True, False])
+def test_the_checkout_precedes_installed_packages_and_one_from_elsewhere_is_foreign(
+    tmp_path: Path, has_init: bool
+) -> None:
+    """If the checkout's package has no __init__.py, an installed package of that name is imported instead."""
     checkout, installed = tmp_path / "checkout", tmp_path / "installed"
     for root in (checkout / "src", installed):
         (root / "pkg").mkdir(parents=True)
-        (root / "pkg" / "__init__.py").touch()
-    (checkout / "src" / "pkg" / "moe.py").write_text(GOOD)
-    (installed / "pkg" / "moe.py").write_text("raise RuntimeError('the wrong one')")
+        (root / "pkg" / "moe.py").write_text(GOOD)
+    (installed / "pkg" / "__init__.py").touch()
     (installed / "regbot_guest").mkdir()
     (installed / "regbot_guest" / "__init__.py").write_text("raise RuntimeError('in front of the guest')")
+    if has_init:
+        (checkout / "src" / "pkg" / "__init__.py").touch()
+        (installed / "pkg" / "moe.py").write_text("raise RuntimeError('the wrong one')")
     where: dict[str, Any] = {"root": str(checkout), "source_roots": ["src"], "entry": "pkg.moe:build_layer"}
     done = run_guest(ask(tmp_path, "own", geometry=TINY, **where), PYTHONPATH=str(installed))
     assert done.returncode == 0, done.stderr
     code = answer(tmp_path, "own")["code"]
-    assert code["foreign"] == {}
-    assert code["watched"] == {"pkg": "src/pkg/__init__.py"}
+    assert code["watched"] == ({"pkg": "src/pkg/__init__.py"} if has_init else {})
+    assert code["foreign"] == ({} if has_init else {"pkg": str(installed / "pkg" / "__init__.py")})
+    assert bool(code["files"]) == has_init
 
 
 SAME = {

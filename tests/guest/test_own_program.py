@@ -3,7 +3,6 @@
 The program in ``own_program/`` is small and has the names of Megatron-LM's. It is copied to a checkout for each test.
 """
 
-import json
 import os
 import shutil
 from collections import Counter
@@ -44,13 +43,9 @@ def edit(root: Path, file: str, old: str, new: str) -> None:
 
 def trace(root: Path, library: Path, **changes: Any) -> dict[str, Any]:
     """Return the record of one trace of the program in ``root``."""
-    request = ask(root.parent, "own", MIXTRAL, "cpu", GEOMETRY, WORLD, EP)
-    document = {
-        **json.loads(request.read_text()), "root": str(root), "adapter": "megatron", "program": "pretrain_gpt.py",
-        "paper": str(library), "routing": "balanced", "dispatcher": "alltoall", **changes,
-    }  # fmt: skip
-    request.write_text(json.dumps(document))
-    done = run_guest(request)
+    settings = {"root": str(root), "adapter": "megatron", "program": "pretrain_gpt.py", "dispatcher": "alltoall"}
+    mesh: dict[str, Any] = {"geometry": GEOMETRY, "world": WORLD, "ep": EP}
+    done = run_guest(ask(root.parent, "own", MIXTRAL, **{**settings, **mesh, "paper": str(library), **changes}))
     assert (root.parent / "own.rank0.json").exists(), done.stderr[-3000:]
     return answer(root.parent, "own")
 

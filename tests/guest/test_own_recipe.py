@@ -3,7 +3,6 @@
 The program in ``own_recipe/`` is small and has the names of Bridge's. Its layers are those of ``own_program/``.
 """
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,12 @@ def checkout(tmp_path: Path) -> Path:
 
 def trace(root: Path, library: Path, **changes: Any) -> dict[str, Any]:
     """Return the record of one trace of the recipe in ``root``."""
-    request = ask(root.parent, "own", QWEN, "cpu", TINY, WORLD, EP)
-    document = {
-        **json.loads(request.read_text()), "root": str(root), "adapter": "megatron", "paper": str(library),
-        "program": "scripts/training/run_recipe.py", "recipe": RECIPE, "routing": "balanced", "dispatcher": "",
-        "source_roots": ["src", "3rdparty/Megatron-LM"], "watch": ["megatron.bridge", "megatron.core"], **changes,
+    settings: dict[str, Any] = {
+        "root": str(root), "adapter": "megatron", "paper": str(library), "recipe": RECIPE,
+        "program": "scripts/training/run_recipe.py", "source_roots": ["src", "3rdparty/Megatron-LM"],
+        "watch": ["megatron.bridge", "megatron.core"], "geometry": TINY, "world": WORLD, "ep": EP,
     }  # fmt: skip
-    request.write_text(json.dumps(document))
-    done = run_guest(request)
+    done = run_guest(ask(root.parent, "own", QWEN, **{**settings, **changes}))
     assert (root.parent / "own.rank0.json").exists(), done.stderr[-3000:]
     return answer(root.parent, "own")
 

@@ -96,14 +96,12 @@ def test_the_counted_step_of_a_timed_run_equals_that_of_a_trace(folder: Path) ->
     assert liveness["sequence_advance"] == liveness["sequence_counted"] > 0
 
 
-def test_balanced_routing_sends_equal_rows_to_every_expert(folder: Path) -> None:
-    tokens = answer(folder, "alltoall")["tokens_per_expert"]
-    assert tokens == [2 * 2 * 64 * 2 // 8] * 8  # layers x micro-batch x sequence x top-k / experts
-
-
-def test_tokens_per_expert_are_read_from_expert_indices_where_counts_are_not_exchanged(folder: Path) -> None:
-    tokens = answer(folder, "allgather")["tokens_per_expert"]
-    assert tokens == [2 * 2 * 64 * 8 // 128] * 128
+@pytest.mark.parametrize(("exchanged", "experts", "top_k"), [("alltoall", 8, 2), ("allgather", 128, 8)])
+def test_tokens_per_expert_are_read_from_row_counts_or_expert_indices(
+    folder: Path, exchanged: str, experts: int, top_k: int
+) -> None:
+    tokens = answer(folder, exchanged)["tokens_per_expert"]
+    assert tokens == [2 * 2 * 64 * top_k // experts] * experts  # layers x micro-batch x sequence x top-k / experts
 
 
 def test_no_dispatch_mode_is_active_in_a_timed_step(folder: Path) -> None:
