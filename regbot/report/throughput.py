@@ -42,7 +42,7 @@ class ThroughputAnswer(Enum):
     FASTER = auto()
     NO_CHANGE = auto()
     WITHIN_BOUND = auto()
-    """A slowdown above the bound is ruled out: by the pairs of the first block (look 0), or by stored sessions."""
+    """A slowdown above the bound is ruled out: by pairs, or by stored sessions."""
     IDENTICAL = auto()
     """Nothing that affects step time differs, so nothing was timed."""
 
