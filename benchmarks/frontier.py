@@ -184,7 +184,7 @@ def print_rule(name: str, judge: Callable[[Scene, float], Decisions], scenes: Ma
     independent = outcomes["independent"]
     runs = " / ".join(f"{independent[percent]['runs']:.1f}" for percent in (0.0, 2.0, 3.0))
     errors = " | ".join(
-        " / ".join(f"{by_effect[percent][error]:.4f}" for by_effect in outcomes.values())
+        " / ".join(f"{by_effect[percent][error]:.3f}" for by_effect in outcomes.values())
         for error, percent in (("slower", 1.0), ("passed", 2.0))
     )
     covered = " / ".join(f"{min(rates['covered'] for rates in rows.values()):.3f}" for rows in outcomes.values())
