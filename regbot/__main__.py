@@ -1,15 +1,41 @@
 """The command ``regbot``, also as ``python -m regbot``.
 
 Only ``typer.Exit`` ends it with the exit code of a verdict. Python and typer end with 1 for an uncaught error, a failed
-import and a broken pipe, which would read as FAIL.
+import and a broken pipe, which would read as FAIL. So may a library in C that calls ``exit``.
 """
 
+import atexit
 import contextlib
+import ctypes
+import os
 import sys
 import traceback
 from typing import NoReturn
 
 from regbot.errors import INTERNAL_ERROR, INTERRUPTED, UserError
+
+_EXIT_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)
+_give_up = _EXIT_FUNCTION(lambda _status, _argument: os._exit(INTERNAL_ERROR))
+
+
+def command() -> NoReturn:
+    """``main`` as a process of its own: an ``exit`` of a library in C ends it with ``INTERNAL_ERROR``."""
+    code = INTERNAL_ERROR
+
+    def leave() -> None:
+        """End the process without the functions of ``on_exit``, after all others of ``atexit``."""
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        except (OSError, ValueError):
+            os._exit(INTERNAL_ERROR)
+        os._exit(code)
+
+    atexit.register(leave)
+    if (on_exit := getattr(ctypes.CDLL(None), "on_exit", None)) is not None:  # glibc has it
+        on_exit(_give_up, None)
+    code = _run()
+    sys.exit(code)
 
 
 def main() -> NoReturn:
@@ -40,4 +66,4 @@ def _run() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    command()

@@ -69,6 +69,30 @@ def test_a_module_that_cannot_be_imported_has_the_exit_code_of_no_verdict(tmp_pa
     assert finished.returncode == 70
 
 
+@pytest.mark.parametrize(
+    ("last", "code"), [("ctypes.CDLL(None).exit(1)", 70), ("os.kill(os.getpid(), 11)", -11), ("raise typer.Exit(1)", 1)]
+)
+def test_a_library_that_ends_the_process_gives_no_verdict(last: str, code: int) -> None:
+    script = f"""
+import atexit, ctypes, os, typer
+import regbot.cli.app
+from regbot.__main__ import command
+
+def app():
+    atexit.register(print, "cleaned up")
+    try:
+        {last}
+    except typer.Exit as end:
+        raise SystemExit(1) from None
+
+regbot.cli.app.app = app
+command()
+"""
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert finished.returncode == code, finished.stderr
+    assert finished.stdout == ("cleaned up\n" if code == 1 else "")
+
+
 def test_a_broken_pipe_has_the_exit_code_of_no_verdict() -> None:
     reading, writing = os.pipe()
     os.close(reading)
