@@ -3,7 +3,7 @@
 All pairs that use the same caches share this luck, so their variance does not show it. Each new pair of caches is a
 *draw*; a session draws anew for every look. The draws of placebo sessions scatter more than the pairs within a draw
 explain, and this excess is the luck. It is given as the standard deviation of one arm on the log scale; for the
-log-ratio of two arms it is sqrt(2) times as large. ``benchmarks/arm_luck.py`` simulates the error rates.
+log-ratio of two arms it is sqrt(2) times as large. ``benchmarks/calibrations.py`` simulates the error rates.
 """
 
 import math
@@ -29,7 +29,7 @@ MAX_LUCK = 0.005
 
 ASSUMED_LUCK = 0.004
 """Luck of an arm by which intervals are widened if no calibration has measured it. With this value, the error rates of
-a session hold up to ``MAX_LUCK``; with 0.0035 they do not (``benchmarks/arm_luck.py``)."""
+a session hold up to ``MAX_LUCK``; with 0.0035 they do not (``benchmarks/calibrations.py``)."""
 
 CHANCE = 0.03
 """Significance level of the F test for luck. Luck that chance explains at this level does not widen intervals."""
@@ -37,7 +37,7 @@ CHANCE = 0.03
 SHARED_NOISE = 0.25
 """If neighbouring placebo pairs are correlated by more than this, an estimate widens intervals even if chance may
 explain it. Noise that lasts longer than one pair is shared by the pairs of a draw, as their luck is
-(``benchmarks/disturbed_sessions.py``)."""
+(``benchmarks/calibrations.py``)."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ The pairs of such launches are set aside, so that the others can decide; the res
 has more slow launches than base, head may cause them, and a pass is withheld.
 
 A log-ratio far above the others counts as a slow launch of head, and one far below as one of base. All values are on
-the log scale. ``benchmarks/disturbed_sessions.py`` repeats the simulation behind the constants.
+the log scale. ``benchmarks/gate.py`` has sessions with slow launches.
 """
 
 from collections.abc import Mapping, Sequence
