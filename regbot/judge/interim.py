@@ -204,7 +204,8 @@ def _decide_joined(
 ) -> InterimDecision:
     """Decide on the pairs of several sessions. If the first session decided, its decision stays until the always-valid
     interval decides; otherwise a few more pairs could undo it. A pass is withheld all the same if head now has more
-    slow launches, and a decision of the first block, which rests mostly on stored noise, does not stay."""
+    slow launches. A decision on another base does not stay, nor one of the first block, which rests mostly on stored
+    noise."""
     luck = _find_luck(pair_set, plan)
 
     def test_all(luck: SharedLuck | None) -> SequentialTest:
@@ -214,7 +215,9 @@ def _decide_joined(
     if barred := _reason_to_go_on(pair_set.valid, test.decision):
         test = replace(test, decision="undecided", barred=barred)
     first_decision = _decide_at_looks(pair_set, first_session_pairs, header, plan)
-    stays = first_decision.decision != "undecided" and first_decision.pairs >= LOOKS[0]
+    first_bases = {pair.base.arm.tree for pair in pair_set.valid[:first_session_pairs]}
+    is_of_this_base = first_bases == {header.base.tree} and first_decision.pairs >= LOOKS[0]
+    stays = first_decision.decision != "undecided" and is_of_this_base
     if test.decision == "undecided" and stays and not test.withheld:
         return replace(first_decision, unused=len(pair_set.valid) - first_decision.pairs, final=False)
     if not all(math.isfinite(bounds.low) and math.isfinite(bounds.high) for _, bounds in test.tests.values()):

@@ -18,6 +18,7 @@ from regbot.records.verdict import Decision
 from regbot.stats.arm_luck import MAX_LUCK, LuckEstimate
 from regbot.stats.correlation import MAX_CORRELATION, CorrelationEstimate
 from regbot.stats.paired import LOOKS, Thresholds, count_pairs, sequential_test
+from regbot.stats.slow_launches import find_outliers
 from regbot.stats.summary import mean_and_squares
 
 MAX_FALSE_FLAGS = 0.05
@@ -168,11 +169,16 @@ def contradiction(
     return ""
 
 
+def _without_slow_launches(group: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    slow = {pair for values in group.values() for pair in find_outliers(values)}
+    return {name: [value for pair, value in enumerate(values) if pair not in slow] for name, values in group.items()}
+
+
 def pool_noise(groups: Sequence[Mapping[str, Sequence[float]]]) -> PairNoise | None:
     """Return the noise of a pair from the log-ratios of stored pairs; None for fewer than ``MIN_NOISE_DF`` degrees of
     freedom. ``groups`` has the log-ratios by summary, for each group of pairs with the same true effect. The deviations
-    from the mean of each group are pooled."""
-    groups = [group for group in groups if group.get("median")]  # without groups that have no pair
+    from the mean of each group are pooled. Pairs with a slow launch are left out, as they are in a session."""
+    groups = [_without_slow_launches(group) for group in groups if group.get("median")]  # some groups have no pair
     df = sum(len(group["median"]) - 1 for group in groups)
     if df < MIN_NOISE_DF:
         return None

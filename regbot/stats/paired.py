@@ -34,15 +34,19 @@ cancels twice, and a variance can be estimated."""
 CLASS_LOOKS = (2, 4, 6, 8, 10, 12)
 """The same if the noise of the node class is known. The first block may pass a change, but never fail it."""
 
-LAST_ALPHA = 0.05
+LAST_ALPHA = 0.0535
 """Two-sided error of one interval at the last look, for a single test (``look_alpha``)."""
 
-TESTS_EXPONENT = 1.25
+TESTS_EXPONENT = 1.5
 """The error of a look is divided by the number of primary tests to this power. If an interval is too narrow by a factor
 of k, its true error is about its nominal one to the power of 1 / k^2, so dividing the nominal error by n^(k^2) divides
-the true one by n. 1.25 is k^2 for intervals that are too narrow by 12%."""
+the true one by n. 1.5 is k^2 for intervals that are too narrow by a factor of 1.22."""
 
-PRIOR_DF = 16
+UNKNOWN_SHARE = 0.85
+"""Share of the error of a look that is spent if the noise of the node class is not known. The variance of the pairs is
+then also that of the look that it decides."""
+
+PRIOR_DF = 24
 """Degrees of freedom that the noise of the node class counts, at most those that it was estimated from."""
 
 NOISE_LEVEL = 0.9
@@ -168,10 +172,11 @@ def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None =
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
 
 
-def look_alpha(pairs: int, primary_tests: int) -> float:
+def look_alpha(pairs: int, primary_tests: int, is_class_known: bool = False) -> float:
     """Return the two-sided error of one interval at the look after ``pairs`` pairs. It grows with the pairs, so that an
     early look decides only what is clear."""
-    return LAST_ALPHA * pairs / LOOKS[-1] / math.pow(primary_tests, TESTS_EXPONENT)
+    share = 1.0 if is_class_known else UNKNOWN_SHARE
+    return share * LAST_ALPHA * pairs / LOOKS[-1] / math.pow(primary_tests, TESTS_EXPONENT)
 
 
 @lru_cache(maxsize=4096)
@@ -254,6 +259,7 @@ def sequential_test(
     known_sd: float | None = None,
     luck: SharedLuck | None = None,
     noise: ClassNoise | None = None,
+    offset: float = 0.0,
     reason_to_go_on: Callable[[int, Decision], str] | None = None,
 ) -> SequentialTest | None:
     """Take the looks for which there are enough pairs, and stop at the first look that decides. None before the first
@@ -261,8 +267,9 @@ def sequential_test(
 
     ``log_ratios`` has the log-ratios of the valid pairs by summary, in session order. ``primary_tests`` is the number
     of primary tests of the whole check, not of this workload. With ``known_sd``, one pair suffices, the intervals are
-    normal, and the caller has to look for slow launches. ``reason_to_go_on`` returns why the runs of so many
-    pairs must not give a decision, '' if they may. Raises ValueError for summaries of unequal length."""
+    normal, and the caller has to look for slow launches. ``offset`` is how far all log-ratios may be shifted alike.
+    ``reason_to_go_on`` returns why the runs of so many pairs must not give a decision, '' if they may. Raises
+    ValueError for summaries of unequal length."""
     available_pairs = count_pairs(log_ratios, primary_tests)
     looks: tuple[int, ...] = LOOKS if noise is None else CLASS_LOOKS
     if known_sd is not None and 0 < available_pairs < LOOKS[0]:
@@ -271,13 +278,13 @@ def sequential_test(
     for pairs in looks:
         if pairs > available_pairs:
             break
-        alpha = look_alpha(pairs if noise is not None else max(pairs, LOOKS[0]), primary_tests)
+        alpha = look_alpha(pairs if noise is not None else max(pairs, LOOKS[0]), primary_tests, noise is not None)
         used_ratios = {name: values[:pairs] for name, values in log_ratios.items()}
         if known_sd is None:
-            result = judge_pairs(used_ratios, alpha, thresholds, noise, luck)
+            result = judge_pairs(used_ratios, alpha, thresholds, noise, luck, offset=offset)
         else:
             tests = {
-                name: _decide(add_luck(interval(values, alpha, known_sd), luck), thresholds)
+                name: _decide(_add_offset(add_luck(interval(values, alpha, known_sd), luck), offset), thresholds)
                 for name, values in used_ratios.items()
             }
             result = SequentialTest(combine(tests.values(), thresholds), pairs, alpha, tests, 0)
@@ -308,6 +315,7 @@ def judge_pairs(
     noise: ClassNoise | None,
     luck: SharedLuck | None,
     interval_of: Callable[[Sequence[float], float], Interval] | None = None,
+    offset: float = 0.0,
 ) -> SequentialTest:
     """Judge all pairs in one look, by the moderated t interval, or by that of ``interval_of`` (log-ratios, alpha).
 
@@ -326,7 +334,7 @@ def judge_pairs(
                 if interval_of is not None
                 else _moderated_interval(kept_ratios, name, alpha, kept_noise)
             )
-            tests[name] = _decide(add_luck(bounds, kept_luck), thresholds)
+            tests[name] = _decide(_add_offset(add_luck(bounds, kept_luck), offset), thresholds)
         return combine(tests.values(), thresholds), tests
 
     pairs = min(map(len, log_ratios.values()))
@@ -335,6 +343,10 @@ def judge_pairs(
     may_be_withheld = decision in PASSING and has_more_slow_launches(outliers, pairs)
     withheld = may_be_withheld and test(range(pairs))[0] not in PASSING
     return SequentialTest("undecided" if withheld else decision, pairs, alpha, tests, 0, tuple(outliers), withheld)
+
+
+def _add_offset(bounds: Interval, offset: float) -> Interval:
+    return replace(bounds, low=bounds.low - offset, high=bounds.high + offset)
 
 
 def _decide(bounds: Interval, thresholds: Thresholds) -> tuple[Decision, Interval]:

@@ -127,7 +127,8 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Pa
     update = observe(result, outcome)
     update["warnings"] += [clip_message(printable(warning)) for warning in warnings]
     update |= {"timing": timing, "loss": losses}
-    return bare_timed_run(task, arm, outcome, reason, spec).model_copy(update=update)
+    run = bare_timed_run(task, arm, outcome, reason, spec).model_copy(update=update)
+    return Run.model_validate(run.model_dump(by_alias=True))  # the log is untrusted
 
 
 def _read_step_log(task: Task, result: LaunchResult, log: Path) -> tuple[Outcome, str, StepLog | None]:

@@ -29,13 +29,18 @@ def launch(ratio: float, rising_blocks: int, node: Node = GPU, arms: str = "head
 
 @pytest.mark.parametrize("ratio", [1.25, 0.75, 1.0])
 def test_a_session_goes_on_until_its_runs_may_decide(ratio: float) -> None:
-    """In both arms, two of the first four runs rise. Of eight runs, two are too few to bar the decision."""
-    calm, risen = (throughput_of(launch(ratio, blocks, arms="base head"), ONE) for blocks in (0, 2))
+    """Two of head's first four runs rise. Of eight runs, two are too few to bar the decision."""
+    calm, risen = (throughput_of(launch(ratio, blocks), ONE) for blocks in (0, 2))
     assert calm.decision == {1.25: "regressed", 0.75: "improved", 1.0: "no_change"}[ratio]
     assert calm.pairs == 4
     assert risen.pairs >= 8
     if ratio != 1.0:
         assert risen.decision == calm.decision
+
+
+def test_what_both_arms_do_alike_bars_no_decision() -> None:
+    section = throughput_of(launch(1.25, 6, arms="base head"), ONE)
+    assert (section.decision, section.pairs) == ("regressed", 4)
 
 
 def test_a_session_that_never_settles_decides_nothing_and_says_why() -> None:

@@ -167,6 +167,9 @@ class TestArms:
         assert (moving.steady, moving.rise < 0) == (False, True)
         warnings = unsettled_warnings([still] * 4, [still, moving, moving, still])
         assert warnings == ("2 of 4 head runs have no steady state",)
+        assert unsettled_warnings([still] * 4, [still, moving, still, still]) == ()
+        assert unsettled_warnings([still] * 3 + [moving], [still, moving, moving, still]) == (), "one run is chance"
+        assert unsettled_warnings([moving] * 4, [moving] * 4) == (), "what both arms do alike cancels"
 
     @pytest.mark.parametrize("steps", [20, 60])
     def test_growth_within_the_runs_of_one_arm_is_named(self, steps: int) -> None:

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import combinations, islice, pairwise
+from statistics import fmean, median
 
 from regbot.check.compare import steady_cut
 from regbot.check.compare.run_files import StepFile
@@ -19,6 +20,9 @@ UNIT_RATIO = 300.0
 Units differ by a factor of 1000. Step times of one job differ less: in golden values of real MoE jobs, the slowest
 steps take 15 times as long as the usual step.
 """
+
+MAX_MORE_OTHER_WORK = 0.01
+"""Head may spend this much more of its time than base beside evaluations and the like; the limit for FAIL."""
 
 _NUMBER = re.compile(r"\d[\d.]*")
 
@@ -127,6 +131,23 @@ def _describe_other_work(base: Sequence[StepFile], head: Sequence[StepFile]) -> 
             f"{format_steps(sorted(first.explained))}){f', and {other_name} never does' if is_alone else ''}. These "
             "steps are left out: the verdict is on the others"
         )
+
+
+def find_other_work(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:
+    """Yield a sign that other work of the job, which is left out, takes more of head's time than of base's."""
+    base_share, head_share = (fmean(_share_of_other_work(file) for file in files) for files in (base, head))
+    if head_share - base_share > MAX_MORE_OTHER_WORK:
+        yield f"head spends {head_share:.1%} of its time in slow steps beside other work, and base {base_share:.1%}"
+
+
+def _share_of_other_work(file: StepFile) -> float:
+    """Return the share of the counted time by which the steps beside other work are longer than a typical step."""
+    if file.log is None or not file.log.explained:
+        return 0.0
+    first, typical_s = file.numbers[file.cut], median(file.kept_s)
+    slow_s = [step.seconds for step in file.log.timed if step.number in file.log.explained and step.number >= first]
+    excess_s = sum(seconds - typical_s for seconds in slow_s if seconds is not None)
+    return excess_s / (excess_s + sum(file.kept_s) + typical_s * len(slow_s))
 
 
 def _merge_warnings(warnings: Iterable[tuple[str, str]]) -> Iterator[str]:

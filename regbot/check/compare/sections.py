@@ -6,7 +6,6 @@ they show that all runs are of one session: otherwise a difference between sessi
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import ceil
 from statistics import fmean, median
 from typing import Any
@@ -45,7 +44,7 @@ ALPHA = look_alpha(LOOKS[-1], len(SUMMARIES))
 """Two-sided error of one interval. Median and mean step time share the error of one look."""
 
 POSITION_EFFECT_PCT = 1.0
-"""If the runs of pairs did not change places, being second may have this effect, so only a larger difference counts."""
+"""If the runs of pairs did not change places, being second may have this effect, up or down."""
 
 UNUSUAL_PCT = 20.0
 """If too few runs give an estimate beyond this percentage, the estimate is reported as far outside the usual noise. On
@@ -73,10 +72,7 @@ def paired_section(base: Files, head: Files, given_sd: float | None, order: Orde
     """Return the section of pairs (the i-th files of both arms), and warnings. ``given_sd`` is the standard deviation
     of a pair's log-ratio that the user gave with --noise.
     """
-    thresholds = THRESHOLDS
-    if order != "abba":
-        position_effect = math.log1p(POSITION_EFFECT_PCT / 100)
-        thresholds = replace(THRESHOLDS, eps=THRESHOLDS.eps + position_effect)
+    offset = 0.0 if order == "abba" else math.log1p(POSITION_EFFECT_PCT / 100)
     ratios: Ratios = {name: [] for name in SUMMARIES}
     for base_file, head_file in zip(base, head, strict=True):
         base_summaries, head_summaries = base_file.summaries(), head_file.summaries()
@@ -88,7 +84,7 @@ def paired_section(base: Files, head: Files, given_sd: float | None, order: Orde
     if given_sd is not None and len(base) < LOOKS[0]:
         known_sd, warnings = _correct_known_noise(given_sd, base, head)
     # None if there are fewer pairs than the first look needs, and the noise is not known.
-    test = sequential_test(ratios, len(SUMMARIES), thresholds, known_sd)
+    test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, known_sd, offset=offset)
     if test is not None and given_sd is not None and test.pairs > 1:
         observed_sd = max(pair_interval(values[: test.pairs], ALPHA).sd for values in ratios.values())
         if observed_sd > MAX_NOISE_RATIO * given_sd:
@@ -98,7 +94,7 @@ def paired_section(base: Files, head: Files, given_sd: float | None, order: Orde
             )
             warnings = [warning]
             known_sd = None
-            test = sequential_test(ratios, len(SUMMARIES), thresholds)
+            test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, offset=offset)
     if test is None:
         return _too_few_pairs(base, head, ratios), warnings
     if test.outliers:
@@ -106,14 +102,12 @@ def paired_section(base: Files, head: Files, given_sd: float | None, order: Orde
     if order != "abba":
         runs = "the order of the runs is not known" if order == "unknown" else "the same arm ran first in most pairs"
         warning = (
-            f"{runs}, and the second run of a pair may be slower or faster by itself: only a difference above "
-            f"{percent(thresholds.eps):.2g}% counts as one. Run the pairs in the order base, head, head, base, and say "
-            "so with --order abba"
+            f"{runs}, and the second run of a pair may be slower or faster by itself: the intervals are wider by "
+            f"{POSITION_EFFECT_PCT:g}% on both sides. Run the pairs in the order base, head, head, base, and say so "
+            "with --order abba"
         )
         warnings = [*warnings, warning]
-    return _tested_pairs(
-        base[: test.pairs], head[: test.pairs], ratios, test, thresholds, known_sd is not None
-    ), warnings
+    return _tested_pairs(base[: test.pairs], head[: test.pairs], ratios, test, known_sd is not None), warnings
 
 
 def _too_few_pairs(base: Files, head: Files, ratios: Ratios) -> Throughput:
@@ -129,9 +123,7 @@ def _too_few_pairs(base: Files, head: Files, ratios: Ratios) -> Throughput:
     return _section("undecided", estimates["median"], reasons, base, head, by="pairs", pairs=pairs)
 
 
-def _tested_pairs(
-    base: Files, head: Files, ratios: Ratios, test: SequentialTest, thresholds: Thresholds, is_noise_known: bool
-) -> Throughput:
+def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest, is_noise_known: bool) -> Throughput:
     fields: dict[str, Any] = {"by": "pairs", "pairs": test.pairs, "unused_pairs": test.unused}
     if unsteady_reasons := find_unsteady(base, head):
         estimates = {name: percent(interval.estimate) for name, (_, interval) in test.tests.items()}
@@ -139,13 +131,9 @@ def _tested_pairs(
     intervals = [interval for _, interval in test.tests.values()]
     # The smallest detectable slowdown, with the pairs of this test and with those of a full session.
     detectable, detectable_by_all = (
-        percent(session_mde(intervals, pairs, thresholds.eps, is_noise_known)) for pairs in (test.pairs, LOOKS[-1])
+        percent(session_mde(intervals, pairs, THRESHOLDS.eps, is_noise_known)) for pairs in (test.pairs, LOOKS[-1])
     )
-    reasons = (
-        [explain_withheld(test.outliers)]
-        if test.withheld
-        else [*_decision_sentences(test.tests, test.decision, thresholds)]
-    )
+    reasons = [explain_withheld(test.outliers)] if test.withheld else [*_decision_sentences(test.tests, test.decision)]
     worst_sd = max(interval.sd for interval in intervals)
     if (
         test.pairs < LOOKS[0]
@@ -155,10 +143,12 @@ def _tested_pairs(
         )
     reasons += _pair_count_sentences(test)
     if test.decision == "undecided" and not test.withheld:
-        needed = pairs_needed(worst_sd, ALPHA, thresholds, known=is_noise_known)
-        effort = "more pairs than is practical: use a quieter node" if needed is None else f"about {needed} pairs"
-        if needed is not None and needed > LOOKS[-1]:
-            effort += ", more than the test allows: use a quieter node"
+        needed = pairs_needed(worst_sd, ALPHA, THRESHOLDS, known=is_noise_known)
+        effort = "more pairs than is practical: use a quieter node"
+        if needed is not None:
+            effort = f"{_next_look(needed)} pairs"
+            if needed > LOOKS[-1]:
+                effort = f"about {needed} pairs, more than the test allows: use a quieter node"
         reasons.append(
             f"with this noise ({100 * worst_sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of "
             f"{round_up_percent(detectable_by_all)} or more; to detect {SETTINGS.threshold_pct:g}% takes {effort}"
@@ -233,8 +223,8 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
     return _decided_section(decision, tests, ALPHA, reasons, base, head, ratios={}, by="runs"), warnings
 
 
-def _decision_sentences(tests: Tests, decision: Decision, thresholds: Thresholds = THRESHOLDS) -> Iterator[str]:
-    beyond = f"{percent(thresholds.eps):.3g}%"
+def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:
+    beyond = f"{SETTINGS.indifference_pct:g}%"
     if decision in ("regressed", "improved"):
         word, side = ("slower", "above +") if decision == "regressed" else ("faster", "below -")
         for name, (test_decision, interval) in tests.items():
@@ -280,13 +270,19 @@ def _pairs_advice(estimates: Mapping[str, float], command: str) -> str:
         target = "a difference like this"
     thresholds = Thresholds(delta=math.log1p(pct / 100), eps=THRESHOLDS.eps)
     needed = [pairs_needed(noise_pct / 100, ALPHA, thresholds) for noise_pct in PAIR_NOISE_PCT]
-    quiet, typical, noisy = (f"{n}" if n is not None and n <= LOOKS[-1] else f"more than {LOOKS[-1]}" for n in needed)
+    quiet, typical, noisy = (
+        f"{_next_look(n)}" if n is not None and n <= LOOKS[-1] else f"more than {LOOKS[-1]}" for n in needed
+    )
     quiet_pct, typical_pct, noisy_pct = PAIR_NOISE_PCT
     return (
         f"to prove {target}, run base, head, head, base and so on on one node{command} {quiet} pairs on a quiet node "
         f"({quiet_pct:g}% from pair to pair), {typical} on a typical one ({typical_pct:g}%), {noisy} on a noisy one "
         f"({noisy_pct:g}%)"
     )
+
+
+def _next_look(pairs: int) -> int:
+    return next((look for look in LOOKS if look >= pairs), pairs)
 
 
 def _correct_known_noise(known_sd: float, base: Files, head: Files) -> tuple[float, list[str]]:

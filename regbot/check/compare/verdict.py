@@ -6,7 +6,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Literal
 
-from regbot.check.compare.faults import faults, find_omissions, warnings
+from regbot.check.compare.faults import faults, find_omissions, find_other_work, warnings
 from regbot.check.compare.launches import Order, find_order
 from regbot.check.compare.run_files import StepFile, read_steps
 from regbot.check.compare.sections import paired_section, unpaired_section, withhold_pass
@@ -88,6 +88,7 @@ def _throughput_section(
     if options.paired:  # later pairs were not needed for the decision
         used = [*base[: section.pairs], *head[: section.pairs]]
     omissions = [f"{file.name} {omission}" for file in used for omission in find_omissions(file)]
+    omissions += find_other_work(base, head)
     if section.status == "PASS" and omissions:
         section = withhold_pass(section, omissions[:MAX_OMISSIONS])
     return section.model_copy(update={"reasons": [*section.reasons, describe_left_out(used)]}), section_warnings

@@ -15,6 +15,7 @@ from regbot.baselines.intake import environment_of
 from regbot.judge.clocks import find_contradicted_times
 from regbot.judge.pairs import pair_up
 from regbot.judge.stored_gate import select_whole_comparison
+from regbot.records.config import Workload
 from regbot.records.files import RecordError, write_text
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan, read_session
@@ -24,18 +25,23 @@ FOLDER = "timed"
 
 
 def pool_file(
-    repository_cache: Path, header: SessionHeader, plan: TimedPlan, traced: Sequence[Run], node_kind: Sequence[str]
+    repository_cache: Path,
+    header: SessionHeader,
+    plan: TimedPlan,
+    traced: Sequence[Run],
+    node_kind: Sequence[str],
+    workload: Workload | None = None,
 ) -> Path:
     """Return the pool file. Its name is a digest of everything that two sessions must have in common before their runs
     may be judged together.
 
     ``traced`` are the static runs of the workload, which show the environment. ``node_kind`` identifies the kind of
-    node.
+    node, and ``workload`` is the base's definition of what runs.
     """
     # "compiled": the trace was refused, because code of the step is compiled.
     runs_with_environment = [run for run in traced if run.outcome == "ok" or run.refusal == "compiled"]
     key = {
-        "workload": plan.entry,
+        "workload": [plan.entry, workload.model_dump(mode="json") if workload is not None else None],
         "terms": [plan.variant, plan.world_size, plan.steps, plan.cut, plan.dispatcher],
         # ``behaviour`` is a digest of all changes of head that may affect a run; None if it is unknown.
         "change": header.head.behaviour or [header.base.tree, header.head.tree],

@@ -56,7 +56,8 @@ def time_arms(timed_tasks: Sequence[TimedTask], setup: RunSetup, *, join: bool) 
         timed_runs = recorder.select(plan.entry, "timed")
         if join:
             static_runs = recorder.select(plan.entry, "static")
-            pool = pool_file(setup.trees.repository_cache, header, plan, static_runs, timed_task.node_kind)
+            workload = timed_task.task.workload
+            pool = pool_file(setup.trees.repository_cache, header, plan, static_runs, timed_task.node_kind, workload)
             # Copy earlier runs unless this session has timed a run itself. An interrupted check may have copied the
             # first of them already.
             if all(run.is_from_earlier_session for run in timed_runs):

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.health.machine import this_node, without_gpus
-from regbot.engines.launch import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError
+from regbot.engines.launch import NO_GPUS, Launch, LaunchResult, NoSeatError
 from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import Sandbox, bubblewrap_version
 
@@ -75,7 +75,7 @@ class NodeProgram:
             report = self._run_part(request)
         except AbortedError:
             report = {}
-        except (EngineError, OSError) as error:
+        except Exception as error:
             is_without_room = isinstance(error, NoSeatError)
             report = {"error": str(error) or type(error).__name__, "no_room": is_without_room}
         self.print_message({"id": request["id"], **report})

@@ -109,7 +109,8 @@ class Reservation:
                 if not number:
                     raise NoSeatError(messages or "srun ended without a message")
                 raise SeatLostError(f"job {number} did not begin: {_describe_end(job)}; {messages}")
-            if number and not _ALLOCATED.search(messages):
+            is_booting = job is not None and job.state == "CONFIGURING"
+            if number and (is_booting or not _ALLOCATED.search(messages)):
                 allocated_at = time.monotonic()
                 reason = job.reason if job is not None and job.state in WAITING_STATES else ""
                 self._check_waiting(number, reason, allocated_at - created_at)

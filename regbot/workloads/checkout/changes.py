@@ -166,8 +166,9 @@ def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> 
     if not _is_reportable(entries):
         return None
     digests = _digest_code(repo, entries)
+    # What a file was counts too: the same content of head can be an improvement of one base and the revert of another.
     contents = [
-        (entry.name, entry.modes[1], digests.get(entry.blobs[1], entry.blobs[1]))
+        (entry.name, *entry.modes, *(digests.get(blob, blob) for blob in entry.blobs))
         for entry in entries
         if not entry.has_same_code(digests)
     ]

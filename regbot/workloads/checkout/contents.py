@@ -6,6 +6,7 @@ import hashlib
 import os
 import stat
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -95,10 +96,12 @@ def digest_files(top: Path) -> str:
 
     Untracked files count, because a later check could import one instead of the commit's code. Contents are not read,
     because reading a virtual environment takes too long. The status includes the ctime, which cannot be forged, but not
-    for a file with several hard links: package caches link their files into many environments, and each new link
-    changes the ctime.
+    for a file with hard links outside of ``top``: package caches link their files into many environments, and each new
+    link changes the ctime. Code in a sandbox cannot create such links.
     """
-    digest, folders = hashlib.sha256(), [""]
+    lines: list[str | tuple[str, os.stat_result]] = []
+    links: Counter[int] = Counter()  # number of links below ``top``, by inode number
+    folders = [""]
     while folders:
         folder = folders.pop()
         try:
@@ -106,13 +109,19 @@ def digest_files(top: Path) -> str:
                 children = sorted(listing, key=lambda child: child.name)
             for child in children:
                 name, status = f"{folder}{child.name}", child.stat(follow_symlinks=False)
-                line = f"{status.st_mode:o} {name}\0"
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(f"{name}/")
-                else:
-                    status_changed_ns = 0 if status.st_nlink > 1 else status.st_ctime_ns
-                    line += f"{status.st_size} {status.st_mtime_ns} {status_changed_ns}\0"
-                digest.update(line.encode("utf-8", "surrogateescape"))
+                    lines.append(f"{status.st_mode:o} {name}")
+                    continue
+                links[status.st_ino] += 1
+                lines.append((name, status))
         except OSError as error:  # the folder was removed meanwhile, or it cannot be read, not even by code under test
-            digest.update(f"{error.errno} {folder}\0".encode("utf-8", "surrogateescape"))
+            lines.append(f"{error.errno} {folder}")
+    digest = hashlib.sha256()
+    for line in lines:
+        if not isinstance(line, str):
+            name, status = line
+            status_changed_ns = 0 if status.st_nlink > links[status.st_ino] else status.st_ctime_ns
+            line = f"{status.st_mode:o} {name}\0{status.st_size} {status.st_mtime_ns} {status_changed_ns}"
+        digest.update(f"{line}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

@@ -206,6 +206,8 @@ def _build_once(
     logs: Path,
     sandbox: Sandbox | None = None,
 ) -> PaperLibrary:
+    if _is_whole(key_folder):  # also where the folder is read-only
+        return PaperLibrary(key_folder / LIBRARY_NAME)
     place = key_folder.parent
     place.mkdir(parents=True, exist_ok=True)
     with FileLock(place / f"{key_folder.name}.lock", timeout=LOCK_TIMEOUT_S):

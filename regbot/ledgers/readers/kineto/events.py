@@ -279,10 +279,17 @@ class TraceReader:
         try:
             json_text = _SURROGATE.sub(r"\\ufffd", text.decode("utf-8", "replace"))
             check_depth(json_text)
-            document = json.loads(json_text)
+            document = json.loads(json_text, object_pairs_hook=_refuse_repeats)
         except ValueError as error:
             raise self.source.error(f"{part} is cut off or is not JSON ({error}); copy it again") from error
         return document if isinstance(document, dict) else {}
+
+
+def _refuse_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) < len(pairs) and any(document[key] != value for key, value in pairs):
+        raise ValueError("a key is given twice, with different values")
+    return document
 
 
 def _is_wanted(category: str, name: str, args: dict[str, Any]) -> bool:
