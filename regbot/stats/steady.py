@@ -158,7 +158,7 @@ def steady_state(step_s: ArrayLike) -> SteadyState:
 def unsettled_warnings(base: Sequence[SteadyState | None], head: Sequence[SteadyState | None]) -> tuple[str, ...]:
     """Return warnings if the step time grows within the runs of one arm alone, if clearly more runs of an arm than of
     the other are not steady, at least half of them, or if chance does not explain how many there are. What both arms do
-    alike cancels in pairs. None stands for a run that is too short to judge.
+    alike cancels in pairs, unless half of an arm's runs cannot be judged. None stands for a run that is not judged.
 
     Fisher's exact test decides about chance: at 1%, and at 5% for growth, which four runs of each arm can show.
     """
@@ -176,7 +176,9 @@ def unsettled_warnings(base: Sequence[SteadyState | None], head: Sequence[Steady
         )
     shares = [count / max(len(states), 1) for (_, states), count in zip(arms, unsteady, strict=True)]
     for (name, states), count, share in zip(arms, unsteady, shares, strict=True):
-        if share >= MAX_UNSETTLED_SHARE and share > min(shares) + MAX_SHARE_DIFFERENCE:
+        unjudged = sum(state is not None and state.method == "none" for state in states)
+        is_other = share > min(shares) + MAX_SHARE_DIFFERENCE or unjudged >= MAX_UNSETTLED_SHARE * len(states)
+        if share >= MAX_UNSETTLED_SHARE and is_other:
             warnings.append(f"{count} of {len(states)} {name} runs have no steady state")
     if any(unsteady) and fisher(unsteady[0], len(base), unsteady[1], len(head)) < FISHER_ALPHA:
         counts = f"base {unsteady[0]} of {len(base)}, head {unsteady[1]} of {len(head)}"

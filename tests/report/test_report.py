@@ -265,7 +265,7 @@ def test_the_headline_gives_each_reference_its_own_bound_and_count() -> None:
     ]
     headline = comment(verdict.model_copy(update={"workloads": workloads}), session).splitlines()[1]
     assert headline.endswith(
-        "; head is at most 1.9% slower than base in 1 of 2 timed workloads, and head is at most 3.2% slower than the "
+        "; head is at most 2% slower than base in 1 of 2 timed workloads, and head is at most 3.2% slower than the "
         "last 20 sessions of main in 1 of 2 timed workloads"
     )
 

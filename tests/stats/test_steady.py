@@ -170,6 +170,8 @@ class TestArms:
         assert unsettled_warnings([still] * 4, [still, moving, still, still]) == ()
         assert unsettled_warnings([still] * 3 + [moving], [still, moving, moving, still]) == (), "one run is chance"
         assert unsettled_warnings([moving] * 4, [moving] * 4) == (), "what both arms do alike cancels"
+        short = steady_state([1.0] * 7)
+        assert len(unsettled_warnings([short] * 4, [short] * 4)) == 2, "nobody knows what they do"
 
     @pytest.mark.parametrize("steps", [20, 60])
     def test_growth_within_the_runs_of_one_arm_is_named(self, steps: int) -> None:

@@ -58,7 +58,7 @@ class TestOrder:
     @pytest.mark.parametrize(
         ("order", "slower_pct", "decision"),
         [("abba", 2.5, "regressed"), ("alternating", 2.5, "undecided"), ("unknown", 2.5, "undecided"),
-         ("unknown", 4.0, "regressed"), ("alternating", 0.0, "no_change")],
+         ("unknown", 4.0, "regressed"), ("alternating", 0.0, "within_bound")],
     )  # fmt: skip
     def test_a_position_effect_is_no_difference(
         self, files: Folder, order: str, slower_pct: float, decision: str
