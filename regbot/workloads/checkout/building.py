@@ -9,7 +9,7 @@ from regbot.engines.removal import temporary_folder
 from regbot.records.text.clip import clip
 from regbot.workloads.checkout.cache import CacheEntry
 
-MAX_OUTPUT_BYTES = 2**20
+MAX_OUTPUT_BYTES = 2**25
 
 
 @dataclass(frozen=True)
