@@ -45,6 +45,7 @@ from paired_sessions import (
 )
 from promises import Promise, report_promises
 
+from regbot.check.compare.sections import POSITION_EFFECT_PCT
 from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck, estimate_luck
 from regbot.stats.correlation import lag_correlation
 from regbot.stats.steady import SteadyState, steady_state, unsettled_warnings
@@ -93,6 +94,8 @@ class Row:
     second_pct: float = 0.0
     """By how much the second run of a pair is slower."""
     abba_order: bool = True
+    offset_pct: float = 0.0
+    """By how much the intervals are wider on both sides."""
     rise_pct: float = 0.0
     """Thermal rise within each run of both arms. Runs may then have no steady state."""
     stalls: bool = False
@@ -127,7 +130,14 @@ ROWS = (
     Row("one launch in 20 takes 30% longer", TYPICAL, slow_launches=(0.05, 0.05), finds_large=True),
     Row("15% of head's launches, 3% of base's", TYPICAL, slow_launches=(0.03, 0.15), is_promised=False),
     Row("second run .7% slower, ABBA", TYPICAL, second_pct=0.7),
-    Row("second run .7% slower, head always second", TYPICAL, second_pct=0.7, abba_order=False, is_promised=False),
+    Row(
+        "second run .7% slower, head always second",
+        TYPICAL,
+        placebos=None,
+        second_pct=0.7,
+        abba_order=False,
+        offset_pct=POSITION_EFFECT_PCT,
+    ),
     Row("luck of an arm of .3%", TYPICAL, luck_pct=0.3),
     Row("luck of an arm of .5%", TYPICAL, luck_pct=0.5),
     Row("luck of .3% that emptied caches keep", TYPICAL, luck_pct=0.3, luck_draw_pairs=PAIRS),
@@ -248,6 +258,7 @@ def judge_row(row: Row, count: int) -> Outcome:
             primary_tests,
             lucks[: used // SESSIONS_PER_CLASS] if lucks is not None else None,
             partial(reason_to_go_on, states) if states is not None else None,
+            log1p(row.offset_pct / 100),
         )
         if states is not None:  # the rule before stopped, and its result was then thrown away
             is_valid = np.array([was_valid(states, session, int(pairs)) for session, pairs in enumerate(before.pairs)])

@@ -216,6 +216,7 @@ def judge_shipped(
     primary_tests: int = PRIMARY,
     luck: Sequence[SharedLuck | None] | None = None,
     reason_to_go_on: Callable[[int, int], str] | None = None,
+    offset: float = 0.0,
 ) -> Decisions:
     """Judge every session by ``regbot.stats.paired.sequential_test``. ``noise`` and ``luck`` have one value for each
     class, and the sessions are divided among them in order. ``reason_to_go_on`` takes a session and its
@@ -241,7 +242,13 @@ def judge_shipped(
             class_levels = dict(zip(SUMMARIES, base_so_far[session], strict=True))
             class_noise = ClassNoise.from_record(pair_noise, class_levels) if pair_noise is not None else None
             test = sequential_test(
-                values, primary_tests, THRESHOLDS, luck=luck, noise=class_noise, reason_to_go_on=reason
+                values,
+                primary_tests,
+                THRESHOLDS,
+                luck=luck,
+                noise=class_noise,
+                offset=offset,
+                reason_to_go_on=reason,
             )
             if test is not None and test.final:
                 break

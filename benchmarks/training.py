@@ -46,9 +46,8 @@ def _pairs(base: Sequence[float], head: Sequence[float], draw_pairs: int) -> lis
 def training(sessions: int) -> Iterator[Promise]:
     """Print the table of losses, and yield its promises."""
     rng = np.random.default_rng(SEED)
-    print(
-        "\ntraining: share of sessions that prove a difference of the losses\n\n| losses | pairs | share |\n|---|---|---|"
-    )
+    print("\ntraining: share of sessions that prove a difference of the losses\n")
+    print("| losses | pairs | share |\n|---|---|---|")
     for pairs in LAUNCHES:
         flags = share_proven(*rng.normal(0, CHAOS, (2, sessions, pairs)))
         yield _promise(f"equal, chaotic by {CHAOS}", pairs, flags, MAX_FALSE)
