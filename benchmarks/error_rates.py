@@ -7,7 +7,8 @@ interval of one look. *Several metrics*: twenty correlated normal metrics, each 
 adjustment, and the adjustment of Benjamini and Hochberg. *Early calibration*: sessions drawn from a pool of placebo
 pairs, compared with the true rates of the node. *The vote*: the exact probability that placebo sessions contradict the
 gate, so that it may no longer decide on the node. *Correlated nights*: the creep monitor, now and before
-(``correlated_nights.py``). *Calibrations* and *pushes*: see ``calibrations.py`` and ``repeated_timing.py``.
+(``correlated_nights.py``). *Calibrations*, *pushes* and *training*: see ``calibrations.py``,
+``repeated_timing.py`` and ``training.py``.
 
 The exit code is 1 if a promise is not kept.
 """
@@ -28,6 +29,7 @@ from paired_sessions import PAIRS, PRIMARY, STEADY, SUMMARIES, THRESHOLDS, simul
 from promises import Promise, report_promises
 from repeated_timing import pushes
 from scipy import stats
+from training import training
 
 from regbot.stats.anytime import ANYTIME_ALPHA, anytime_interval, decide_anytime
 from regbot.stats.calibration import BLOCK_PAIRS, RateEstimate, contradiction, rate_bounds, resample_sessions
@@ -44,7 +46,7 @@ LOOK_PAIRS = range(LOOKS[0], REPEATS * PAIRS + 1, BLOCK_PAIRS)
 """Numbers of pairs at the looks. There is a look after every block."""
 
 EFFECTS_PCT = (0.0, 1.0, 2.0, 3.0)
-PARTS = ("extra-runs", "metrics", "nights", "calibrations", "pushes")
+PARTS = ("extra-runs", "metrics", "nights", "calibrations", "pushes", "training")
 
 METRICS, CHANGED, CHANGE_SD, CORRELATION = 20, 5, 1.5, 0.5
 """Number of metrics, number of changed metrics, their change in standard deviations of a pair, and the correlation of
@@ -300,6 +302,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "nights": lambda: correlated_nights(options.sessions, options.jobs),
         "calibrations": lambda: calibrations(options.sessions, options.jobs),
         "pushes": lambda: pushes(options.sessions, options.jobs),
+        "training": lambda: training(options.sessions),
     }
     made = [promise for part in options.part or parts for promise in parts[part]()]
     if not options.part:

@@ -29,7 +29,6 @@ from paired_sessions import (
     Levels,
     judge_shipped,
     noisier,
-    pooled_noise,
     simulate_sessions,
 )
 from scipy import stats
@@ -98,7 +97,7 @@ def moderated_sd(scene: Scene, pairs: int, prior_df: int) -> Array:
 
 
 def shipped(scene: Scene, pairs: int) -> Array:
-    alpha = look_alpha(pairs, PRIMARY)
+    alpha = look_alpha(pairs, PRIMARY, is_class_known=True)
     factor = correlation_factor(pairs)
     base = scene.sessions.base[:, :pairs]
     runs = np.stack([base, base + scene.sessions.ratios[:, :pairs]])
@@ -120,7 +119,7 @@ def constant_alpha(scene: Scene, pairs: int) -> Array:
     return (
         shipped(scene, pairs)
         * reach(0.025 / PRIMARY, PRIOR_DF + pairs - 1, pairs)
-        / reach(look_alpha(pairs, PRIMARY), PRIOR_DF + pairs - 1, pairs)
+        / reach(look_alpha(pairs, PRIMARY, is_class_known=True), PRIOR_DF + pairs - 1, pairs)
     )
 
 
@@ -159,8 +158,8 @@ def simulate_scenes(sessions: int) -> dict[str, Scene]:
     placebos = simulate_sessions(TYPICAL, sessions // SESSIONS_PER_CLASS * PLACEBO_SESSIONS, SEED + 1, PLACEBO_PAIRS)
 
     def class_sds(levels: Levels) -> Array:
-        noise = pooled_noise(levels.ratios.reshape(sessions // SESSIONS_PER_CLASS, -1, PRIMARY))
-        return np.repeat([[entry.median_sd, entry.mean_sd] for entry in noise], SESSIONS_PER_CLASS, axis=0)
+        of_classes = levels.ratios.reshape(sessions // SESSIONS_PER_CLASS, -1, PRIMARY)
+        return np.repeat(of_classes.std(axis=1, ddof=1), SESSIONS_PER_CLASS, axis=0)
 
     return {
         "independent": Scene(typical, class_sds(placebos)),
@@ -172,7 +171,8 @@ def simulate_scenes(sessions: int) -> dict[str, Scene]:
 def check_shipped(scene: Scene, rule: Rule) -> None:
     """Check that ``rule`` decides as ``sequential_test``. Raises AssertionError."""
     few = Scene(scene.sessions.first(CHECKED_SESSIONS), scene.class_sds[:CHECKED_SESSIONS])
-    noise = [PairNoise(df=NOISE_DF, median_sd=median, mean_sd=mean) for median, mean in few.class_sds.tolist()]
+    sds = few.class_sds.tolist()
+    noise = [PairNoise(df=NOISE_DF, median_sd=median, mean_sd=mean) for median, mean in sds]
     for percent in EFFECTS_PCT:
         own, other = rule.judge(few, percent), judge_shipped(few.sessions, percent, noise)
         if not all(np.array_equal(getattr(own, name), getattr(other, name)) for name in ("slower", "passed", "pairs")):

@@ -12,9 +12,10 @@ The exit code is 1 if a promise is not kept. Rows without a promise show what th
 
 import argparse
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from math import log1p
 
 import numpy as np
@@ -44,9 +45,10 @@ from paired_sessions import (
 )
 from promises import Promise, report_promises
 
+from regbot.check.compare.sections import POSITION_EFFECT_PCT
 from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck, estimate_luck
 from regbot.stats.correlation import lag_correlation
-from regbot.stats.steady import steady_state, unsettled_warnings
+from regbot.stats.steady import SteadyState, steady_state, unsettled_warnings
 from regbot.stats.summary import summarise
 
 SEED = 20260804
@@ -92,6 +94,8 @@ class Row:
     second_pct: float = 0.0
     """By how much the second run of a pair is slower."""
     abba_order: bool = True
+    offset_pct: float = 0.0
+    """By how much the intervals are wider on both sides."""
     rise_pct: float = 0.0
     """Thermal rise within each run of both arms. Runs may then have no steady state."""
     stalls: bool = False
@@ -126,7 +130,14 @@ ROWS = (
     Row("one launch in 20 takes 30% longer", TYPICAL, slow_launches=(0.05, 0.05), finds_large=True),
     Row("15% of head's launches, 3% of base's", TYPICAL, slow_launches=(0.03, 0.15), is_promised=False),
     Row("second run .7% slower, ABBA", TYPICAL, second_pct=0.7),
-    Row("second run .7% slower, head always second", TYPICAL, second_pct=0.7, abba_order=False, is_promised=False),
+    Row(
+        "second run .7% slower, head always second",
+        TYPICAL,
+        placebos=None,
+        second_pct=0.7,
+        abba_order=False,
+        offset_pct=POSITION_EFFECT_PCT,
+    ),
     Row("luck of an arm of .3%", TYPICAL, luck_pct=0.3),
     Row("luck of an arm of .5%", TYPICAL, luck_pct=0.5),
     Row("luck of .3% that emptied caches keep", TYPICAL, luck_pct=0.3, luck_draw_pairs=PAIRS),
@@ -138,6 +149,10 @@ ROWS = (
 
 Outcome = dict[float, tuple[Decisions | None, Decisions]]
 """What the rule before and the shipped rule decide, by the effect in percent."""
+
+
+States = list[tuple[list[SteadyState], ...]]
+"""Steady states of the runs of base and of head, for each session."""
 
 
 def simulate(row: Row, sessions: int, pairs: int, node: Node, seed: int) -> Levels:
@@ -152,27 +167,38 @@ def simulate(row: Row, sessions: int, pairs: int, node: Node, seed: int) -> Leve
         simulated = simulated.correlate_blocks(row.block_correlation)
     is_first = np.arange(pairs) % DRAW_PAIRS == 0
     of_base, of_head = (log1p(pct / 100) * is_first[:, None] for pct in row.first_pct)
-    simulated = Levels(simulated.base + of_base, simulated.ratios + of_head - of_base)
+    if any(row.first_pct):
+        simulated = Levels(simulated.base + of_base, simulated.ratios + of_head - of_base)
     if row.luck_pct:
         luck = draw_luck(row.luck_pct / 100, sessions, pairs, rng, row.luck_draw_pairs)
         simulated = replace(simulated, ratios=simulated.ratios + luck[..., None])
     return simulated
 
 
-def simulate_rising(row: Row, sessions: int, rng: np.random.Generator) -> tuple[Levels, Callable[[int, int], bool]]:
-    """Simulate sessions whose runs become slower. Also return whether a session may decide after so many pairs."""
+def simulate_rising(row: Row, sessions: int, rng: np.random.Generator) -> tuple[Levels, States]:
+    """Simulate sessions whose runs become slower. Also return the steady states of the runs."""
     shape = (sessions, 2 * PAIRS)
     is_head = abba(sessions, PAIRS, rng)
     logs = levels(row.node, *shape, rng)[..., None] + steps_of_runs(row.node, shape, RUN_STEPS, rng)
     logs += warm_up(shape, RUN_STEPS, WARM_UP_STEPS, rng)
     logs += log1p(row.rise_pct / 100) * (1 - np.exp(-np.arange(RUN_STEPS) / THERMAL_STEPS))
-    is_steady = np.array([[steady_state(run).steady for run in session] for session in np.exp(logs)])
-    by_arm = [is_steady[is_head == arm].reshape(sessions, PAIRS).tolist() for arm in (False, True)]
+    states = [
+        tuple([steady_state(run) for run in session[heads == arm]] for arm in (False, True))
+        for session, heads in zip(np.exp(logs), is_head, strict=True)
+    ]
+    return arms_of(summarise_runs(logs[..., -STEADY:]), is_head), states
 
-    def may_decide(session: int, pairs: int) -> bool:
-        return not unsettled_warnings(*(steady[session][:pairs] for steady in by_arm))
 
-    return arms_of(summarise_runs(logs[..., -STEADY:]), is_head), may_decide
+def reason_to_go_on(states: States, session: int, pairs: int) -> str:
+    base, head = states[session]
+    return "".join(unsettled_warnings(base[:pairs], head[:pairs])[:1])
+
+
+def was_valid(states: States, session: int, pairs: int) -> bool:
+    """Whether the rule before used a session: fewer than half of the runs of each arm have no steady state."""
+    return all(
+        2 * sum(not state.steady for state in states_of_arm[:pairs]) < pairs for states_of_arm in states[session]
+    )
 
 
 def estimate_lucks(placebo_ratios: Array) -> list[SharedLuck | None]:
@@ -189,9 +215,9 @@ def judge_row(row: Row, count: int) -> Outcome:
     """Simulate ``count`` sessions of ``row``, or checks of as many sessions, and judge them at every effect."""
     checks = max(16, count * min(4, row.workloads) // row.workloads // 16 * 16)
     sessions = checks * row.workloads // (STEADY_SHARE if row.rise_pct else 1)
-    may_decide = None
+    states: States | None = None
     if row.rise_pct:
-        simulated, may_decide = simulate_rising(row, sessions, np.random.default_rng(SEED))
+        simulated, states = simulate_rising(row, sessions, np.random.default_rng(SEED))
     else:
         simulated = simulate(row, sessions, PAIRS, noisier(row.node, row.noisier), SEED)
     classes = sessions // SESSIONS_PER_CLASS
@@ -200,11 +226,12 @@ def judge_row(row: Row, count: int) -> Outcome:
         placebo_sessions, placebo_pairs = row.placebos
         even_pairs = placebo_pairs + placebo_pairs % 2
         same_commit = replace(row, slow_launches=(row.slow_launches[0],) * 2)
-        placebos = simulate(same_commit, classes * placebo_sessions, even_pairs, row.node, SEED + 2).ratios
-        placebos = placebos[:, :placebo_pairs]
+        placebo_levels = simulate(same_commit, classes * placebo_sessions, even_pairs, row.node, SEED + 2)
+        placebos = placebo_levels.after(even_pairs).ratios[:, :placebo_pairs]
         noise = pooled_noise(placebos.reshape(classes, -1, PRIMARY))
-        df = noise[0].df
-        class_sds = np.repeat([[entry.median_sd, entry.mean_sd] for entry in noise], SESSIONS_PER_CLASS, axis=0)
+        of_classes = placebo_levels.ratios[:, :placebo_pairs].reshape(classes, -1, PRIMARY)
+        df = of_classes.shape[1] - 1
+        class_sds = np.repeat(of_classes.std(axis=1, ddof=1), SESSIONS_PER_CLASS, axis=0)
         if not row.is_calibrated:
             lucks = [SharedLuck.assume(DRAWS)] * classes
         elif row.luck_pct:
@@ -230,10 +257,11 @@ def judge_row(row: Row, count: int) -> Outcome:
             noise[: used // SESSIONS_PER_CLASS] if noise is not None else None,
             primary_tests,
             lucks[: used // SESSIONS_PER_CLASS] if lucks is not None else None,
-            may_decide,
+            partial(reason_to_go_on, states) if states is not None else None,
+            log1p(row.offset_pct / 100),
         )
-        if may_decide is not None:  # the rule before stopped, and its result was then thrown away
-            is_valid = np.array([may_decide(session, int(pairs)) for session, pairs in enumerate(before.pairs)])
+        if states is not None:  # the rule before stopped, and its result was then thrown away
+            is_valid = np.array([was_valid(states, session, int(pairs)) for session, pairs in enumerate(before.pairs)])
             before = replace(before, slower=before.slower & is_valid, passed=before.passed & is_valid)
         outcome[percent] = before.group(row.workloads), now.group(row.workloads)
     return outcome

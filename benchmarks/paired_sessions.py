@@ -14,9 +14,11 @@ import numpy as np
 from nodes import Array, Flags, Node, abba, levels, steps_of_runs
 
 from regbot.records.calibration_summary import PairNoise
+from regbot.records.verdict import Decision
 from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck
-from regbot.stats.calibration import rate_bounds
-from regbot.stats.paired import LOOKS, PASSING, ClassNoise, SequentialTest, Thresholds, sequential_test
+from regbot.stats.calibration import pool_noise, rate_bounds
+from regbot.stats.paired import CLASS_LOOKS, LOOKS, PASSING, ClassNoise, SequentialTest, Thresholds, sequential_test
+from regbot.stats.stalls import common_period
 
 STEADY = 40
 """Steady steps of a run."""
@@ -55,9 +57,26 @@ class Levels:
     base: Array
     ratios: Array
     """Levels of head minus those of base."""
+    whole: "Levels | None" = None
+    """The same over whole periods of the stalls; None for sessions without stalls."""
+    shows_period: Flags | None = None
+    """Whether so many pairs show a period, so that ``whole`` is judged, (sessions, pairs)."""
 
     def first(self, sessions: int) -> "Levels":
-        return Levels(self.base[:sessions], self.ratios[:sessions])
+        whole = self.whole.first(sessions) if self.whole is not None else None
+        shows_period = self.shows_period[:sessions] if self.shows_period is not None else None
+        return Levels(self.base[:sessions], self.ratios[:sessions], whole, shows_period)
+
+    def after(self, pairs: int) -> "Levels":
+        """Return the levels that regbot finds in the first ``pairs`` pairs."""
+        if self.whole is None or self.shows_period is None:
+            return Levels(self.base[:, :pairs], self.ratios[:, :pairs])
+        shows_period = self.shows_period[:, pairs - 1, None, None]
+        base, ratios = (
+            np.where(shows_period, getattr(self.whole, name)[:, :pairs], getattr(self, name)[:, :pairs])
+            for name in ("base", "ratios")
+        )
+        return Levels(base, ratios)
 
     def correlate(self, correlation: float) -> "Levels":
         """Correlate neighbouring pairs (AR(1)). Their variance stays."""
@@ -135,7 +154,7 @@ def simulate_sessions(
     """Simulate sessions. ``slow_launches``: shares of the launches of base and head that take ``SLOW_BY_PCT`` longer.
     The second run of a pair is slower by ``second_pct``. Without ``abba_order``, head always runs second. With
     ``stalls``, ``STALL_STEPS`` of every ``STALL_EVERY`` steps take three times as long; each run has its own phase."""
-    rng, simulated = np.random.default_rng(seed), []
+    rng, simulated = np.random.default_rng(seed), list[Levels]()
     for start in range(0, sessions, CHUNK):
         shape = (min(CHUNK, sessions - start), 2 * pairs)
         is_head = abba(shape[0], pairs, rng) if abba_order else np.tile([False, True], (shape[0], pairs))
@@ -147,8 +166,34 @@ def simulate_sessions(
         if stalls:
             phase = rng.integers(0, STALL_EVERY, (*shape, 1))
             steps += np.log(3) * ((np.arange(STEADY) + phase) % STALL_EVERY < STALL_STEPS)
-        simulated.append(arms_of(summarise_runs(steps), is_head))
-    return Levels(*(np.concatenate([getattr(part, name) for part in simulated]) for name in ("base", "ratios")))
+        chunk = arms_of(summarise_runs(steps), is_head)
+        if stalls:
+            whole = arms_of(summarise_runs(steps[..., STEADY % STALL_EVERY :]), is_head)
+            chunk = replace(chunk, whole=whole, shows_period=find_periods(steps, is_head))
+        simulated.append(chunk)
+    joined = join_levels(simulated)
+    if not stalls:
+        return joined
+    whole = join_levels([part.whole for part in simulated if part.whole is not None])
+    shows_period = np.concatenate([part.shows_period for part in simulated if part.shows_period is not None])
+    return replace(joined, whole=whole, shows_period=shows_period)
+
+
+def join_levels(parts: Sequence[Levels]) -> Levels:
+    return Levels(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("base", "ratios")))
+
+
+def find_periods(steps: Array, is_head: Flags) -> Flags:
+    """Return whether the first pairs of each session show the period of the stalls, (sessions, pairs). ``steps``:
+    (sessions, 2 pairs, steps)."""
+    found = np.zeros((len(steps), is_head.shape[1] // 2), dtype=bool)
+    for session, (runs, heads) in enumerate(zip(np.exp(steps), is_head, strict=True)):
+        base, head = runs[~heads].tolist(), runs[heads].tolist()
+        for pairs in range(2, found.shape[1] + 1, 2):
+            period = common_period(base[:pairs], head[:pairs])
+            assert period in (0, STALL_EVERY)
+            found[session, pairs - 1] = period == STALL_EVERY
+    return found
 
 
 def draw_luck(luck_sd: float, sessions: int, pairs: int, rng: np.random.Generator, draw_pairs: int) -> Array:
@@ -157,45 +202,65 @@ def draw_luck(luck_sd: float, sessions: int, pairs: int, rng: np.random.Generato
     return np.repeat(draws, draw_pairs, axis=1)[:, :pairs]
 
 
-def pooled_noise(placebo_ratios: Array) -> list[PairNoise]:
-    """Return the noise of each class as ``regbot.stats.calibration.pool_noise`` does: all placebo pairs are one sample.
-    ``placebo_ratios``: (classes, pairs, summaries)."""
-    df = placebo_ratios.shape[1] - 1
-    deviations = placebo_ratios - placebo_ratios.mean(axis=1, keepdims=True)
-    sds = np.sqrt((deviations**2).sum(axis=1) / df)
-    return [PairNoise(df=df, median_sd=float(median), mean_sd=float(mean)) for median, mean in sds]
+def pooled_noise(placebo_ratios: Array) -> list[PairNoise | None]:
+    """Return the noise of each class: all its placebo pairs are one sample, without those of slow launches. None for
+    too few pairs. ``placebo_ratios``: (classes, pairs, summaries)."""
+    groups = [dict(zip(SUMMARIES, ratios.T.tolist(), strict=True)) for ratios in placebo_ratios]
+    return [pool_noise([group]) for group in groups]
 
 
 def judge_shipped(
     sessions: Levels,
     effect_pct: float,
-    noise: Sequence[PairNoise] | None = None,
+    noise: Sequence[PairNoise | None] | None = None,
     primary_tests: int = PRIMARY,
     luck: Sequence[SharedLuck | None] | None = None,
-    may_decide: Callable[[int, int], bool] | None = None,
+    reason_to_go_on: Callable[[int, int], str] | None = None,
+    offset: float = 0.0,
 ) -> Decisions:
     """Judge every session by ``regbot.stats.paired.sequential_test``. ``noise`` and ``luck`` have one value for each
-    class, and the sessions are divided among them in order. ``may_decide`` takes a session and its number of pairs."""
+    class, and the sessions are divided among them in order. ``reason_to_go_on`` takes a session and its
+    number of pairs."""
     effect, count = log1p(effect_pct / 100), len(sessions.base)
-    ratios = np.moveaxis(sessions.ratios + effect, 2, 1).tolist()
-    base = np.moveaxis(sessions.base, 2, 1).tolist()
+    # With stalls, the number of pairs so far decides which steps of the runs count.
+    looks = (PAIRS,) if sessions.whole is None else CLASS_LOOKS
+    levels_of_looks = [sessions.after(pairs) for pairs in looks]
+    ratios = [np.moveaxis(used.ratios + effect, 2, 1).tolist() for used in levels_of_looks]
+    base = [np.moveaxis(used.base, 2, 1).tolist() for used in levels_of_looks]
     tests: list[SequentialTest] = []
     withheld = np.zeros(count, dtype=bool)
-    for session in range(count):
-        values = dict(zip(SUMMARIES, ratios[session], strict=True))
-        class_noise = session_luck = None
-        if noise is not None:
-            class_levels = dict(zip(SUMMARIES, base[session], strict=True))
-            class_noise = ClassNoise.from_record(noise[session * len(noise) // count], class_levels)
-        if luck is not None:
-            session_luck = luck[session * len(luck) // count]
-        may = None if may_decide is None else lambda pairs, session=session: may_decide(session, pairs)
-        test = sequential_test(values, primary_tests, THRESHOLDS, luck=session_luck, noise=class_noise, may_decide=may)
+
+    def test_session(session: int, luck: SharedLuck | None) -> SequentialTest:
+        pair_noise = noise[session * len(noise) // count] if noise is not None else None
+
+        def reason(pairs: int, _: Decision) -> str:
+            return reason_to_go_on(session, pairs) if reason_to_go_on is not None else ""
+
+        test = None
+        for ratios_so_far, base_so_far in zip(ratios, base, strict=True):
+            values = dict(zip(SUMMARIES, ratios_so_far[session], strict=True))
+            class_levels = dict(zip(SUMMARIES, base_so_far[session], strict=True))
+            class_noise = ClassNoise.from_record(pair_noise, class_levels) if pair_noise is not None else None
+            test = sequential_test(
+                values,
+                primary_tests,
+                THRESHOLDS,
+                luck=luck,
+                noise=class_noise,
+                offset=offset,
+                reason_to_go_on=reason,
+            )
+            if test is not None and test.final:
+                break
         assert test is not None
+        return test
+
+    for session in range(count):
+        session_luck = luck[session * len(luck) // count] if luck is not None else None
+        test = test_session(session, session_luck)
         withheld[session] = test.withheld
         if session_luck is not None and session_luck.is_assumed and test.decision == "undecided":
-            retest = sequential_test(values, primary_tests, THRESHOLDS, noise=class_noise, may_decide=may)
-            withheld[session] |= retest is not None and retest.decision != "undecided"
+            withheld[session] |= test_session(session, None).decision != "undecided"
         tests.append(test)
     return Decisions(
         slower=np.array([test.decision == "regressed" for test in tests]),

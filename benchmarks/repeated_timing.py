@@ -2,13 +2,15 @@
 
 A part of ``error_rates.py``. A pull request with a true slowdown is pushed until it passes. The pairs of all pushes may
 be judged together, by the always-valid interval, or every push starts a new session. regbot judges pushes together if
-base and head run the same code, for example after a change of comments. A harmless change of the code is another
-program. A changed base is another program too, so it starts a new session.
+the change is the same, for example after a change of comments, or if the branch was updated to a later base. Only a
+decision on the same base stays until the always-valid interval decides. A harmless change of the code is another
+change, so it starts a new session.
 """
 
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from math import log1p
+from typing import Literal
 
 import numpy as np
 from nodes import BIMODAL, TYPICAL, Node
@@ -39,21 +41,20 @@ FEWER = 4
 """One in so many of the sessions is a pull request, because each has many sessions."""
 
 TWICE = noisier(TYPICAL, 2.0)
-CASES: tuple[tuple[str, Node, Node, int, bool], ...] = (
-    ("5 pushes that change comments", TYPICAL, TYPICAL, 5, True),
-    ("5 pushes that change comments, bimodal", BIMODAL, BIMODAL, 5, True),
-    ("5 pushes of harmless changes", TYPICAL, TYPICAL, 5, False),
-    ("5 pushes of harmless changes, bimodal", BIMODAL, BIMODAL, 5, False),
-    ("20 pushes, base changed", TYPICAL, TYPICAL, 20, False),
-    ("20 pushes, base changed, twice the noise", TWICE, TYPICAL, 20, False),
-    ("20 pushes judged together", TYPICAL, TYPICAL, 20, True),
-    ("20 pushes judged together, twice the noise", TWICE, TYPICAL, 20, True),
+What = Literal["comments", "code", "base"]
+CASES: tuple[tuple[str, Node, Node, int, What], ...] = (
+    ("5 pushes that change comments", TYPICAL, TYPICAL, 5, "comments"),
+    ("5 pushes that change comments, bimodal", BIMODAL, BIMODAL, 5, "comments"),
+    ("5 pushes of harmless changes", TYPICAL, TYPICAL, 5, "code"),
+    ("5 pushes of harmless changes, bimodal", BIMODAL, BIMODAL, 5, "code"),
+    ("20 pushes, base changed", TYPICAL, TYPICAL, 20, "base"),
+    ("20 pushes, base changed, twice the noise", TWICE, TYPICAL, 20, "base"),
 )
-"""Name, node of the session and of its class, number of pushes, and whether they are judged together."""
+"""Name, node of the session and of its class, number of pushes, and what every push changes."""
 
 
 def push_until_green(
-    node: Node, node_class: Node, pushes: int, is_together: bool, count: int
+    node: Node, node_class: Node, pushes: int, changed: What, count: int
 ) -> dict[float, tuple[np.ndarray, np.ndarray]]:
     """Return for each effect which pull requests are called slower at the last push, and which pass at some push."""
     sessions = simulate_sessions(node, count * pushes, SEED)
@@ -65,7 +66,7 @@ def push_until_green(
         slower, passed = np.zeros((2, count), dtype=bool)
         for push in range(pushes):
             indices = np.flatnonzero(is_open)
-            if push == 0 or not is_together:
+            if push == 0 or changed == "code":
                 chosen = indices * pushes + push
                 decided = judge_shipped(
                     Levels(sessions.base[chosen], sessions.ratios[chosen]), percent, [noise[i] for i in indices]
@@ -75,7 +76,7 @@ def push_until_green(
                 for index in indices:
                     ratios = sessions.ratios[index * pushes : index * pushes + push + 1] + log1p(percent / 100)
                     decision = judge_together(ratios.reshape(-1, PRIMARY))
-                    if decision is not None:
+                    if decision is not None or changed == "base":
                         slower[index], passed[index] = decision == "regressed", decision in PASSING
             is_open = ~passed
         outcome[percent] = slower, passed
@@ -109,6 +110,6 @@ def pushes(sessions: int, jobs: int) -> Iterator[Promise]:
     yield from made
 
 
-def _judge_case(case: tuple[str, Node, Node, int, bool], count: int) -> dict[float, tuple[np.ndarray, np.ndarray]]:
+def _judge_case(case: tuple[str, Node, Node, int, What], count: int) -> dict[float, tuple[np.ndarray, np.ndarray]]:
     _, *arguments = case
     return push_until_green(*arguments, count)
