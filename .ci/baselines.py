@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from regbot.baselines import Store
-from regbot.baselines.query import stored_ledger
+from regbot.baselines.query import read_workload
 from regbot.check.static_trace import TraceOptions, trace_working_tree
 from regbot.cli.options import cache_folder
 from regbot.judge import judge_ledgers
@@ -21,14 +21,15 @@ def main() -> int:
     """Print one line for each shape and mesh. Return the exit code."""
     store, changed = Store(ROOT / "baselines"), 0
     for task in plan(load_config(ROOT / "regbot.toml")):
-        stored = stored_ledger(store, task.entry, task.variant.name, "static")
+        sessions = read_workload(store, task.entry, task.variant.name)
+        stored = next((session.ledger for session in reversed(sessions) if session.ledger is not None), None)
         trace_options = TraceOptions(f"{task.shape.name}/{task.parallelism.name}", device=task.workload.device)
         run = trace_working_tree(trace_options, ROOT / "baselines", cache_folder())
         if stored is None or run.ledger is None:
             print(f"{task.entry}: {'no ledger is stored' if stored is None else run.reason}")
             changed += 1
             continue
-        sharding = judge_ledgers(stored.ledger, run.ledger, Config())
+        sharding = judge_ledgers(store.ledger(stored), run.ledger, Config())
         same = not sharding.findings
         changed += not same
         counts = ", ".join(
