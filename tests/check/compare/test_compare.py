@@ -5,6 +5,7 @@ After a change of wording that is meant, write the golden files anew and read th
     REGBOT_WRITE_GOLDEN=1 pytest tests/check/compare
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from regbot.check.compare import ComparisonOptions, compare, compare_page
+from regbot.check.compare.faults import find_other_work
 from regbot.check.compare.launches import find_order
 from regbot.check.compare.run_files import read_steps
 from regbot.records.config import ConfigError
@@ -85,6 +87,23 @@ class TestOrder:
             ]
         assert find_order(arms["base"], arms["head"], "unknown") == order
         assert find_order(arms["base"], [replace(file, run=None) for file in arms["head"]], "abba") == "abba"
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(("stalls", "withheld"), [({"h"}, True), ({"b"}, False), ({"b", "h"}, False)])
+def test_head_does_not_pass_if_it_evaluates_more_than_base(stalls: set[str], withheld: bool) -> None:
+    names = {}
+    for arm in ("b", "h"):
+        names[arm] = write_logs(arm, 4, maxtext)
+        for name in names[arm] if arm in stalls else []:
+            lines = Path(name).read_text().splitlines()
+            for step in (20, 40):
+                index = next(i for i, line in enumerate(lines) if f"completed step: {step}," in line)
+                lines[index] = re.sub(r"seconds: [0-9.]+", "seconds: 9.000", lines[index])
+                lines.insert(index + 1, "eval metrics after step: 1")
+            Path(name).write_text("\n".join(lines) + "\n")
+    base, head = ([read_steps(Path(name)) for name in names[arm]] for arm in ("b", "h"))
+    assert any("head spends" in sign for sign in find_other_work(base, head)) == withheld
 
 
 class TestKnownNoise:

@@ -8,7 +8,7 @@ from regbot.check.conclusion import judge_sessions
 from regbot.check.sessions.pooled_pairs import load_pooled_runs, pool_file, save_pool, session_digest
 from regbot.check.sessions.schedule import next_slot
 from regbot.judge import judge
-from regbot.records.config import Config
+from regbot.records.config import Config, Workload
 from regbot.records.files import RecordError, append_line
 from regbot.records.run import Run
 from support.stored_cases import at, header, reference
@@ -53,6 +53,16 @@ def test_a_commit_that_changes_only_comments_and_an_updated_branch_use_the_same_
     updated = first.model_copy(update={"base": HEADER.base.model_copy(update={"commit": "5" * 40, "tree": "5" * 40})})
     files = [pool_file(tmp_path, header, PLAN, [], ("a node",)) for header in (first, second, updated, other)]
     assert files[0] == files[1] == files[2] != files[3]
+
+
+def test_another_definition_of_the_workload_has_another_pool(tmp_path: Path) -> None:
+    files = [
+        pool_file(
+            tmp_path, HEADER, PLAN, [], ("a node",), Workload(adapter="command", command=["train", size, "{steps}"])
+        )
+        for size in ("small", "small", "big")
+    ]
+    assert files[0] == files[1] != files[2]
 
 
 def test_another_version_of_the_model_has_another_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,6 +139,15 @@ def test_heads_have_one_digest_only_if_they_differ_in_comments_alone(
     assert heads_behave_alike(repository, SLOW, {**SLOW, **more}) is alike
 
 
+def test_the_revert_of_a_gain_is_another_change_than_the_gain(repository: Repository) -> None:
+    digests = []
+    for before in ("1", "3"):
+        base = repository.commit("base", {"src/k.py": f"K = {before}\n"})
+        head = repository.commit("head", {"src/k.py": "K = 2\n"})
+        digests.append(digest_behaviour(repository.path, base, head, []))
+    assert digests[0] != digests[1]
+
+
 def test_an_updated_branch_has_the_same_digest_and_no_change_has_that_of_its_base(repository: Repository) -> None:
     first = repository.git("rev-parse", "HEAD")
     slow = repository.commit("slow", SLOW)
