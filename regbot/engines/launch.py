@@ -68,7 +68,7 @@ class LaunchResult:
     """Number of processes that SIGKILL has not ended yet. An operator must look at the node."""
     wall_s: float
     log_tail: str
-    """At most 40 lines and 4000 characters, without terminal escapes and control characters."""
+    """At most 4000 characters, and 40 lines of each log, without terminal escapes and control characters."""
     health: Health | None = None
     """None for a launch outside of a seat."""
     warnings: tuple[str, ...] = ()

@@ -140,7 +140,7 @@ def test_a_rank_that_is_killed_ends_the_launch_on_all_nodes(cluster: Cluster, tm
     with engine(cluster, tmp_path, nodes=2) as slurm, slurm.seat(TWO) as seat:
         ended = seat.run(launch(tmp_path, code, ranks=2))
         assert (ended.timed_out, ended.exit_code) == (False, 1)
-        assert "SIGKILL" in ended.log_tail
+        assert "SIGKILL" in ended.log_tail, "the reason is told, also if the other rank fails of it first"
         assert seat.run(launch(tmp_path, "print('again')")).exit_code == 0, "the seat is as good as before"
 
 

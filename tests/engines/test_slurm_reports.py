@@ -77,17 +77,22 @@ def test_a_node_reads_lines_until_regbot_is_gone(monkeypatch: pytest.MonkeyPatch
     assert list(node.read_lines(silent_s=0.1)) == [b"first", b"second"]
 
 
-def test_a_combined_result_takes_exit_code_and_log_from_the_worst_node(tmp_path: Path) -> None:
-    logs = [tmp_path / "output.log", tmp_path / "output.n2.log"]
-    for number, path in enumerate(logs):
-        path.write_text(f"the words of node {number}\n")
-    both = {0: report(wall_s=3.0, warnings=("a",)), 1: report(exit_code=9, left_behind=2, warnings=("b",))}
-    result = combine_reports(both, ("n1", "n2"), logs)
-    assert (result.exit_code, result.wall_s, result.left_behind) == (9, 3.0, 2)
-    assert result.log_tail == "the words of node 1"
-    assert result.warnings == ("n1: a", "n2: b")
-    late = combine_reports({0: report(exit_code=None, timed_out=True), 1: report(exit_code=1)}, ("n1", "n2"), logs)
+def test_a_combined_result_takes_exit_code_and_logs_from_the_nodes_that_failed_first() -> None:
+    hosts = ("n1", "n2", "n3")
+    good = report(wall_s=3.0, warnings=("a",), log_tail="good")
+    both = combine_reports({0: good, 1: report(exit_code=9, left_behind=2, warnings=("b",), log_tail="bad")}, hosts)
+    assert (both.exit_code, both.wall_s, both.left_behind, both.log_tail) == (9, 3.0, 2, "bad")
+    assert both.warnings == ("n1: a", "n2: b")
+    late = combine_reports({0: report(exit_code=None, timed_out=True), 1: report(exit_code=1)}, hosts)
     assert (late.timed_out, late.exit_code) == (True, None)
+    failed = {
+        number: report(exit_code=number + 1, wall_s=9.0 - number, log_tail=f"{'x' * 5000} {number}")
+        for number in range(3)
+    }
+    result = combine_reports(failed, hosts)
+    assert (result.exit_code, len(result.log_tail) < 4000) == (3, True)
+    ends = result.log_tail.split("\n")
+    assert [ends[0], ends[1][-2:], ends[2], ends[3][-2:]] == ["n3:", " 2", "n2:", " 1"]
 
 
 def test_an_incomplete_file_counts_as_missing(tmp_path: Path) -> None:

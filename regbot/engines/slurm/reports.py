@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot.engines.launch import LaunchResult
-from regbot.engines.local import log_tail, plain_tail
+from regbot.engines.local import TAIL_CHARACTERS, plain_tail
 from regbot.engines.slurm.node import END, RESULT
 from regbot.records.health import MAX_GPUS, Health
 from regbot.records.text.clip import clip_message
@@ -69,28 +69,32 @@ class Inbox:
             self._reports[message.pop("id")][number] = message
 
 
-def combine_reports(reports: Reports, hosts: Sequence[str], logs: Sequence[Path]) -> LaunchResult:
-    """Combine the nodes' results into one. Exit code and log are those of the first node that timed out, else of the
-    first that failed, else of the first."""
-    result_by_node = {number: RESULT.validate_json(json.dumps(reports[number]["result"])) for number in sorted(reports)}
-    results = list(result_by_node.values())
-    timed_out_nodes = [number for number, result in result_by_node.items() if result.timed_out]
-    failed_nodes = [number for number, result in result_by_node.items() if result.exit_code != 0]
-    worst_node = min(timed_out_nodes or failed_nodes or result_by_node)
-    health_by_host = {hosts[number]: result.health for number, result in result_by_node.items() if result.health}
+def combine_reports(reports: Reports, hosts: Sequence[str]) -> LaunchResult:
+    """Combine the nodes' results into one. Exit code and log are those of the nodes that timed out, else of those that
+    failed, else of the first. Of several, the exit code is that of the node that ended first. The failure of one rank
+    ends the ranks of other nodes, and a node may notice it before the failed rank's own node does, so the logs of the
+    two nodes that ended first are kept."""
+    results = {number: RESULT.validate_json(json.dumps(reports[number]["result"])) for number in sorted(reports)}
+    all_results = list(results.values())
+    timed_out_nodes = [number for number, result in results.items() if result.timed_out]
+    failed_nodes = [number for number, result in results.items() if result.exit_code != 0]
+    by_end = sorted(timed_out_nodes or failed_nodes or [min(results)], key=lambda number: results[number].wall_s)
+    log_tail = results[by_end[0]].log_tail
+    if len(by_end) > 1:
+        ends = (f"{hosts[number]}:\n{results[number].log_tail[-TAIL_CHARACTERS // 2 + 300 :]}" for number in by_end[:2])
+        log_tail = "\n".join(ends)  # 300 characters are for the name of a host
+    health_by_host = {hosts[number]: result.health for number, result in results.items() if result.health}
     return replace(
-        result_by_node[worst_node],
+        results[by_end[0]],
         timed_out=bool(timed_out_nodes),
-        output_truncated=any(result.output_truncated for result in results),
-        excess=next((result.excess for result in results if result.excess), ""),
-        left_behind=sum(result.left_behind for result in results),
-        unkilled=sum(result.unkilled for result in results),
-        wall_s=max(result.wall_s for result in results),
-        log_tail=log_tail(logs[worst_node]),
+        output_truncated=any(result.output_truncated for result in all_results),
+        excess=next((result.excess for result in all_results if result.excess), ""),
+        left_behind=sum(result.left_behind for result in all_results),
+        unkilled=sum(result.unkilled for result in all_results),
+        wall_s=max(result.wall_s for result in all_results),
+        log_tail=log_tail,
         health=_combine_health(health_by_host) if health_by_host else None,
-        warnings=tuple(
-            f"{hosts[number]}: {text}" for number in result_by_node for text in reports[number]["result"]["warnings"]
-        ),
+        warnings=tuple(f"{hosts[number]}: {text}" for number, result in results.items() for text in result.warnings),
     )
 
 

@@ -1,6 +1,7 @@
 """A seat on a Slurm cluster. Each launch runs on all nodes of one reservation."""
 
 import itertools
+import math
 import secrets
 import time
 from collections import Counter
@@ -22,6 +23,9 @@ from regbot.records.text.clip import clip_label
 
 CHECK_S = 5.0
 """Seconds between two checks whether the nodes are still reserved."""
+ABORT_S = 10.0
+"""Seconds between a failure on one node and the end of the launch on the others. A node whose rank has died needs up to
+5 s to notice it, in older versions of torchrun, and then says how it died."""
 
 
 class SlurmSeat:
@@ -99,7 +103,7 @@ class SlurmSeat:
         # The report of a node on which the launch was aborted has no result.
         results = {number: report for number, report in reports.items() if "result" in report}
         self._wait_for_files(launch.record_dir, results)
-        return combine_reports(results, hosts, logs)
+        return combine_reports(results, hosts)
 
     def _commands(self, launch: Launch, nodes: int) -> list[tuple[str, ...]]:
         if not launch.ranks:
@@ -117,13 +121,15 @@ class SlurmSeat:
         return addresses[0] if addresses else host
 
     def _wait_for_reports(self, launch_id: str, nodes: int, launch: Launch) -> Reports:
-        """Return the reports of all nodes about one launch. If it fails on one node, abort it on the others."""
+        """Return the reports of all nodes about one launch. If it fails on one node, end it on the others after ABORT_S
+        seconds."""
         reservation = self._reservation
         deadline, check_at = time.monotonic() + launch.timeout_s + 2 * BACKSTOP_S, time.monotonic() + CHECK_S
-        is_aborted = False
+        abort_at = math.inf
         while len(reports := reservation.inbox.reports(launch_id)) < nodes:
-            if not is_aborted and _has_failed(reports):
-                is_aborted = True
+            if abort_at == math.inf and _has_failed(reports):
+                abort_at = time.monotonic() + ABORT_S
+            if time.monotonic() > abort_at:
                 reservation.send({"abort": launch_id})
             if reservation.has_ended or time.monotonic() > check_at:
                 self._check_reservation()
