@@ -1,15 +1,36 @@
-"""Find out whether a sandbox works on this machine, by running a small program in a sandbox."""
+"""Find out whether a sandbox works on this machine, by running small programs in it: one that only writes its record,
+and one that tries to escape."""
 
+import json
+import os
+import secrets
+import socket
+import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
 
-from regbot.engines.launch import EngineError, Launch
+from regbot.engines import escape
+from regbot.engines.launch import EngineError, Launch, LaunchResult
 from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import Sandbox, bubblewrap_version, sandbox_from_settings
 from regbot.records.config import ConfigError, SandboxSettings
 
-TRY_S = 30.0
+TRY_S = 60.0
+RECORD_MB = 4
+"""Size limit of a program's record folder in MiB. The escape program tries to write more."""
+PIDS = 64
+"""Limit on the processes of the escape program, which tries to start more."""
+
+
+@dataclass(frozen=True)
+class SandboxProof:
+    stopped: list[str]
+    succeeded: list[str]
+    fault: str = ""
+    """Why the attempts could not be run; '' if they were run."""
 
 
 def sandbox_for(settings: SandboxSettings, untrusted: bool = False, disabled: bool = False) -> Sandbox | None:
@@ -35,30 +56,69 @@ def unavailable_reason(sandbox: Sandbox | None = None) -> str:
         return "a sandbox needs Linux, and this is another system"
     if not bubblewrap:
         return "bubblewrap is not installed; install it: apt-get install bubblewrap, or dnf install bubblewrap"
-    why = _try_sandbox(sandbox or Sandbox())
+    with tempfile.TemporaryDirectory(prefix="regbot-") as name:
+        try:
+            result = _run_program(sandbox or Sandbox(), Path(name), "/bin/sh", "-c", ": >record/made")
+            why = ""
+            if result.exit_code != 0:
+                why = f"a test program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
+            elif not Path(name, "record", "made").exists():
+                why = "a test program could not write its record"
+        except EngineError as error:
+            why = str(error)
     return f"{bubblewrap} does not work on this machine: {why}{advise_on_namespaces()}" if why else ""
 
 
-def _try_sandbox(sandbox: Sandbox) -> str:
-    """Return what went wrong when a program in the sandbox wrote one file; '' if nothing."""
-    with tempfile.TemporaryDirectory(prefix="regbot-") as name:
+def prove(sandbox: Sandbox | None) -> SandboxProof:
+    """Run the escape program in ``sandbox``, or without one if it is None. The result is mostly the program's own
+    report. Only the attempt to write outside is checked here."""
+    secret = secrets.token_hex(16)
+    with tempfile.TemporaryDirectory(prefix="regbot-") as name, socket.create_server(("127.0.0.1", 0)) as server:
         folder = Path(name)
-        launch = Launch(
-            command=("/bin/sh", "-c", ": >record/made"),
-            cwd=folder,
-            env={"PATH": "/usr/bin:/bin"},
-            log=folder / "output.log",
-            record_dir=folder / "record",
-            timeout_s=TRY_S,
-        )
-        try:
-            result = LocalEngine(sandbox=sandbox).run(launch)
-        except EngineError as error:
-            return str(error)
-        if result.exit_code != 0:
-            return f"a test program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
-        has_written = (folder / "record" / "made").exists()
-        return "" if has_written else "a test program could not write its record"
+        for file_name in ("private", "outside"):
+            (folder / file_name).write_text(secret)
+        (folder / "work").mkdir()
+        targets = {
+            "harness": str(resources.files("regbot") / "cli" / "app.py"),  # a file of regbot's own code
+            "private": str(folder / "private"),  # a file that the sandbox must not show
+            "outside": str(folder / "outside"),  # a file that the program must not change
+            "secret": secret,  # a text in the environment of a process outside the sandbox
+            "port": server.getsockname()[1],  # a port on which this process listens
+            "record": str(folder / "work" / "record"),
+            "limit_mb": RECORD_MB,
+            "pids": PIDS,
+        }
+        python = (sys.executable, "-I", "-S", "-c")
+        with subprocess.Popen([*python, "import signal; signal.pause()"], env={"SECRET": secret}) as secret_process:
+            try:
+                program = Path(escape.__file__).read_text(encoding="utf-8")
+                limited = None if sandbox is None else replace(sandbox, pids=PIDS)
+                result = _run_program(limited, folder / "work", *python, program, json.dumps(targets))
+                outcomes: dict[str, bool] = json.loads(result.log_tail)
+            except EngineError as error:
+                return SandboxProof([], [], fault=str(error))
+            except ValueError:
+                fault = f"the escape program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
+                return SandboxProof([], [], fault=fault)
+            finally:
+                secret_process.kill()
+        # Inside the sandbox, the path of "outside" may lead to a private folder, so the program's report is no proof.
+        outcomes[escape.OUTSIDE] = (folder / "outside").read_text(errors="replace") != secret
+    succeeded = [attempt for attempt in escape.ATTEMPTS if outcomes[attempt]]
+    return SandboxProof([attempt for attempt in escape.ATTEMPTS if not outcomes[attempt]], succeeded)
+
+
+def _run_program(sandbox: Sandbox | None, folder: Path, *command: str) -> LaunchResult:
+    launch = Launch(
+        command=command,
+        cwd=folder,
+        env={"PATH": os.defpath},
+        log=folder / "output.log",
+        record_dir=folder / "record",
+        timeout_s=TRY_S,
+        max_dir_bytes=RECORD_MB * 2**20,
+    )
+    return LocalEngine(sandbox=sandbox).run(launch)
 
 
 _KERNEL_SWITCHES = (

@@ -1,6 +1,6 @@
-"""Program that tries to escape from a sandbox, and does no harm if it succeeds (``regbot.engines.proof``). It uses only
-the standard library. Its argument is a JSON object of targets. It prints a JSON object of the attempts, each with
-whether it has succeeded. An attempt raises OSError or MemoryError, or returns False, if it was stopped."""
+"""Program that tries to escape from a sandbox, and does no harm if it succeeds (``regbot.engines.availability``). It
+uses only the standard library. Its argument is a JSON object of targets. It prints a JSON object of the attempts, each
+with whether it has succeeded. An attempt raises OSError or MemoryError, or returns False, if it was stopped."""
 
 import contextlib
 import json
@@ -13,24 +13,6 @@ from pathlib import Path
 from typing import Any
 
 
-def _read_harness(targets: dict[str, Any]) -> bool:
-    return bool(Path(targets["harness"]).read_bytes())
-
-
-def _write_harness(targets: dict[str, Any]) -> bool:
-    os.close(os.open(targets["harness"], os.O_WRONLY | os.O_APPEND))  # the file is only opened; nothing is written
-    return True
-
-
-def _read_private(targets: dict[str, Any]) -> bool:
-    return bool(Path(targets["private"]).read_bytes())
-
-
-def _write_outside(targets: dict[str, Any]) -> bool:
-    Path(targets["outside"]).write_text("written by a program that should not reach it")
-    return True
-
-
 def _see_processes(targets: dict[str, Any]) -> bool:
     """Look for a process outside the sandbox, which has the secret in its environment."""
     secret = targets["secret"].encode()
@@ -41,22 +23,15 @@ def _see_processes(targets: dict[str, Any]) -> bool:
     return False
 
 
-def _reach_network(targets: dict[str, Any]) -> bool:
-    socket.create_connection(("127.0.0.1", targets["port"]), timeout=5).close()
-    return True
-
-
-def _write_too_much(targets: dict[str, Any]) -> bool:
+def _write_too_much(targets: dict[str, Any]) -> None:
     path = Path(targets["record"], "large")
-    target_bytes, written_bytes = (targets["limit_mb"] + 1) * 2**20, 0
     with path.open("wb", buffering=0) as file:
         path.unlink()  # an unlinked file appears in no folder listing, so a check of the folder does not count it
-        while written_bytes < target_bytes:
-            written_bytes += file.write(bytes(2**20))
-    return True
+        while file.tell() < (targets["limit_mb"] + 1) * 2**20:
+            file.write(bytes(2**20))
 
 
-def _fork(targets: dict[str, Any]) -> bool:
+def _fork(targets: dict[str, Any]) -> None:
     children: list[int] = []
     try:
         while len(children) <= targets["pids"]:
@@ -69,27 +44,21 @@ def _fork(targets: dict[str, Any]) -> bool:
         for child in children:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-    return True
-
-
-def _change_kernel_setting(targets: dict[str, Any]) -> bool:
-    del targets
-    os.close(os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY))  # the file is only opened; nothing is written
-    return True
 
 
 OUTSIDE = "write outside"
 PROCESSES = "start more processes than its limit"
-ATTEMPTS: dict[str, Callable[[dict[str, Any]], bool]] = {
-    "read the harness": _read_harness,
-    "write to the harness": _write_harness,
-    "read a private file": _read_private,
-    OUTSIDE: _write_outside,
+# A file that is only opened with "r+b" is not changed.
+ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "read the harness": lambda targets: Path(targets["harness"]).read_bytes(),
+    "write to the harness": lambda targets: Path(targets["harness"]).open("r+b", buffering=0).close(),
+    "read a private file": lambda targets: Path(targets["private"]).read_bytes(),
+    OUTSIDE: lambda targets: Path(targets["outside"]).write_text("written by a program that should not reach it"),
     "see other processes": _see_processes,
-    "reach the network": _reach_network,
+    "reach the network": lambda targets: socket.create_connection(("127.0.0.1", targets["port"]), timeout=5).close(),
     "write more than its limit": _write_too_much,
     PROCESSES: _fork,
-    "change the kernel's settings": _change_kernel_setting,
+    "change the kernel's settings": lambda _: os.close(os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)),
 }
 
 
@@ -99,7 +68,7 @@ def main() -> None:
     for name, attempt in ATTEMPTS.items():
         outcomes[name] = False
         with contextlib.suppress(OSError, MemoryError):
-            outcomes[name] = attempt(targets)
+            outcomes[name] = attempt(targets) is not False
     print(json.dumps(outcomes))
 
 

@@ -14,10 +14,9 @@ import pytest
 from regbot.cli.doctor import diagnosis as doctor
 from regbot.engines import EngineError, LaunchResult, LocalEngine, confinement
 from regbot.engines import sandbox as sandboxes
-from regbot.engines.availability import unavailable_reason
+from regbot.engines.availability import prove, unavailable_reason
 from regbot.engines.confinement import device_options
 from regbot.engines.escape import PROCESSES
-from regbot.engines.proof import prove
 from regbot.engines.sandbox import Sandbox, confine, sandbox_from_settings, unbounded
 from regbot.engines.supervisor import LARGE_RECORD
 from regbot.records.config import SandboxSettings

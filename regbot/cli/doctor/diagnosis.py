@@ -15,13 +15,12 @@ from typing import Any, Literal
 from pydantic import Field
 
 from regbot.engines import Engine, EngineError, Launch, LocalEngine, NoSeatError, clean_environment
-from regbot.engines.availability import unavailable_reason
+from regbot.engines.availability import prove, unavailable_reason
 from regbot.engines.confinement import PIDS
 from regbot.engines.escape import PROCESSES
 from regbot.engines.guest import guest_folder
 from regbot.engines.health import GpuDevice, NoNvmlError, snapshot_gpus
 from regbot.engines.health.machine import CONTAINER, image_digest, this_node
-from regbot.engines.proof import prove
 from regbot.engines.sandbox import Sandbox, bubblewrap_version, unbounded
 from regbot.engines.slurm.commands import Slurm
 from regbot.engines.slurm.limits import find_partition
