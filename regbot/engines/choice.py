@@ -28,12 +28,7 @@ def open_engine(
     if name == "local":
         yield LocalEngine(cache / "timing.lock", sandbox)
     elif name == "slurm":
-        with SlurmEngine(
-            config.slurm,
-            cache.resolve() / "slurm",
-            say=say,
-            sandbox=sandbox,
-        ) as engine:
+        with SlurmEngine(config.slurm, cache.resolve() / "slurm", say=say, sandbox=sandbox) as engine:
             yield engine
     else:
         raise ConfigError(f"--engine {name}: there is no such engine", f"there are {' and '.join(ENGINES)}")

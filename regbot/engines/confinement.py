@@ -9,11 +9,10 @@ import ctypes
 import errno
 import os
 import platform
-import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -141,30 +140,20 @@ def device_options(folder: Path, visible: str | None, network: bool) -> list[str
     it can open: "3,1" becomes "1,0". With other names (UUIDs) or None, all GPUs are made visible. ``network`` adds the
     RDMA devices."""
     names = [*PLAIN_DEVICES, *(NETWORK_DEVICES if network else ())]
-    other_devices = [folder / name for name in names if (folder / name).exists()]
-    gpu_devices = [path for path in folder.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)]
-    gpu_devices.sort(key=lambda path: int(path.name.removeprefix("nvidia")))
-    usable_gpus = [path for path in gpu_devices if _can_open(path)]
+    devices = [folder / name for name in names if (folder / name).exists()]
+    suffixes = [path.name.removeprefix("nvidia") for path in folder.glob("nvidia*")]
+    gpu_numbers = sorted(int(suffix) for suffix in suffixes if suffix.isdecimal())
+    gpus = [path for number in gpu_numbers if _can_open(path := folder / f"nvidia{number}")]
+    if visible is not None:
+        words = [word.strip() for word in visible.split(",") if word.strip()]
+        if gpus and all(word.isdecimal() and int(word) < len(gpus) for word in words):
+            selected = sorted({int(word) for word in words})
+            visible = ",".join(str(selected.index(int(word))) for word in words)
+            gpus = [gpus[number] for number in selected]
     options = [] if visible is None else ["--setenv", VISIBLE_VARIABLE, visible]
-    requested_numbers = _parse_gpu_numbers(visible, len(usable_gpus))
-    if usable_gpus and requested_numbers is not None:
-        selected_numbers = sorted(set(requested_numbers))
-        guest_numbers = [str(selected_numbers.index(number)) for number in requested_numbers]
-        options = ["--setenv", VISIBLE_VARIABLE, ",".join(guest_numbers)]
-        usable_gpus = [usable_gpus[number] for number in selected_numbers]
-    for path in (*other_devices, *usable_gpus):
+    for path in (*devices, *gpus):
         options += ["--dev-bind", str(path), str(path)]
     return options
-
-
-def _parse_gpu_numbers(visible: str | None, gpu_count: int) -> list[int] | None:
-    """Return the GPU numbers in CUDA_VISIBLE_DEVICES; None if it is unset or names anything but existing numbers."""
-    if visible is None:
-        return None
-    words = [word.strip() for word in visible.split(",") if word.strip()]
-    if all(word.isdecimal() and int(word) < gpu_count for word in words):
-        return [int(word) for word in words]
-    return None
 
 
 def _can_open(path: Path) -> bool:
@@ -202,7 +191,7 @@ class ControlGroups:
             version, parent = parent_or_reason
             group = parent / f"regbot-{os.getpid()}"
             limit_file, *zero_files = LIMITS[version, controller]
-            try:
+            with contextlib.suppress(OSError):
                 group.mkdir(exist_ok=True)
                 if group not in self.groups:  # in version 2, one group can have both limits
                     self.groups.append(group)
@@ -210,8 +199,6 @@ class ControlGroups:
                 for zero_file in zero_files:
                     if (group / zero_file).exists():
                         (group / zero_file).write_text("0")
-            except OSError:
-                continue
 
     def join(self) -> None:
         for group in self.groups:
@@ -224,17 +211,6 @@ class ControlGroups:
                 with contextlib.suppress(OSError):  # its processes are still ending
                     group.rmdir()
                 time.sleep(0.01)
-
-
-def unbounded(memory: bool) -> dict[str, str]:
-    """Return the limits that this node cannot enforce, by controller ("pids", and "memory" if it needs a limit), each
-    with the reason."""
-    reasons = {}
-    for controller in (PIDS, "memory") if memory else (PIDS,):
-        parent_or_reason = find_parent(controller)
-        if isinstance(parent_or_reason, str):
-            reasons[controller] = parent_or_reason
-    return reasons
 
 
 def find_parent(controller: str) -> tuple[int, Path] | str:
@@ -313,7 +289,7 @@ class DiskGrowth:
         self.bytes_before = self.files_before = 0
         unreadable: list[OSError] = []
         for folder in folders:
-            sizes = list(islice(find_sizes([folder], unreadable.append), MAX_FILES_BEFORE + 1))
+            sizes = list(islice(find_sizes([folder], unreadable), MAX_FILES_BEFORE + 1))
             if len(sizes) <= MAX_FILES_BEFORE:
                 self.folders.append(folder)
                 self.bytes_before += sum(sizes)
@@ -326,42 +302,33 @@ class DiskGrowth:
     def find_excess(self, has_ended: bool = False) -> str:
         """Return what the guest did too much; '' if nothing. The last call, with ``has_ended``, always counts: a guest
         that still runs can move files out of sight of the count, and several names of one file use no space."""
-        if has_ended:
-            return self._count_excess(lambda: "")
         states = self._query_disks()
-        if shortage := _describe_shortage(states):
-            return shortage
-        if not self._has_grown(states):
-            return ""
-        if excess := self._count_excess(lambda: _describe_shortage(self._query_disks())):
-            return excess
-        self.last_states = states  # another program took the space, or the guest has files without a name
-        return ""
+        if not has_ended:
+            if shortage := _describe_shortage(states):
+                return shortage
+            if not self._has_grown(states):
+                return ""
+        excess = self._count_excess(is_running=not has_ended)
+        self.last_states = states  # without excess, another program took the space, or files have no name any more
+        return excess
 
-    def _count_excess(self, find_shortage: Callable[[], str]) -> str:
-        """Count the folders until they pass a limit. The guest may write faster than this counts, so ``find_shortage``
-        is called meanwhile."""
+    def _count_excess(self, is_running: bool) -> str:
+        """Count the folders until they pass a limit. A running guest may write faster than this counts, so the free
+        space is looked at meanwhile."""
         growth_bytes, growth_files = -self.bytes_before, -self.files_before
-        unreadable = 0
-
-        def refuse_more(error: OSError) -> None:
-            nonlocal unreadable
-            unreadable += 1
-            if unreadable > self.unreadable_before:
-                raise error
-
-        try:
-            for size in find_sizes(self.folders, refuse_more):
-                growth_bytes += size
-                growth_files += 1
-                if growth_files > self.max_files:
-                    return f"wrote more than {self.max_files:,} files (sandbox.disk_files)"
-                if growth_bytes > self.max_bytes:
-                    return f"wrote more than {self.max_bytes >> 20:,} MB to disk (sandbox.disk_mb)"
-                if growth_files % FILES_PER_LOOK == 0 and (shortage := find_shortage()):
-                    return shortage
-        except OSError as error:  # for example folders that are nested deeper than a path can be long
-            return f"made files that cannot be counted ({error.strerror})"
+        unreadable: list[OSError] = []
+        for size in find_sizes(self.folders, unreadable):
+            growth_bytes += size
+            growth_files += 1
+            if growth_files > self.max_files:
+                return f"wrote more than {self.max_files:,} files (sandbox.disk_files)"
+            if growth_bytes > self.max_bytes:
+                return f"wrote more than {self.max_bytes >> 20:,} MB to disk (sandbox.disk_mb)"
+            is_look_due = is_running and growth_files % FILES_PER_LOOK == 0
+            if is_look_due and (shortage := _describe_shortage(self._query_disks())):
+                return shortage
+        if len(unreadable) > self.unreadable_before:  # for example folders that are nested deeper than a path can be
+            return f"made files that cannot be counted ({unreadable[-1].strerror})"
         return ""
 
     def _query_disks(self) -> list[os.statvfs_result]:
@@ -393,10 +360,10 @@ def find_shortage(state: os.statvfs_result, more_bytes: int = 0, more_files: int
     return ""
 
 
-def find_sizes(folders: Sequence[str], handle: Callable[[OSError], None]) -> Iterator[int]:
+def find_sizes(folders: Sequence[str], unreadable: list[OSError] | None = None) -> Iterator[int]:
     """Yield the size of every file, link and folder below ``folders``: its length or its space, whichever is larger.
-    What disappears, and unreadable folders of other users, are skipped. ``handle`` gets the error of each other folder:
-    a guest may have made it unreadable."""
+    What disappears, and unreadable folders of other users, are skipped. The error of each other folder is appended to
+    ``unreadable``, or raised without it: a guest may have made the folder unreadable."""
     waiting = [("", folder) for folder in folders]  # parent and name; all subfolders of a folder share one parent
     while waiting:
         folder = os.path.join(*waiting.pop())  # noqa: PTH118 - a Path would be slower
@@ -411,12 +378,12 @@ def find_sizes(folders: Sequence[str], handle: Callable[[OSError], None]) -> Ite
                     if stat.S_ISDIR(status.st_mode):
                         waiting.append((folder, entry.name))
         except OSError as error:
-            if error.errno not in GONE and not _belongs_to_another(folder, error):
-                handle(error)
-
-
-def _belongs_to_another(folder: str, error: OSError) -> bool:
-    return isinstance(error, PermissionError) and os.lstat(folder).st_uid != os.geteuid()
+            is_of_another_user = isinstance(error, PermissionError) and os.lstat(folder).st_uid != os.geteuid()
+            if error.errno in GONE or is_of_another_user:
+                continue
+            if unreadable is None:
+                raise
+            unreadable.append(error)
 
 
 def leave_keyring() -> None:

@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,8 +33,6 @@ BACKSTOP_S = 60.0
 files."""
 TICK_S = 1.0
 
-_SUPERVISOR = Path(__file__).with_name("supervisor.py")
-
 # Variables of regbot's environment that a guest may see.
 _ALLOWED = re.compile(
     r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|TERM|VIRTUAL_ENV|CONDA_PREFIX|SSL_CERT_FILE|SSL_CERT_DIR"
@@ -55,10 +53,7 @@ class LocalEngine:
     name = "local"
 
     def __init__(
-        self,
-        lock: Path | None = None,
-        sandbox: Sandbox | None = None,
-        check: Callable[[], None] = lambda: None,
+        self, lock: Path | None = None, sandbox: Sandbox | None = None, check: Callable[[], None] = lambda: None
     ) -> None:
         """``lock`` is a file that all sessions on this machine share, so that only one of them is timed at once.
         ``check`` is called about once a second during a launch, which is aborted if it raises."""
@@ -71,25 +66,15 @@ class LocalEngine:
         for folder in (launch.record_dir, launch.log.parent):
             folder.mkdir(parents=True, exist_ok=True)
         request = {
+            **vars(launch),
             "command": single_node_command(launch) if launch.ranks else launch.command,
-            "cwd": str(launch.cwd),
             "env": dict(launch.env),
-            "log": str(launch.log.absolute()),
-            "record_dir": str(launch.record_dir.absolute()),
-            "timeout_s": launch.timeout_s,
-            "max_output_bytes": launch.max_output_bytes,
-            "max_dir_bytes": launch.max_dir_bytes,
+            "log": launch.log.absolute(),
+            "record_dir": launch.record_dir.absolute(),
         }
         if self.sandbox is not None:
             request = confine(request, launch, self.sandbox)
-        output, exit_code = _run_supervisor(
-            (sys.executable, "-I", "-S", "-B", "-X", "utf8", str(_SUPERVISOR)),
-            {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
-            json.dumps(request).encode(),
-            launch.command[0],
-            launch.timeout_s,
-            self._check,
-        )
+        output, exit_code = _run_supervisor(json.dumps(request, default=str).encode(), launch, self._check)
         try:
             report: dict[str, Any] = json.loads(output)
         except ValueError as error:
@@ -142,33 +127,22 @@ class _LocalSeat:
 
     def run(self, launch: Launch) -> LaunchResult:
         marks = launch.timed_between and StepMarks(*(launch.record_dir / name for name in launch.timed_between))
-        monitor = Monitor(
-            visible_devices(launch.env),
-            first=launch.ranks or None,  # with ranks, only the first GPUs are monitored, one for each rank
-            expected=bool(self.node.gpus),  # whether there are GPUs to monitor
-            steps=marks,
-        )
-        with monitor:
+        # With ranks, only the first GPUs are monitored, one for each rank.
+        devices, has_gpus = visible_devices(launch.env), bool(self.node.gpus)
+        with Monitor(devices, launch.ranks or None, expected=has_gpus, steps=marks) as monitor:
             result = self._engine.run(launch)
         return replace(result, health=monitor.health, warnings=tuple(monitor.warnings))
 
 
-def _run_supervisor(
-    arguments: Sequence[str],
-    env: Mapping[str, str],
-    request: bytes,
-    name: str,
-    limit_s: float,
-    on_tick: Callable[[], None],
-) -> tuple[bytes, int]:
+def _run_supervisor(request: bytes, launch: Launch, on_tick: Callable[[], None]) -> tuple[bytes, int]:
     """Start the supervisor, write ``request`` to its standard input, and wait for its report. If standard input closes,
     regbot is gone, and the supervisor kills every process that it started. Return its output and its exit code. The
     process has ended when this function returns or raises. ``on_tick`` is called about once a second. If it raises, the
-    launch is aborted. Raises EngineError if there is no report within ``limit_s`` + BACKSTOP_S seconds."""
+    launch is aborted. Raises EngineError if there is no report BACKSTOP_S seconds after the launch's limit."""
     process = subprocess.Popen(
-        arguments,
+        (sys.executable, "-I", "-S", "-B", "-X", "utf8", str(Path(__file__).with_name("supervisor.py"))),
         cwd="/",
-        env=dict(env),
+        env={name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -179,7 +153,8 @@ def _run_supervisor(
     assert process.stdin is not None
     assert process.stdout is not None
     output = b""
-    deadline = time.monotonic() + limit_s + BACKSTOP_S
+    limit_s = launch.timeout_s + BACKSTOP_S
+    deadline = time.monotonic() + limit_s
     poll = select.poll()
     poll.register(process.stdout, select.POLLIN)
     with process:
@@ -193,7 +168,7 @@ def _run_supervisor(
                     output += data
                 elif time.monotonic() > deadline:
                     raise EngineError(
-                        f"{name}: its supervisor did not report within {limit_s + BACKSTOP_S:.0f} s",
+                        f"{launch.command[0]}: its supervisor did not report within {limit_s:.0f} s",
                         "look for processes stuck in a driver on this machine ('ps' shows them in state D)",
                     )
                 else:

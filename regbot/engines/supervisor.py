@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +38,6 @@ DRAIN_S = 5.0
 """Seconds to wait for the rest of the output, because a process that cannot be killed may keep the pipe open."""
 TAIL_BYTES = 64 * 1024
 MAX_ENTRIES = 100_000
-NO_PROCESS = 0
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 
@@ -62,14 +62,15 @@ class Log:
         self.dropped = 0  # bytes
         self.fault: OSError | ValueError | None = None  # the last error of writing the file
 
-    def write(self, data: bytes) -> None:
-        """Write output. An error, such as a full disk, is stored until ``close``, so that the guest is killed first."""
-        beginning, rest = data[: self.beginning_bytes_left], data[self.beginning_bytes_left :]
-        self.beginning_bytes_left -= len(beginning)
-        self._write_to_file(beginning)
-        self.tail += rest
-        excess = len(self.tail) - self.tail_limit
-        if excess > 0:
+    def copy(self, output: int) -> None:
+        """Write all output. An error, such as a full disk, is stored until ``close``, so that the guest is killed
+        first."""
+        while data := os.read(output, 65536):
+            beginning, rest = data[: self.beginning_bytes_left], data[self.beginning_bytes_left :]
+            self.beginning_bytes_left -= len(beginning)
+            self._write_to_file(beginning)
+            self.tail += rest
+            excess = max(0, len(self.tail) - self.tail_limit)
             del self.tail[:excess]
             self.dropped += excess
 
@@ -139,26 +140,23 @@ class Confinement:
     def save_record(self) -> str:
         """Copy the record from memory to the real folder after the guest has ended. Return what the guest wrote too
         much; the record is then not copied."""
-        if excess := self.find_excess(has_ended=True):
-            return excess
-        if self.file_systems is not None:
-            return "" if self.file_systems.copy_record() else LARGE_RECORD
-        return ""
+        excess = self.find_excess(has_ended=True)
+        if not excess and self.file_systems is not None and not self.file_systems.copy_record():
+            return LARGE_RECORD
+        return excess
 
     def exit_code_of_guest(self, code: int | None) -> int | None:
         """Return the guest's exit code, negative for a signal. bubblewrap reports a signal as 128 plus its number.
         Raises NotStartedError if bubblewrap itself failed, so that the guest never ran."""
         if self.settings is None or code is None:
             return code
-        try:
+        status = b""
+        with contextlib.suppress(BlockingIOError):
             status = os.read(self.status_reader, 65536)
-        except BlockingIOError:
-            status = b""
         if b'"exit-code"' not in status:  # bubblewrap writes this after the guest has ended
             output = Path(self.log).read_bytes()[:2000].decode("utf-8", "replace").strip()
             raise NotStartedError(f"the sandbox could not be set up: {output}; 'regbot doctor' tests it")
-        is_signal = 128 < code <= 128 + signal.NSIG
-        return 128 - code if is_signal else code
+        return 128 - code if 128 < code <= 128 + signal.NSIG else code
 
 
 class Supervisor:
@@ -186,7 +184,7 @@ class Supervisor:
         guest = self._start()
         assert guest.stdout is not None
         self.guest = guest.pid
-        reader = threading.Thread(target=self._copy_output, args=(guest.stdout.fileno(),), daemon=True)
+        reader = threading.Thread(target=self.log.copy, args=(guest.stdout.fileno(),), daemon=True)
         for thread in (reader, threading.Thread(target=_watch_regbot, daemon=True)):
             thread.start()
         timed_out, excess = False, ""
@@ -254,18 +252,11 @@ class Supervisor:
             raise StopError
         self._reap()
 
-    def _copy_output(self, output: int) -> None:
-        while data := os.read(output, 65536):
-            self.log.write(data)
-
     def _reap(self) -> None:
         """Read the status of all children that have ended, and count those that SIGKILL has ended."""
         with contextlib.suppress(ChildProcessError):
-            while True:
-                any_child = -1
-                pid, status = os.waitpid(any_child, os.WNOHANG)
-                if pid == 0:  # no other child has ended
-                    return
+            while (ended := os.waitpid(-1, os.WNOHANG)) != (0, 0):
+                pid, status = ended
                 if pid == self.guest:
                     self.status = status
                 elif os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
@@ -292,8 +283,8 @@ class Supervisor:
         while self._has_descendants():
             if time.monotonic() > deadline:
                 return len(children())
-            groups = {_process_group(child) for child in children()}
-            for group in groups - {NO_PROCESS, os.getpgrp()}:
+            groups = {os.getpgid(child) for child in children()}  # only this thread removes a child that has ended
+            for group in groups - {0, os.getpgrp()}:  # 0 is a group of another process namespace
                 _kill_group(group)
             for child in children():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -304,19 +295,11 @@ class Supervisor:
 
 def is_over_limit(folder: str, max_bytes: int) -> bool:
     """Whether the record folder exceeds ``max_bytes`` or MAX_ENTRIES, or was made unreadable."""
-    total = 0
     try:
-        for entries, size in enumerate(confinement.find_sizes([folder], _raise)):
-            total += size
-            if total > max_bytes or entries >= MAX_ENTRIES:
-                return True
+        sizes = list(islice(confinement.find_sizes([folder]), MAX_ENTRIES + 1))
     except OSError:
         return True
-    return False
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    return len(sizes) > MAX_ENTRIES or sum(sizes) > max_bytes
 
 
 def _watch_regbot() -> None:
@@ -331,13 +314,6 @@ def children() -> list[int]:
     return [int(pid) for pid in Path("/proc/thread-self/children").read_text().split()]
 
 
-def _process_group(pid: int) -> int:
-    try:
-        return os.getpgid(pid)
-    except ProcessLookupError:
-        return NO_PROCESS
-
-
 def _kill_group(group: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
@@ -347,9 +323,8 @@ def main() -> None:
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):  # regbot is gone
         return
-    result: dict[str, Any]
     try:
-        result = Supervisor(json.loads(line)).run()
+        result: dict[str, Any] = Supervisor(json.loads(line)).run()
     except StopError:
         return
     except NotStartedError as error:

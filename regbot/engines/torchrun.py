@@ -3,11 +3,7 @@
 The launcher runs in the workload's interpreter, so the commands use only options that every torch since 2.0 has.
 """
 
-from pathlib import Path
-
 from regbot.engines.launch import Launch
-
-LAUNCHER = ("-m", "torch.distributed.run")
 
 
 def single_node_command(launch: Launch) -> tuple[str, ...]:
@@ -22,11 +18,8 @@ def multi_node_command(launch: Launch, nodes: int, node: int, address: str, port
     return _launcher_command(launch, *position, *rendezvous, "--nproc-per-node", ranks_per_node)
 
 
-def launcher_logs(launch: Launch) -> Path:
-    """Return the folder for torchrun's logs. Without --log-dir, torchrun would leave a temporary folder behind."""
-    return launch.record_dir / "torchrun"
-
-
 def _launcher_command(launch: Launch, *options: str) -> tuple[str, ...]:
     python, *arguments = launch.command
-    return (python, *LAUNCHER, *options, "--log-dir", str(launcher_logs(launch)), *arguments)
+    # Without --log-dir, torchrun would leave a temporary folder behind.
+    logs = ("--log-dir", str(launch.record_dir / "torchrun"))
+    return (python, "-m", "torch.distributed.run", *options, *logs, *arguments)
