@@ -51,6 +51,13 @@ class Launch:
     """Names of two files that the guest creates in ``record_dir`` before and after the steps that count. GPU clocks,
     power and temperature are sampled only between them. None: during the whole launch."""
 
+    def is_in_steps(self) -> bool:
+        """Whether the steps that count are running now."""
+        if self.timed_between is None:
+            return True
+        begun, ended = (self.record_dir / name for name in self.timed_between)
+        return begun.exists() and not ended.exists()
+
 
 @dataclass(frozen=True)
 class LaunchResult:

@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock
 
 from regbot.engines.engine import Needs, Seat
-from regbot.engines.health import Monitor, StepMarks, visible_devices
+from regbot.engines.health import Monitor, visible_devices
 from regbot.engines.health.machine import this_node, without_gpus
 from regbot.engines.launch import EngineError, Launch, LaunchResult
 from regbot.engines.sandbox import Sandbox, bubblewrap_version, confine
@@ -126,10 +126,9 @@ class _LocalSeat:
         return Allocation(engine=self._engine.name, hosts=[self.node.name], sandbox=sandbox)
 
     def run(self, launch: Launch) -> LaunchResult:
-        marks = launch.timed_between and StepMarks(*(launch.record_dir / name for name in launch.timed_between))
         # With ranks, only the first GPUs are monitored, one for each rank.
         devices, has_gpus = visible_devices(launch.env), bool(self.node.gpus)
-        with Monitor(devices, launch.ranks or None, expected=has_gpus, steps=marks) as monitor:
+        with Monitor(devices, launch.ranks or None, expected=has_gpus, in_steps=launch.is_in_steps) as monitor:
             result = self._engine.run(launch)
         return replace(result, health=monitor.health, warnings=tuple(monitor.warnings))
 

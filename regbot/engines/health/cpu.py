@@ -10,7 +10,6 @@ import os
 import resource
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -21,47 +20,29 @@ MAX_CLOCKS = 16
 _CPUFREQ = Path("/sys/devices/system/cpu")
 
 
-@dataclass(frozen=True)
-class Ticks:
-    """CPU seconds since the machine started, summed over some cores."""
-
-    cores: int
-    busy_s: float
-    """User and kernel time. Time in interrupts is not included, because it belongs to no process."""
-    steal_s: float
-    """Time that the hypervisor gave to other virtual machines."""
-
-
-def parse_ticks(stat: str, cores: frozenset[int], per_second: int) -> Ticks | None:
-    """Sum the CPU times of ``cores`` in ``stat``, the text of /proc/stat. Return None if it lists none of ``cores``.
-
-    ``per_second`` is the number of clock ticks per second.
-    """
-    core_count = busy_ticks = steal_ticks = 0
-    for line in stat.splitlines():
-        name, *numbers = line.split()
-        core = name.removeprefix("cpu")
-        is_core_line = name.startswith("cpu") and core.isdecimal()  # the line 'cpu' sums all cores of the machine
-        if is_core_line and int(core) in cores and len(numbers) >= 8:
-            user, nice, system, _idle, _iowait, _irq, _softirq, steal = map(int, numbers[:8])
-            core_count += 1
-            busy_ticks += user + nice + system
-            steal_ticks += steal
-    if not core_count:
+def parse_ticks(stat: str, cores: frozenset[int], per_second: int) -> tuple[float, float] | None:
+    """Return busy and stolen CPU seconds since the machine started, summed over ``cores``, from ``stat``, the text of
+    /proc/stat; None if it does not list them. Busy is user and kernel time: time in interrupts belongs to no process.
+    Stolen time is what the hypervisor gave to other virtual machines. ``per_second`` is the number of clock ticks per
+    second."""
+    rows = [line.split() for line in stat.splitlines() if line.startswith("cpu")]
+    ticks_by_core = {row[0].removeprefix("cpu"): [int(number) for number in row[1:]] for row in rows}
+    try:  # user, nice, system, idle, I/O wait, interrupts, soft interrupts, stolen
+        ticks = [ticks_by_core[str(core)] for core in cores]
+        return sum(sum(row[:3]) for row in ticks) / per_second, sum(row[7] for row in ticks) / per_second
+    except LookupError:
         return None
-    return Ticks(cores=core_count, busy_s=busy_ticks / per_second, steal_s=steal_ticks / per_second)
 
 
 def load_shares(
-    first: Ticks | None, last: Ticks | None, own_s: float, wall_s: float
+    first: tuple[float, float] | None, last: tuple[float, float] | None, own_s: float, total_s: float
 ) -> tuple[float | None, float | None]:
     """Return the shares of the cores' time that other processes took, and that the hypervisor gave to other virtual
-    machines; None where unknown. ``own_s`` is the CPU time of the run."""
-    if first is None or last is None or wall_s <= 0:
+    machines; None where unknown. ``own_s`` is the CPU time of the run, ``total_s`` that of all its cores."""
+    if first is None or last is None or total_s <= 0:
         return None, None
-    total_s = last.cores * wall_s
-    other_share = (last.busy_s - first.busy_s - own_s) / total_s
-    steal_share = (last.steal_s - first.steal_s) / total_s
+    other_share = (last[0] - first[0] - own_s) / total_s
+    steal_share = (last[1] - first[1]) / total_s
     return min(1.0, max(0.0, other_share)), min(1.0, max(0.0, steal_share))
 
 
@@ -86,7 +67,7 @@ class CpuWatch:
         """Return how the processors were used. Call this after this process has waited for the run."""
         wall_s = time.monotonic() - self._begun_at
         own_s = max(0.0, _cpu_seconds() - self._own_s_before)
-        other_share, steal_share = load_shares(self._first_ticks, self._ticks(), own_s, wall_s)
+        other_share, steal_share = load_shares(self._first_ticks, self._ticks(), own_s, len(self.cores) * wall_s)
         return CpuUsage(
             cores=len(self.cores),
             own_s=own_s,
@@ -95,7 +76,7 @@ class CpuWatch:
             mhz=sample_range(self._mhz),
         )
 
-    def _ticks(self) -> Ticks | None:
+    def _ticks(self) -> tuple[float, float] | None:
         try:
             return parse_ticks(Path("/proc/stat").read_text(), self.cores, os.sysconf("SC_CLK_TCK"))
         except OSError:

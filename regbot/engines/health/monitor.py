@@ -8,13 +8,10 @@ are complete only after this wait. ``benchmarks/monitor_cost.py`` measures the c
 import os
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from regbot.engines.health.causes import driver_not_answering, find_causes
 from regbot.engines.health.cpu import CpuWatch, sample_range
@@ -31,6 +28,8 @@ from regbot.records.health import (
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 
+T = TypeVar("T")
+
 INTERVAL_S = 1.0
 PROCESSES_EVERY = 5
 """One of this many samples lists processes and memory, because this query takes the longest."""
@@ -41,26 +40,15 @@ OPEN_S, CLOSE_S = 60.0, 15.0
 NVML first starts every GPU of the node."""
 
 
-@dataclass(frozen=True)
-class StepMarks:
-    """Two files that a run creates: ``begun`` before the steps that count, and ``ended`` after them."""
-
-    begun: Path
-    ended: Path
-
-    def are_running(self) -> bool:
-        return self.begun.exists() and not self.ended.exists()
-
-
 class Monitor:
     """Context manager that monitors one run. ``health`` is available after it exits.
 
     gpus        Entries of the run's CUDA_VISIBLE_DEVICES; None for all GPUs.
     first       The number of these GPUs that the run uses, from the first one on; None for all.
     expected    Whether this node has GPUs. If it has, unknown GPU health causes a warning. Otherwise none is queried.
-    steps       Marks the steps whose clocks and temperature describe the run; None for the whole run.
     nvml        Returns the module ``pynvml``.
     interval_s  Time between two samples.
+    in_steps    Says whether the steps run now whose clocks and temperature describe the run.
     """
 
     def __init__(
@@ -70,10 +58,10 @@ class Monitor:
         expected: bool = True,
         nvml: Callable[[], Any] = find_nvml,
         interval_s: float = INTERVAL_S,
-        steps: StepMarks | None = None,
+        in_steps: Callable[[], bool] = lambda: True,
     ) -> None:
         self.warnings: list[str] = []
-        self._connect: Callable[[], GpuWatch] = lambda: GpuWatch(NvmlSession(nvml(), gpus, first), steps=steps)
+        self._connect: Callable[[], GpuWatch] = lambda: GpuWatch(NvmlSession(nvml(), gpus, first), in_steps)
         self._expected, self._interval_s = expected, interval_s
         self._ready, self._stop = threading.Event(), threading.Event()
         self._result = _GpuResult()
@@ -89,9 +77,7 @@ class Monitor:
         self._cpu = CpuWatch()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         cpu = self._cpu.end()
         self._stop.set()
         self._thread.join(CLOSE_S)
@@ -105,21 +91,18 @@ class Monitor:
 
     def _run(self) -> None:
         """Make all queries of a run. After the first query that fails, no further GPU query is made."""
-        result, watch = self._result, None
-        if self._expected:
-            with result.store_fault():
-                watch = self._connect()
-                result.before = watch.before()
+        result = self._result
+        watch = result.ask(self._connect) if self._expected else None
+        if watch is not None:
+            result.before = result.ask(watch.before) or []
         self._ready.set()
         while not self._stop.wait(self._interval_s):
             result.samples += 1
             self._cpu.sample()
-            if watch is not None and not result.fault:
-                with result.store_fault():
-                    watch.sample()
-        if watch is not None and not result.fault:
-            with result.store_fault():
-                result.during = watch.end()
+            if watch is not None:
+                result.ask(watch.sample)
+        if watch is not None:
+            result.during = result.ask(watch.end) or []
 
 
 @dataclass
@@ -132,14 +115,17 @@ class _GpuResult:
     fault: str = ""
     """Why GPU health is unknown; '' if it is known."""
 
-    @contextmanager
-    def store_fault(self) -> Iterator[None]:
-        """Store the error of a query. All errors are caught here, so that a bad driver cannot harm the run."""
+    def ask(self, query: Callable[[], T]) -> T | None:
+        """Return the result of a query; None after an error. All errors are caught here, so that a bad driver cannot
+        harm the run."""
+        if self.fault:
+            return None
         try:
-            yield
+            return query()
         except Exception as error:
             kind = "" if isinstance(error, NoNvmlError) else f"{type(error).__name__}: "
             self.fault = f"GPU health is not known: {kind}{error}"
+            return None
 
 
 def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
@@ -154,18 +140,17 @@ class GpuWatch:
     def __init__(
         self,
         session: NvmlSession,
+        in_steps: Callable[[], bool] = lambda: True,
         is_own: Callable[[int, int], bool | None] = is_descendant,
-        steps: StepMarks | None = None,
     ) -> None:
         """``is_own(pid, ancestor)`` says whether a process on a GPU descends from ``ancestor``, here this process; None
-        if that is unknown. ``steps`` is as in ``Monitor``.
-        """
-        self._session, self._is_own, self._steps = session, is_own, steps
+        if that is unknown. ``in_steps`` is as in ``Monitor``."""
+        self._session, self._in_steps, self._is_own = session, in_steps, is_own
         self._samples: dict[int, list[GpuSnapshot]] = {gpu.index: [] for gpu in session.gpus}
         """Samples of each GPU that were taken while steps were running."""
-        self._others: dict[int, dict[int, GpuProcess]] = defaultdict(dict)
+        self._others: dict[int, dict[int, GpuProcess]] = {gpu.index: {} for gpu in session.gpus}
         """Processes on each GPU that are not part of the run, by process id."""
-        self._xids: dict[int, set[int]] = defaultdict(set)
+        self._xids: list[tuple[int, int]] = []
         self._ecc_before: dict[int, int | None] = {}
         self._sample_count = 0
         self._can_attribute = has_host_pids()
@@ -175,13 +160,13 @@ class GpuWatch:
         """Return the current state of the GPUs. Wait up to SETTLE_S while they still show effects of the previous
         run."""
         deadline = time.monotonic() + SETTLE_S
-        while True:
-            snapshots = [self._session.snapshot(gpu) for gpu in self._session.gpus]
-            if all(_is_settled(snapshot) for snapshot in snapshots) or time.monotonic() > deadline:
-                break
+        snapshots = [self._session.snapshot(gpu) for gpu in self._session.gpus]
+        while time.monotonic() < deadline and any(
+            snapshot.processes or {"hw_thermal", "hw_slowdown"} & set(snapshot.reasons) for snapshot in snapshots
+        ):
             time.sleep(SETTLE_STEP_S)
-        for gpu in self._session.gpus:
-            self._ecc_before[gpu.index] = self._session.uncorrected_ecc(gpu)
+            snapshots = [self._session.snapshot(gpu) for gpu in self._session.gpus]
+        self._ecc_before = {gpu.index: self._session.uncorrected_ecc(gpu) for gpu in self._session.gpus}
         self._session.new_xids()  # discard errors that were reported before the run
         return snapshots
 
@@ -192,17 +177,20 @@ class GpuWatch:
         with_processes = self._sample_count % PROCESSES_EVERY == PROCESSES_EVERY - 1
         self._sample_count += 1
         for gpu in self._session.gpus:
-            began_in_steps = self._are_steps_running()
+            began_in_steps = self._in_steps()
             snapshot = self._session.snapshot(gpu, with_processes)
-            if began_in_steps and self._are_steps_running():
+            if began_in_steps and self._in_steps():
                 self._samples[gpu.index].append(snapshot)
             for process in snapshot.processes:
-                self._attribute(self._others[gpu.index], process)
-        self._note_xids()
+                is_own, others = self._is_own(process.pid, os.getpid()), self._others[gpu.index]
+                self._can_attribute = self._can_attribute or bool(is_own)
+                if is_own is False and len(others) < MAX_PROCESSES:
+                    others[process.pid] = process
+        self._xids += self._session.new_xids()
 
     def end(self) -> list[GpuUsage]:
         """Close NVML. Return the usage of each GPU during the run."""
-        self._note_xids()
+        self._xids += self._session.new_xids()
         usage = [self._summarize(gpu) for gpu in self._session.gpus]
         self._session.close()
         return usage
@@ -223,26 +211,8 @@ class GpuWatch:
             reasons={reason: count / len(samples) for reason, count in reason_counts.items()},
             temperature_max_c=max(temperatures_c, default=None),
             uncorrected_ecc=max(0, (ecc_after or 0) - (ecc_before or 0)) if is_ecc_known else None,
-            xids=sorted(self._xids[gpu.index])[:MAX_XIDS],
+            xids=sorted({xid for index, xid in self._xids if index == gpu.index})[:MAX_XIDS],
             # Processes of others are known only if process ids can be attributed.
             others=list(self._others[gpu.index].values()) if self._can_attribute else [],
             lost=gpu.index in self._session.lost,  # the query above also notices a lost GPU
         )
-
-    def _are_steps_running(self) -> bool:
-        return self._steps is None or self._steps.are_running()
-
-    def _attribute(self, others: dict[int, GpuProcess], process: GpuProcess) -> None:
-        is_own = self._is_own(process.pid, os.getpid())
-        if is_own:
-            self._can_attribute = True
-        elif is_own is False and len(others) < MAX_PROCESSES:
-            others[process.pid] = process
-
-    def _note_xids(self) -> None:
-        for index, xid in self._session.new_xids():
-            self._xids[index].add(xid)
-
-
-def _is_settled(snapshot: GpuSnapshot) -> bool:
-    return not snapshot.processes and not set(snapshot.reasons) & {"hw_thermal", "hw_slowdown"}

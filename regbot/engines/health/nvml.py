@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from regbot.errors import UserError
 from regbot.records.health import MAX_GPUS, MAX_PROCESSES, MAX_XIDS, ClockReason, GpuProcess, GpuSnapshot
@@ -87,12 +87,12 @@ class NvmlSession:
             nvml.nvmlInit()
         except nvml.NVMLError as error:
             raise NoNvmlError(f"NVML does not work: {error}") from error
-        devices = [
-            self._open(index) for index in range(min(int(self._query(None, nvml.nvmlDeviceGetCount) or 0), MAX_GPUS))
-        ]
-        visible_gpus = select_visible([gpu for gpu in devices if gpu is not None], entries)
+        count = min(int(self._query(None, nvml.nvmlDeviceGetCount) or 0), MAX_GPUS)
+        visible_gpus = select_visible([gpu for index in range(count) if (gpu := self._open(index))], entries)
         self.gpus = visible_gpus[:first] if first is None or len(visible_gpus) >= first else []
-        self._events = self._register_errors()
+        self._events = self._query(None, nvml.nvmlEventSetCreate)
+        for gpu in self.gpus if self._events is not None else []:
+            self._query(None, nvml.nvmlDeviceRegisterEvents, gpu.handle, XID_EVENT, self._events)
 
     def close(self) -> None:
         if self._events is not None:
@@ -102,19 +102,25 @@ class NvmlSession:
     def snapshot(self, gpu: GpuDevice, with_processes: bool = True) -> GpuSnapshot:
         """Without ``with_processes``, processes and memory are not queried."""
         query, nvml = self._query, self._nvml
+        bits = query(gpu, nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu.handle) or 0
+        memory, processes = None, []
+        if with_processes:
+            memory = query(gpu, nvml.nvmlDeviceGetMemoryInfo, gpu.handle, MEMORY_V2)
+            pids = [int(entry.pid) for entry in query(gpu, nvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle) or []]
+            processes = [GpuProcess(pid=pid, name=_process_name(pid)) for pid in pids]
         return GpuSnapshot(
             index=gpu.index,
             sm_mhz=query(gpu, nvml.nvmlDeviceGetClockInfo, gpu.handle, CLOCK_SM),
-            reasons=self._reasons(gpu),
+            reasons=[reason for bit, reason in REASONS.items() if bits & bit],
             temperature_c=query(gpu, nvml.nvmlDeviceGetTemperature, gpu.handle, TEMPERATURE_GPU),
-            used_bytes=self._used_bytes(gpu) if with_processes else None,
-            processes=self._processes(gpu) if with_processes else [],
+            used_bytes=None if memory is None else int(memory.used),
+            processes=[process for process in processes if not process.name.startswith(SERVICES)][:MAX_PROCESSES],
         )
 
     def uncorrected_ecc(self, gpu: GpuDevice) -> int | None:
         """Return the number of uncorrected memory errors since the driver was loaded; None if unknown."""
-        count: int | None = self._query(gpu, self._nvml.nvmlDeviceGetTotalEccErrors, gpu.handle, UNCORRECTED, VOLATILE)
-        return count
+        function = self._nvml.nvmlDeviceGetTotalEccErrors
+        return cast(int | None, self._query(gpu, function, gpu.handle, UNCORRECTED, VOLATILE))
 
     def new_xids(self) -> list[tuple[int, int]]:
         """Return GPU index and XID of each error that was reported since the last call."""
@@ -140,25 +146,6 @@ class NvmlSession:
             uuid=_clean_text(query(None, nvml.nvmlDeviceGetUUID, handle)),
             sm_max_mhz=query(None, nvml.nvmlDeviceGetMaxClockInfo, handle, CLOCK_SM),
         )
-
-    def _register_errors(self) -> Any | None:
-        events = self._query(None, self._nvml.nvmlEventSetCreate)
-        for gpu in self.gpus if events is not None else []:
-            self._query(None, self._nvml.nvmlDeviceRegisterEvents, gpu.handle, XID_EVENT, events)
-        return events
-
-    def _reasons(self, gpu: GpuDevice) -> list[ClockReason]:
-        bits = self._query(gpu, self._nvml.nvmlDeviceGetCurrentClocksEventReasons, gpu.handle)
-        return [reason for bit, reason in REASONS.items() if bits is not None and bits & bit]
-
-    def _used_bytes(self, gpu: GpuDevice) -> int | None:
-        memory = self._query(gpu, self._nvml.nvmlDeviceGetMemoryInfo, gpu.handle, MEMORY_V2)
-        return None if memory is None else int(memory.used)
-
-    def _processes(self, gpu: GpuDevice) -> list[GpuProcess]:
-        entries = self._query(gpu, self._nvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle) or []
-        processes = (GpuProcess(pid=int(entry.pid), name=_process_name(int(entry.pid))) for entry in entries)
-        return [process for process in processes if not process.name.startswith(SERVICES)][:MAX_PROCESSES]
 
     def _query(self, gpu: GpuDevice | None, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call ``function`` and return its result; None if it fails. ``gpu`` is None for calls that are not about one

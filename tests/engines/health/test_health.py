@@ -13,14 +13,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from regbot.engines import Launch
 from regbot.engines.health import Monitor, monitor, visible_devices
-from regbot.engines.health.cpu import Ticks, load_shares, parse_ticks
-from regbot.engines.health.monitor import GpuWatch, StepMarks
+from regbot.engines.health.cpu import load_shares, parse_ticks
+from regbot.engines.health.monitor import GpuWatch
 from regbot.engines.health.nvml import REASONS, NoNvmlError, NvmlSession, is_descendant, select_visible
 from regbot.judge.health import describe_node_effects, describe_outside_cause, find_slowed_blocks
 from regbot.records.files import read_record
@@ -65,20 +67,17 @@ ctxt 99
 
 
 def test_busy_and_stolen_time_is_summed_over_the_runs_own_cores() -> None:
-    assert parse_ticks(STAT, frozenset({0, 1}), 100) == Ticks(cores=2, busy_s=6.8, steal_s=0.3)
-    assert parse_ticks(STAT, frozenset({12}), 100) == Ticks(cores=1, busy_s=1.2, steal_s=0.1)
+    assert parse_ticks(STAT, frozenset({0, 1}), 100) == (6.8, 0.3)
+    assert parse_ticks(STAT, frozenset({12}), 100) == (1.2, 0.1)
     assert parse_ticks(STAT, frozenset({5}), 100) is None
     assert parse_ticks("", frozenset({0}), 100) is None
 
 
 def test_the_runs_own_work_is_not_counted_as_the_work_of_others() -> None:
-    first, last = Ticks(2, 100.0, 1.0), Ticks(2, 115.0, 2.0)
-    assert load_shares(first, last, own_s=12.0, wall_s=10.0) == pytest.approx((0.15, 0.05))
-    assert load_shares(first, last, own_s=15.3, wall_s=10.0)[0] == 0.0, (
-        "one tick too many does not make a negative share"
-    )
-    assert load_shares(first, None, own_s=1.0, wall_s=10.0) == (None, None)
-    assert load_shares(first, last, own_s=1.0, wall_s=0.0) == (None, None)
+    first, last = (100.0, 1.0), (115.0, 2.0)
+    assert load_shares(first, last, own_s=12.0, total_s=20.0) == pytest.approx((0.15, 0.05))
+    assert load_shares(first, last, own_s=15.3, total_s=20.0)[0] == 0.0, "one tick too many makes no negative share"
+    assert load_shares(first, None, own_s=1.0, total_s=20.0) == (None, None)
 
 
 def _until(done: Callable[[], bool]) -> None:
@@ -134,30 +133,33 @@ def test_a_healthy_gpu_is_summarized_without_a_cause() -> None:
     assert (nvml.open, nvml.watched) == (0, []), "NVML was closed"
 
 
-def test_clocks_and_temperature_are_those_of_the_steps_and_not_of_the_whole_run(tmp_path: Path) -> None:
-    steps = StepMarks(tmp_path / "begun", tmp_path / "ended")
-    nvml = StandIn(
-        Card(
-            clock=lambda _: 1755 if steps.are_running() else 210,
-            reasons=lambda _: 0x4 if steps.are_running() else 0x1,
-        )
-    )
+def test_clocks_and_temperature_are_those_of_the_steps_and_not_of_the_whole_run() -> None:
+    steps = [False]
+    nvml = StandIn(Card(clock=lambda _: 1755 if steps[0] else 210, reasons=lambda _: 0x4 if steps[0] else 0x1))
 
     def work() -> None:
-        for mark in (None, steps.begun, steps.ended):
-            if mark is not None:
-                mark.touch()
+        for steps[0] in (False, True, False):
             target = nvml.samples[0] + 8
             while nvml.samples[0] < target:
                 time.sleep(0.01)
 
-    during = watched(nvml, work, steps=steps).health.during
+    during = watched(nvml, work, in_steps=lambda: steps[0]).health.during
     seen = during.gpus[0]
     assert seen.samples is not None
     assert 0 < seen.samples <= during.samples - 10, "the samples before and after the steps do not count"
     assert seen.sm_mhz is not None
     assert (seen.sm_mhz.low, seen.sm_mhz.high) == (1755, 1755)
     assert seen.reasons == {"sw_power_cap": 1.0}
+
+
+def test_steps_run_between_the_marks_of_a_launch(tmp_path: Path) -> None:
+    launch = Launch((), tmp_path, {}, tmp_path / "log", tmp_path, 1.0, timed_between=("begun", "ended"))
+    seen = [launch.is_in_steps()]
+    for name in ("begun", "ended"):
+        (tmp_path / name).touch()
+        seen.append(launch.is_in_steps())
+    assert seen == [False, True, False]
+    assert replace(launch, timed_between=None).is_in_steps()
 
 
 def test_an_unsupported_query_gives_an_unknown_value_and_no_error() -> None:
@@ -292,7 +294,7 @@ def test_process_ids_of_another_namespace_accuse_no_process(monkeypatch: pytest.
 
     for listed, others in (([20, 645400], []), ([10, 20, 645400], [20])):
         listing = (lambda pids: lambda _: pids)(listed)
-        watch = GpuWatch(NvmlSession(StandIn(Card(pids=listing)), None), ours)
+        watch = GpuWatch(NvmlSession(StandIn(Card(pids=listing)), None), is_own=ours)
         for _ in range(5):
             watch.sample()
         (seen,) = watch.end()
