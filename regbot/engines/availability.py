@@ -66,7 +66,8 @@ def unavailable_reason(sandbox: Sandbox | None = None) -> str:
                 why = "a test program could not write its record"
         except EngineError as error:
             why = str(error)
-    return f"{bubblewrap} does not work on this machine: {why}{advise_on_namespaces()}" if why else ""
+    advice = "docs/operator.md ('On a machine without a sandbox') says what may forbid it"
+    return f"{bubblewrap} does not work on this machine: {why}; {advice}" if why else ""
 
 
 def prove(sandbox: Sandbox | None) -> SandboxProof:
@@ -119,22 +120,3 @@ def _run_program(sandbox: Sandbox | None, folder: Path, *command: str) -> Launch
         max_dir_bytes=RECORD_MB * 2**20,
     )
     return LocalEngine(sandbox=sandbox).run(launch)
-
-
-_KERNEL_SWITCHES = (
-    ("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1",
-     "AppArmor restricts user namespaces: give bwrap and regbot's Python a profile with 'userns,' (docs/operator.md)"),
-    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "run sysctl -w kernel.unprivileged_userns_clone=1"),
-    ("/proc/sys/user/max_user_namespaces", "0", "run sysctl -w user.max_user_namespaces=10000"),
-)  # fmt: skip
-"""Kernel settings that forbid user namespaces: file, forbidding value, advice."""
-
-
-def advise_on_namespaces() -> str:
-    """Return advice on what forbids user namespaces on this machine, to be appended to a message; '' if unknown."""
-    for file, forbidding_value, advice in _KERNEL_SWITCHES:
-        if Path(file).exists() and Path(file).read_text().strip() == forbidding_value:
-            return f"; {advice}"
-    if Path("/.dockerenv").exists() or Path("/run/.containerenv").exists():
-        return "; allow the container user namespaces and an unmasked /proc (docs/operator.md)"
-    return ""

@@ -179,19 +179,16 @@ LIMITS = {
 
 class ControlGroups:
     def __init__(self, pids: int, memory_bytes: int | None) -> None:
-        """Create the groups. Controllers that cannot be used on this node are skipped; ``unbounded`` lists them."""
+        """Create the groups. Controllers that cannot be used on this node are skipped."""
         self.groups: list[Path] = []
         limits = {PIDS: pids}
         if memory_bytes is not None:
             limits["memory"] = memory_bytes
         for controller, limit in limits.items():
-            parent_or_reason = find_parent(controller)
-            if isinstance(parent_or_reason, str):  # the reason why the controller cannot be used here
-                continue
-            version, parent = parent_or_reason
-            group = parent / f"regbot-{os.getpid()}"
-            limit_file, *zero_files = LIMITS[version, controller]
             with contextlib.suppress(OSError):
+                version, parent = find_parent(controller)
+                group = parent / f"regbot-{os.getpid()}"
+                limit_file, *zero_files = LIMITS[version, controller]
                 group.mkdir(exist_ok=True)
                 if group not in self.groups:  # in version 2, one group can have both limits
                     self.groups.append(group)
@@ -213,16 +210,22 @@ class ControlGroups:
                 time.sleep(0.01)
 
 
-def find_parent(controller: str) -> tuple[int, Path] | str:
-    """Return version and folder of a group below which this user may create groups that use ``controller``: one that is
-    delegated to the user, or the topmost visible one. If there is none, return the reason as text."""
+def why_unbounded(controller: str) -> str:
+    """Return why no group with this controller can be created here; '' if one can."""
     try:
-        # Fields of a line: number of the hierarchy, its controllers (none in version 2), path of this process's group.
-        lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
-        # Fields of a mount: device, folder, type of the file system, options, and two numbers.
-        mounts = [line.split()[:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
+        find_parent(controller)
     except OSError as error:
-        return f"control groups cannot be looked up: {error}"
+        return str(error)
+    return ""
+
+
+def find_parent(controller: str) -> tuple[int, Path]:
+    """Return version and folder of a group below which this user may create groups that use ``controller``: one that is
+    delegated to the user, or the topmost visible one. Raises OSError with the reason if there is none."""
+    # Fields of a line: number of the hierarchy, its controllers (none in version 2), path of this process's group.
+    lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
+    # Fields of a mount: device, folder, type of the file system, options, and two numbers.
+    mounts = [line.split()[:4] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for _, controllers, path in sorted(lines, key=lambda line: not line[1]):  # version 1 first
         version = 1 if controller in controllers.split(",") else 2
         if version == 2 and controllers:  # a hierarchy of version 1 without this controller
@@ -235,29 +238,24 @@ def find_parent(controller: str) -> tuple[int, Path] | str:
                 # A group that itself has processes cannot contain limited groups. Its parent group can.
                 folders = [group] if path == "/" else [group.parent, group]
                 return find_delegated_group(folders, path, version, controller)
-    return "there are no control groups on this machine"
+    raise OSError("there are no control groups on this machine")
 
 
-def find_delegated_group(folders: Sequence[Path], path: str, version: int, controller: str) -> tuple[int, Path] | str:
+def find_delegated_group(folders: Sequence[Path], path: str, version: int, controller: str) -> tuple[int, Path]:
     """Return the first of ``folders`` below which this user may create groups, as ``find_parent`` does. In version 2,
     ``controller`` is switched on for the groups below."""
     why = f"the group {path} was not delegated to this user"
     for folder in folders:
         if not _is_delegated(folder, path) or not os.access(folder, os.W_OK):
             continue
-        if version == 1:
-            return 1, folder
         switch = folder / "cgroup.subtree_control"  # lists the controllers that the groups below may use
         try:
-            if controller not in switch.read_text().split():
+            if version == 2 and controller not in switch.read_text().split():
                 switch.write_text(f"+{controller}")
+            return version, folder
         except OSError as error:
-            why = (
-                f"the group {path} cannot be divided ({error.strerror}); start regbot with Delegate=yes and a subgroup"
-            )
-            continue
-        return version, folder
-    return why
+            why = f"{path} cannot be divided ({error.strerror}); start regbot with Delegate=yes and a subgroup"
+    raise OSError(why)
 
 
 def _is_delegated(folder: Path, path: str) -> bool:

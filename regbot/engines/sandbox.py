@@ -411,6 +411,5 @@ def unbounded(sandbox: Sandbox) -> dict[str, str]:
     the processes of other users than root."""
     # /proc belongs to the real root. In a user namespace, st_uid is the id that this root has inside of it.
     is_root = Path("/proc").stat().st_uid == os.getuid()
-    controllers = [*([] if not is_root else [confinement.PIDS]), *([] if sandbox.memory_gb is None else ["memory"])]
-    parents = {controller: confinement.find_parent(controller) for controller in controllers}
-    return {controller: reason for controller, reason in parents.items() if isinstance(reason, str)}
+    controllers = [*([confinement.PIDS] if is_root else []), *([] if sandbox.memory_gb is None else ["memory"])]
+    return {controller: reason for controller in controllers if (reason := confinement.why_unbounded(controller))}

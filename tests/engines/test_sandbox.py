@@ -314,8 +314,8 @@ def visible_devices(folder: Path, visible: str | None, network: bool = False) ->
 
 def test_a_group_of_another_user_is_not_divided(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    why = confinement.find_delegated_group([tmp_path], "/other.slice", 2, "pids")
-    assert why == "the group /other.slice was not delegated to this user"
+    with pytest.raises(OSError, match=r"^the group /other\.slice was not delegated to this user$"):
+        confinement.find_delegated_group([tmp_path], "/other.slice", 2, "pids")
 
 
 def test_a_delegated_group_limits_processes_and_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
