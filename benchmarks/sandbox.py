@@ -34,7 +34,7 @@ if "TURNS" not in os.environ:  # a rank can import only the guest
 
     from regbot.engines import Launch, LaunchResult, LocalEngine, clean_environment
     from regbot.engines.availability import unavailable_reason
-    from regbot.engines.sandbox import Sandbox
+    from regbot.records.config import SandboxSettings
     from regbot.stats.paired import Interval, interval
     from regbot.workloads.guest import RawRecord, request_document
     from regbot.workloads.shapes import load_shape
@@ -112,7 +112,7 @@ def measure_starts(number: int) -> tuple[list[float], list[float]]:
             command=("/bin/true",), cwd=Path(name), env={"PATH": os.defpath}, log=Path(name, "output.log"),
             record_dir=Path(name, "record"), timeout_s=60, max_output_bytes=2**16, max_dir_bytes=2**16,
         )  # fmt: skip
-        engines = LocalEngine(), LocalEngine(sandbox=Sandbox())
+        engines = LocalEngine(), LocalEngine(sandbox=SandboxSettings())
         for _ in range(number):
             for which in draw.sample((0, 1), 2):
                 begun = time.perf_counter()
@@ -159,7 +159,7 @@ def one_round(
     with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(2) as pool:
         folder = Path(name)
         (folder / "signal").mkdir()
-        engines = {"A": LocalEngine(), "B": LocalEngine(sandbox=Sandbox())}
+        engines = {"A": LocalEngine(), "B": LocalEngine(sandbox=SandboxSettings())}
         ends = {
             letter: pool.submit(engine.run, world(shape, folder, letter, order, turn_s))
             for letter, engine in engines.items()

@@ -4,7 +4,6 @@ from regbot.engines.choice import open_engine
 from regbot.engines.engine import Engine, Needs, Seat
 from regbot.engines.launch import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError, SeatLostError
 from regbot.engines.local import LocalEngine, clean_environment
-from regbot.engines.sandbox import Sandbox
 
 __all__ = [
     "NO_GPUS",
@@ -15,7 +14,6 @@ __all__ = [
     "LocalEngine",
     "Needs",
     "NoSeatError",
-    "Sandbox",
     "Seat",
     "SeatLostError",
     "clean_environment",

@@ -8,14 +8,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
 from regbot.engines import escape
 from regbot.engines.launch import EngineError, Launch, LaunchResult
 from regbot.engines.local import LocalEngine
-from regbot.engines.sandbox import Sandbox, bubblewrap_version, sandbox_from_settings
+from regbot.engines.sandbox import bubblewrap_version
 from regbot.records.config import ConfigError, SandboxSettings
 
 TRY_S = 60.0
@@ -33,22 +33,20 @@ class SandboxProof:
     """Why the attempts could not be run; '' if they were run."""
 
 
-def sandbox_for(settings: SandboxSettings, untrusted: bool = False, disabled: bool = False) -> Sandbox | None:
+def sandbox_for(settings: SandboxSettings, untrusted: bool = False, disabled: bool = False) -> SandboxSettings | None:
     """Return the sandbox in which the code must run; None if it may run without one. ``disabled`` overrides the others.
     Raises ConfigError if the code needs a sandbox and none works on this machine."""
-    is_untrusted = untrusted or settings.untrusted
-    if disabled or not is_untrusted:
+    if disabled or not (untrusted or settings.untrusted):
         return None
-    sandbox = sandbox_from_settings(settings)
-    if why := unavailable_reason(sandbox):
+    if why := unavailable_reason(settings):
         raise ConfigError(
             f"untrusted code needs a sandbox, and {why}",
             "make the sandbox work, or run the code without one on a machine that has no secrets (--no-sandbox)",
         )
-    return sandbox
+    return settings
 
 
-def unavailable_reason(sandbox: Sandbox | None = None) -> str:
+def unavailable_reason(sandbox: SandboxSettings | None = None) -> str:
     """Return why ``sandbox`` (by default one with the default limits) does not work here, with advice; '' if a short
     program worked in it."""
     bubblewrap = bubblewrap_version()
@@ -58,7 +56,7 @@ def unavailable_reason(sandbox: Sandbox | None = None) -> str:
         return "bubblewrap is not installed; install it: apt-get install bubblewrap, or dnf install bubblewrap"
     with tempfile.TemporaryDirectory(prefix="regbot-") as name:
         try:
-            result = _run_program(sandbox or Sandbox(), Path(name), "/bin/sh", "-c", ": >record/made")
+            result = _run_program(sandbox or SandboxSettings(), Path(name), "/bin/sh", "-c", ": >record/made")
             why = ""
             if result.exit_code != 0:
                 why = f"a test program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
@@ -70,7 +68,7 @@ def unavailable_reason(sandbox: Sandbox | None = None) -> str:
     return f"{bubblewrap} does not work on this machine: {why}; {advice}" if why else ""
 
 
-def prove(sandbox: Sandbox | None) -> SandboxProof:
+def prove(sandbox: SandboxSettings | None) -> SandboxProof:
     """Run the escape program in ``sandbox``, or without one if it is None. The result is mostly the program's own
     report. Only the attempt to write outside is checked here."""
     secret = secrets.token_hex(16)
@@ -93,7 +91,7 @@ def prove(sandbox: Sandbox | None) -> SandboxProof:
         with subprocess.Popen([*python, "import signal; signal.pause()"], env={"SECRET": secret}) as secret_process:
             try:
                 program = Path(escape.__file__).read_text(encoding="utf-8")
-                limited = None if sandbox is None else replace(sandbox, pids=PIDS)
+                limited = None if sandbox is None else sandbox.model_copy(update={"pids": PIDS})
                 result = _run_program(limited, folder / "work", *python, program, json.dumps(targets))
                 outcomes: dict[str, bool] = json.loads(result.log_tail)
             except EngineError as error:
@@ -109,7 +107,7 @@ def prove(sandbox: Sandbox | None) -> SandboxProof:
     return SandboxProof([attempt for attempt in escape.ATTEMPTS if not outcomes[attempt]], succeeded)
 
 
-def _run_program(sandbox: Sandbox | None, folder: Path, *command: str) -> LaunchResult:
+def _run_program(sandbox: SandboxSettings | None, folder: Path, *command: str) -> LaunchResult:
     launch = Launch(
         command=command,
         cwd=folder,

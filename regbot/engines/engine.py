@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from regbot.engines.launch import Launch, LaunchResult
-from regbot.engines.sandbox import Sandbox
+from regbot.records.config import SandboxSettings
 from regbot.records.run import Allocation, Node
 
 
@@ -55,7 +55,7 @@ class Engine(Protocol):
         """Name of the engine, as in ``--engine``."""
 
     @property
-    def sandbox(self) -> Sandbox | None:
+    def sandbox(self) -> SandboxSettings | None:
         """The sandbox for every launch and every build; None if the code is trusted."""
 
     @property

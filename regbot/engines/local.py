@@ -20,8 +20,9 @@ from regbot.engines.engine import Needs, Seat
 from regbot.engines.health import Monitor, visible_devices
 from regbot.engines.health.machine import this_node, without_gpus
 from regbot.engines.launch import EngineError, Launch, LaunchResult
-from regbot.engines.sandbox import Sandbox, bubblewrap_version, confine
+from regbot.engines.sandbox import bubblewrap_version, confine
 from regbot.engines.torchrun import single_node_command
+from regbot.records.config import SandboxSettings
 from regbot.records.run import Allocation, Node
 from regbot.records.text.printable import ESCAPE, printable
 
@@ -53,7 +54,7 @@ class LocalEngine:
     name = "local"
 
     def __init__(
-        self, lock: Path | None = None, sandbox: Sandbox | None = None, check: Callable[[], None] = lambda: None
+        self, lock: Path | None = None, sandbox: SandboxSettings | None = None, check: Callable[[], None] = lambda: None
     ) -> None:
         """``lock`` is a file that all sessions on this machine share, so that only one of them is timed at once.
         ``check`` is called about once a second during a launch, which is aborted if it raises."""

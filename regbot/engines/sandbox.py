@@ -10,16 +10,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from regbot.engines import confinement
 from regbot.engines.launch import EngineError, Launch, NoSeatError
-from regbot.records.config import schema as config
+from regbot.records.config import SandboxSettings
 
 MEGABYTE = 2**20
 HOME = "/tmp/home"
@@ -59,39 +56,7 @@ INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 """Variables that name a network interface. Without a network, they name the loopback interface."""
 
 
-@dataclass(frozen=True)
-class Sandbox:
-    """What a guest may use in addition to the paths of its launch. Limits apply to each launch on each node."""
-
-    read: tuple[Path, ...] = ()
-    write: tuple[Path, ...] = ()
-    """Folders that guests may write to. Later guests see the files."""
-    network: bool = False
-    """Whether the guest uses the host's network, as ranks on several nodes must."""
-    tmp_mb: int = 2048
-    """Of /tmp, and also of /dev/shm."""
-    disk_mb: int = 4096
-    """Limit on the growth of all folders on disk that a guest may write to."""
-    disk_files: int = 200_000
-    """The same for files and folders."""
-    pids: int = 4096
-    """Processes and threads at the same time."""
-    memory_gb: float | None = None
-    build_network: bool = True
-    submodule_hosts: tuple[str, ...] = ()
-    """Hosts that submodules may be fetched from, besides the repository's own. The fetch runs outside of the sandbox.
-    """
-
-    @property
-    def for_builds(self) -> "Sandbox":
-        return replace(self, network=self.build_network)
-
-
-def sandbox_from_settings(settings: config.SandboxSettings) -> Sandbox:
-    return TypeAdapter(Sandbox).validate_python(settings.model_dump(exclude={"untrusted"}))
-
-
-def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dict[str, Any]:
+def confine(request: Mapping[str, Any], launch: Launch, sandbox: SandboxSettings) -> dict[str, Any]:
     """Return the supervisor's request for ``launch`` with ``sandbox`` around its command, which may be torchrun's
     command for each rank. The entry ``confine`` is for the supervisor on the node. Raises EngineError; a NoSeatError if
     the disk has no room for as much as the guest may write."""
@@ -99,7 +64,7 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
     for path in launch.writable:
         if path.is_symlink():
             raise EngineError(f"{path}: is a link, probably made by code under test", "links are not followed here")
-    writable = _existing_paths((*launch.writable, *sandbox.write))
+    writable = _existing_paths((*launch.writable, *map(Path, sandbox.write)))
     folders_on_disk = [str(folder) for folder in writable if folder != record]
     for folder in folders_on_disk:
         if shortage := confinement.find_shortage(os.statvfs(folder), sandbox.disk_mb * MEGABYTE, sandbox.disk_files):
@@ -143,7 +108,7 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: Sandbox) -> dic
     }
 
 
-def _namespace_options(sandbox: Sandbox) -> list[str]:
+def _namespace_options(sandbox: SandboxSettings) -> list[str]:
     options = [
         "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try",
         "--uid", str(USER), "--gid", str(USER), "--cap-drop", "ALL", "--die-with-parent", "--new-session",
@@ -153,7 +118,7 @@ def _namespace_options(sandbox: Sandbox) -> list[str]:
     return options if sandbox.network else [*options, "--unshare-net", "--hostname", HOST]
 
 
-def _replacement_files(sandbox: Sandbox) -> dict[str, str]:
+def _replacement_files(sandbox: SandboxSettings) -> dict[str, str]:
     """Return the contents of the files that replace system files in /etc, by name."""
     nobody = "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     files = {
@@ -165,7 +130,7 @@ def _replacement_files(sandbox: Sandbox) -> dict[str, str]:
     return files
 
 
-def _environment(env: Mapping[str, str], sandbox: Sandbox, writable: Sequence[Path]) -> dict[str, str]:
+def _environment(env: Mapping[str, str], sandbox: SandboxSettings, writable: Sequence[Path]) -> dict[str, str]:
     """Return the launch's variables with another user, home and temporary folder, and with writable cache folders."""
     new_values = {"HOME": HOME, "TMPDIR": "/tmp", "USER": "guest", "LOGNAME": "guest"}
     for name in CACHES.keys() & env.keys():
@@ -199,7 +164,7 @@ def _bind_all(paths: Iterable[Path], write: bool = False) -> Binds:
 
 
 def _visible_binds(
-    launch: Launch, sandbox: Sandbox, program: Path, env: Mapping[str, str], writable: Sequence[Path]
+    launch: Launch, sandbox: SandboxSettings, program: Path, env: Mapping[str, str], writable: Sequence[Path]
 ) -> Binds:
     """Return the mount points of everything that the guest sees. The order matters: a later one replaces an earlier one
     with the same path, such as a writable folder of the readable checkout."""
@@ -209,7 +174,7 @@ def _visible_binds(
     readable = [
         *_interpreter_folders(program, launch.command, env, checkout, sandbox),
         *launch_paths,
-        *_existing_paths(sandbox.read),
+        *_existing_paths(map(Path, sandbox.read)),
     ]
     # The supervisor mounts the file systems "tmp", "shm", "files" and "record" below the record folder.
     binds = {
@@ -230,7 +195,7 @@ def _visible_binds(
     return binds
 
 
-def _system_binds(sandbox: Sandbox) -> Binds:
+def _system_binds(sandbox: SandboxSettings) -> Binds:
     binds = _bind("/usr") | _bind("/sys")
     for name in SYSTEM:
         path = Path("/", name)
@@ -299,13 +264,14 @@ def _resolve_program(name: str, cwd: Path, env: Mapping[str, str]) -> Path:
 
 
 def _interpreter_folders(
-    program: Path, command: Sequence[str], env: Mapping[str, str], checkout: Sequence[Path], sandbox: Sandbox
+    program: Path, command: Sequence[str], env: Mapping[str, str], checkout: Sequence[Path], sandbox: SandboxSettings
 ) -> list[Path]:
     """Return the folders of all interpreters that the command may start: its program, its arguments, and those on PATH.
     A virtual environment in ``checkout``, or a link there, may point to any folder of the machine, so a pull request
     could expose it. Such a folder is shown only if it belongs to regbot's own interpreter, or if the operator has
     listed it. Raises EngineError if the program needs another one."""
     folders: list[Path] = []
+    listed = [Path(folder) for folder in sandbox.read]
     executable_arguments = [Path(word) for word in command[1:] if word.startswith("/") and os.access(word, os.X_OK)]
     on_path = (shutil.which(name, path=env.get("PATH", os.defpath)) for name in ("python3", "python"))
     pythons = [Path(path).absolute() for path in on_path if path is not None]
@@ -318,7 +284,7 @@ def _interpreter_folders(
         except (OSError, RuntimeError, ValueError) as error:  # such as a loop of links, or a null byte in a path
             raise EngineError(f"{executable}: the Python installation behind it cannot be found: {error}") from error
         for prefix in prefixes:
-            if any(_is_within(prefix, folder) for folder in (Path("/usr"), *checkout, *sandbox.read)):
+            if any(_is_within(prefix, folder) for folder in (Path("/usr"), *checkout, *listed)):
                 continue
             is_of_regbot = _is_within(prefix, Path(sys.base_prefix)) or _is_within(prefix, Path(sys.prefix))
             if is_of_regbot or not is_in_checkout:
@@ -330,7 +296,7 @@ def _interpreter_folders(
                     f"environment inside the checkout",
                     f"name it in regbot.toml: [sandbox] read = ['{prefix}']",
                 )
-    visible = [Path("/usr"), *SYSTEM_FOLDERS, *folders, *checkout, *sandbox.read, *sandbox.write]
+    visible = [Path("/usr"), *SYSTEM_FOLDERS, *folders, *checkout, *listed, *map(Path, sandbox.write)]
     if not any(program.is_relative_to(folder) or _is_within(program, folder) for folder in visible):
         raise EngineError(
             f"{program} is in no folder that the sandbox shows",
@@ -406,7 +372,7 @@ def bubblewrap_version() -> str:
     return _bwrap_output(_bwrap(), "--version")
 
 
-def unbounded(sandbox: Sandbox) -> dict[str, str]:
+def unbounded(sandbox: SandboxSettings) -> dict[str, str]:
     """Return the limits that this machine cannot enforce ("pids", "memory"), each with the reason. RLIMIT_NPROC limits
     the processes of other users than root."""
     # /proc belongs to the real root. In a user namespace, st_uid is the id that this root has inside of it.

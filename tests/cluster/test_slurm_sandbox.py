@@ -7,22 +7,22 @@ from pathlib import Path
 import pytest
 
 from cluster.test_slurm_engine import MEET, ONE, TWO, launch
-from regbot.engines import NoSeatError, Sandbox, Seat
+from regbot.engines import NoSeatError, Seat
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.sandbox import unbounded
 from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
-from regbot.records.config import SlurmSettings
+from regbot.records.config import SandboxSettings, SlurmSettings
 from support import escapes
 from support.escapes import PIDS, TMP_MB, escaped
 from support.slurm_cluster import Cluster, MakeCluster
 
-SANDBOX = Sandbox(tmp_mb=TMP_MB, pids=PIDS)
+SANDBOX = SandboxSettings(tmp_mb=TMP_MB, pids=PIDS)
 WHY_NOT = unavailable_reason(SANDBOX)
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
 
 
-def confining(cluster: Cluster, folder: Path, sandbox: Sandbox = SANDBOX, nodes: int = 1) -> SlurmEngine:
+def confining(cluster: Cluster, folder: Path, sandbox: SandboxSettings = SANDBOX, nodes: int = 1) -> SlurmEngine:
     return SlurmEngine(SlurmSettings(nodes=nodes), folder / "shared", Slurm(cluster.environment()), sandbox=sandbox)
 
 
@@ -50,7 +50,7 @@ def test_nothing_escapes_on_a_node(seat: Seat, name: str, tmp_path: Path) -> Non
 
 
 def test_ranks_of_several_nodes_meet_in_their_sandboxes(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    roomy = replace(SANDBOX, tmp_mb=256, pids=4096)
+    roomy = SANDBOX.model_copy(update={"tmp_mb": 256, "pids": 4096})
     with confining(make_cluster(), tmp_path, roomy, nodes=2) as engine, engine.seat(TWO) as pair:
         guest = launch(tmp_path, MEET, ranks=2)
         ended = pair.run(replace(guest, readable=(Path(guest.command[1]),)))

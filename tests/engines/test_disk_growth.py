@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from regbot.engines import LaunchResult, LocalEngine, NoSeatError
 from regbot.engines.availability import unavailable_reason
-from regbot.engines.sandbox import Sandbox
+from regbot.records.config import SandboxSettings
 from regbot.workloads.checkout.building import Build, BuildError
 from regbot.workloads.checkout.worktrees import check_out
 from support import escapes
@@ -21,7 +20,7 @@ from support.required import needed
 
 pytestmark = needed("SANDBOX", unavailable_reason())
 
-SANDBOX = Sandbox(tmp_mb=8, disk_mb=16, disk_files=6000, build_network=False)
+SANDBOX = SandboxSettings(tmp_mb=8, disk_mb=16, disk_files=6000, build_network=False)
 MANY_FILES = "for n in range(30_083):\n if n % 1000 == 0: os.mkdir('d'); os.chdir('d')\n open(str(n), 'w').close()\n"
 DEEP_FOLDERS = "for n in range(5000): os.mkdir('d'); os.chdir('d')\n"
 LARGE_FILE = "for n in range(64): file.write(bytes(2**20)); file.flush(); time.sleep(0.01)\n"
@@ -54,7 +53,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", disk], check=True)
 
 
-def run(tree: Path, code: str, sandbox: Sandbox = SANDBOX, **changes: Any) -> LaunchResult:
+def run(tree: Path, code: str, sandbox: SandboxSettings = SANDBOX, **changes: Any) -> LaunchResult:
     """Run ``code`` in ``tree``, the only folder on disk that it may write to."""
     command = (sys.executable, "-I", "-S", "-c", f"import os, time\n{code}")
     values: dict[str, Any] = {"command": command, "cwd": tree, "writable": (tree,), "readable": (), **changes}
@@ -99,7 +98,9 @@ def test_too_many_names_of_one_file_are_found_even_after_the_guest_has_ended(tre
 def test_files_without_a_name_leave_room_for_regbot(small_disk: Path) -> None:
     tree = small_disk / "tree"
     tree.mkdir()
-    result = run(tree, UNNAMED_FILES + "time.sleep(60)", replace(SANDBOX, disk_files=1000), log=small_disk / "log")
+    result = run(
+        tree, UNNAMED_FILES + "time.sleep(60)", SANDBOX.model_copy(update={"disk_files": 1000}), log=small_disk / "log"
+    )
     assert result.excess == "was on a disk with too little free space or too few free files"
 
 
@@ -107,8 +108,11 @@ def test_no_guest_starts_on_a_disk_without_room_for_what_it_may_write(small_disk
     tree = small_disk / "tree"
     tree.mkdir()
     for sandbox, reason in (
-        (replace(SANDBOX, disk_files=3900), "more files fit on its disk, and room for 4,300 is needed"),
-        (replace(SANDBOX, disk_mb=60, disk_files=9), "64 MB are free on its disk, and 66 MB are needed"),
+        (SANDBOX.model_copy(update={"disk_files": 3900}), "more files fit on its disk, and room for 4,300 is needed"),
+        (
+            SANDBOX.model_copy(update={"disk_mb": 60, "disk_files": 9}),
+            "64 MB are free on its disk, and 66 MB are needed",
+        ),
     ):
         with pytest.raises(NoSeatError, match=reason):
             run(tree, "", sandbox)

@@ -4,7 +4,6 @@ import os
 import platform
 import resource
 import sys
-from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,14 +16,14 @@ from regbot.engines import sandbox as sandboxes
 from regbot.engines.availability import prove, unavailable_reason
 from regbot.engines.confinement import device_options
 from regbot.engines.escape import PROCESSES
-from regbot.engines.sandbox import Sandbox, confine, sandbox_from_settings, unbounded
+from regbot.engines.sandbox import confine, unbounded
 from regbot.engines.supervisor import LARGE_RECORD
 from regbot.records.config import SandboxSettings
 from support import escapes
 from support.escapes import MEMORY_GB, PIDS, TMP_MB, escaped, unconfined
 from support.required import needed
 
-SANDBOX = Sandbox(tmp_mb=TMP_MB, pids=PIDS)
+SANDBOX = SandboxSettings(tmp_mb=TMP_MB, pids=PIDS)
 UNAVAILABLE = unavailable_reason() if platform.system() == "Linux" else "needs Linux"
 confining = needed("SANDBOX", UNAVAILABLE)
 
@@ -35,7 +34,7 @@ confining = needed("SANDBOX", UNAVAILABLE)
 @confining
 @pytest.mark.parametrize("name", sorted(escapes.ATTEMPTS))
 def test_nothing_escapes(name: str, tmp_path: Path) -> None:
-    sandbox = replace(SANDBOX, memory_gb=MEMORY_GB if name == "memory" else None)
+    sandbox = SANDBOX.model_copy(update={"memory_gb": MEMORY_GB if name == "memory" else None})
     if name in ("fork_bomb", "memory") and (why := unbounded(sandbox)):
         pytest.skip("; ".join(why.values()))
     escape = escaped(LocalEngine(sandbox=sandbox).run, name, tmp_path / "run")
@@ -55,11 +54,11 @@ def test_every_program_of_the_suite_escapes_where_there_is_no_sandbox(name: str,
 @confining
 def test_the_harness_is_hidden_inside_a_visible_folder(tmp_path: Path) -> None:
     """As if regbot were installed in the environment of the code under test."""
-    holding = replace(SANDBOX, read=(Path(str(resources.files("regbot"))).parent,))
+    holding = SANDBOX.model_copy(update={"read": [str(Path(str(resources.files("regbot"))).parent)]})
     assert escaped(LocalEngine(sandbox=holding).run, "read_harness", tmp_path / "run").done == []
 
 
-def run(folder: Path, code: str, sandbox: Sandbox = SANDBOX, **changes: Any) -> LaunchResult:
+def run(folder: Path, code: str, sandbox: SandboxSettings = SANDBOX, **changes: Any) -> LaunchResult:
     folder.mkdir(exist_ok=True)
     values: dict[str, Any] = {"command": (sys.executable, "-I", "-S", "-c", code), "readable": (), **changes}
     return LocalEngine(sandbox=sandbox).run(escapes.launch(folder, "memory", {}, **values))
@@ -186,7 +185,7 @@ def test_two_ranks_meet_without_a_network(tmp_path: Path) -> None:
         "dist.destroy_process_group()\n"
     )
     command = (sys.executable, str(tmp_path / "rank.py"))
-    sandbox = replace(SANDBOX, pids=1024, tmp_mb=256)
+    sandbox = SANDBOX.model_copy(update={"pids": 1024, "tmp_mb": 256})
     result = run(tmp_path / "run", "", sandbox, command=command, ranks=2, readable=(tmp_path / "rank.py",))
     assert result.exit_code == 0, result.log_tail
     assert "got [0.0, 1.0, 0.0, 1.0]" in result.log_tail
@@ -222,7 +221,7 @@ def test_a_checkout_cannot_make_a_private_folder_visible_as_its_interpreter(tmp_
         EngineError, match=r"does not show to an environment inside the checkout; name it in regbot\.toml"
     ):
         confine(request, program, SANDBOX)
-    command_line = confine(request, program, replace(SANDBOX, read=(private,)))["command"]
+    command_line = confine(request, program, SANDBOX.model_copy(update={"read": [str(private)]}))["command"]
     assert str(private) in command_line
 
 
@@ -258,7 +257,9 @@ def test_a_link_in_a_checkout_shows_no_other_project(tmp_path: Path, links: dict
             run(tmp_path / "run", "", **changes)
     else:
         assert "a secret" not in run(tmp_path / "run", "", **changes).log_tail
-    assert run(tmp_path / "run", "", replace(SANDBOX, read=(other,)), **changes).log_tail == "a secret"
+    assert (
+        run(tmp_path / "run", "", SANDBOX.model_copy(update={"read": [str(other)]}), **changes).log_tail == "a secret"
+    )
 
 
 @confining
@@ -334,15 +335,6 @@ def test_a_delegated_group_limits_processes_and_memory(monkeypatch: pytest.Monke
     assert written == {
         "pids.max": "64", "memory.max": str(2**30), "memory.swap.max": "0", "cgroup.procs": str(os.getpid())
     }  # fmt: skip
-
-
-# ---- configuration
-
-
-def test_the_table_gives_the_sandbox() -> None:
-    settings = SandboxSettings(read=["/data"], pids=100, untrusted=True)
-    assert sandbox_from_settings(settings) == Sandbox(read=(Path("/data"),), pids=100)
-    assert sandbox_from_settings(SandboxSettings()) == Sandbox()
 
 
 # ---- the proof that doctor gives

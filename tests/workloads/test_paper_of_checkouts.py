@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 
 from regbot.check.sessions.worktrees import Worktrees
-from regbot.engines import Sandbox
 from regbot.engines.availability import unavailable_reason
+from regbot.records.config import SandboxSettings
 from regbot.workloads.paper import Libraries, NoPaperGpuError, build
 from support.git_repos import Repository
 from support.required import needed
 
-SANDBOX = Sandbox(tmp_mb=64)
+SANDBOX = SandboxSettings(tmp_mb=64)
 SECRET = "a line that only the node may read"
 SITE_PACKAGES = ".venv/lib/python3.11/site-packages"
 TORCH = f"{SITE_PACKAGES}/torch"
@@ -34,7 +34,7 @@ class Node:
     """A machine with a secret file and a cache."""
 
     folder: Path
-    sandbox: Sandbox | None = SANDBOX
+    sandbox: SandboxSettings | None = SANDBOX
     said: list[str] = field(default_factory=list)
 
     @property
@@ -124,7 +124,7 @@ LINKS = {
 @pytest.mark.parametrize("sandbox", [None, SANDBOX], ids=["trusted", "untrusted"])
 @pytest.mark.parametrize("links", LINKS.values(), ids=list(LINKS))
 def test_a_link_that_leads_out_of_the_checkout_is_refused_by_name(
-    node: Node, links: dict[str, str], sandbox: Sandbox | None
+    node: Node, links: dict[str, str], sandbox: SandboxSettings | None
 ) -> None:
     node.sandbox = sandbox
     node.checkout("other")
@@ -136,7 +136,7 @@ def test_a_link_that_leads_out_of_the_checkout_is_refused_by_name(
 
 
 @pytest.mark.parametrize("sandbox", [None, SANDBOX], ids=["trusted", "untrusted"])
-def test_a_checkout_never_gets_the_library_of_another_one(node: Node, sandbox: Sandbox | None) -> None:
+def test_a_checkout_never_gets_the_library_of_another_one(node: Node, sandbox: SandboxSettings | None) -> None:
     node.sandbox = sandbox
     header = {HEADER: "#include <sys/linked.h>\n", f"{TORCH}/include/sys": "-> ../../../../../../evil"}
     evil = node.checkout("evil", **header, **{"evil/linked.h": 'const char* evil = "EVIL";\n'})
@@ -178,7 +178,7 @@ def test_an_interpreter_of_a_checkout_is_not_started(node: Node, place: str) -> 
 def test_an_interpreter_that_code_under_test_may_have_changed_is_not_started(node: Node, place: str) -> None:
     started, repository = node.folder / "started", Repository.create(node.folder / "repository").path
     python = stand_in(node.folder / place / "python", f"touch {started}")
-    sandbox = Sandbox(write=(node.folder / "scratch",))
+    sandbox = SandboxSettings(write=[str(node.folder / "scratch")])
     trees = Worktrees(repository, node.folder / "cache", node.said.append, sandbox)
     with pytest.raises(NoPaperGpuError, match="code under test may have changed this interpreter"):
         trees.open_libraries(node.logs).library(str(python), node.checkout(), node.folder / "private")
@@ -202,7 +202,7 @@ def test_a_compiler_for_a_checkout_has_no_network_and_no_variables_of_the_node(
     compiler = stand_in(node.folder / "tools" / "c++", "cat /proc/net/dev; env; exit 1")
     monkeypatch.setenv("CXX", str(compiler))
     monkeypatch.setenv("TOKEN_OF_THE_NODE", SECRET)
-    node.sandbox = Sandbox(read=(compiler.parent,), network=True)
+    node.sandbox = SandboxSettings(read=[str(compiler.parent)], network=True)
     with pytest.raises(NoPaperGpuError, match=r"its output is in .*/out/compiler-"):
         node.build(node.checkout())
     (log,) = node.logs.iterdir()

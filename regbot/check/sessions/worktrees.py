@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from regbot.engines import Sandbox
+from regbot.records.config import SandboxSettings
 from regbot.records.run import Arm, Run
 from regbot.records.text.clip import clip, clip_label
 from regbot.workloads.checkout.building import Build, BuildError
@@ -23,11 +23,13 @@ MAX_CHANGED_FILES = 100
 class Worktrees:
     """Built worktrees of ``repo`` in its folder of the node's ``cache``. Thread-safe."""
 
-    def __init__(self, repo: Path, cache: Path, say: Callable[[str], None], sandbox: Sandbox | None = None) -> None:
+    def __init__(
+        self, repo: Path, cache: Path, say: Callable[[str], None], sandbox: SandboxSettings | None = None
+    ) -> None:
         """``sandbox`` confines builds and limits the hosts from which git fetches submodules. Raises CheckoutError."""
         self.repo, self.cache, self._say, self._sandbox = repo, cache, say, sandbox
         self.repository_cache = repository_cache(cache, repo)
-        self._build_sandbox = sandbox.for_builds if sandbox is not None else None
+        self._build_sandbox = sandbox and sandbox.model_copy(update={"network": sandbox.build_network})
         self._hosts = sandbox.submodule_hosts if sandbox is not None else None
         # (arm, commit, workload name) -> worktree, or the reason why there is none
         self._by_key: dict[tuple[str, str, str], Worktree | str] = {}
@@ -37,7 +39,7 @@ class Worktrees:
         """``folder`` gets the output of compilers that fail."""
         untrusted = [self.repository_cache.parent]  # the worktrees of all repositories
         if self._sandbox is not None:
-            untrusted += [self.repo, *self._sandbox.write]
+            untrusted += [self.repo, *map(Path, self._sandbox.write)]
         return Libraries(self.cache, folder, self._say, self._sandbox, untrusted)
 
     def worktree(self, arm: Arm, task: Task) -> Worktree | str:

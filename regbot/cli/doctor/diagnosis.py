@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -21,10 +20,11 @@ from regbot.engines.escape import PROCESSES
 from regbot.engines.guest import guest_folder
 from regbot.engines.health import GpuDevice, NoNvmlError, snapshot_gpus
 from regbot.engines.health.machine import CONTAINER, image_digest, this_node
-from regbot.engines.sandbox import Sandbox, bubblewrap_version, unbounded
+from regbot.engines.sandbox import bubblewrap_version, unbounded
 from regbot.engines.slurm.commands import Slurm
 from regbot.engines.slurm.limits import find_partition
 from regbot.records.base import Record
+from regbot.records.config import SandboxSettings
 from regbot.records.files import RecordError, parse_json
 from regbot.records.health import GpuSnapshot
 from regbot.records.text.clip import clip, clip_label
@@ -263,7 +263,7 @@ def _engines() -> list[Capability]:
     detail = "supervised processes; all their children are ended with them"
     if platform.system() != "Linux":
         detail = "supervised processes; except on Linux, children that leave their process group are not ended"
-    return [Capability(name="engine local", ok=True, detail=detail), _slurm(), check_sandbox(Sandbox())]
+    return [Capability(name="engine local", ok=True, detail=detail), _slurm(), check_sandbox(SandboxSettings())]
 
 
 def _slurm() -> Capability:
@@ -279,7 +279,7 @@ def _slurm() -> Capability:
     return Capability(name=name, ok=True, detail=f"partition {partition.name}: {len(partition.nodes)} nodes, {gpus}")
 
 
-def check_sandbox(sandbox: Sandbox) -> Capability:
+def check_sandbox(sandbox: SandboxSettings) -> Capability:
     """Check whether the sandbox confines code on this machine. For this, run a program in it that tries to escape."""
     if reason := unavailable_reason(sandbox):
         fix = "run untrusted code only on machines without secrets (docs/operator.md)"
@@ -288,7 +288,7 @@ def check_sandbox(sandbox: Sandbox) -> Capability:
     if proof.fault:  # the attempts to escape could not be run
         return Capability(name="sandbox", ok=False, detail=f"{bubblewrap_version()}: {printable(proof.fault)}"[:1000])
     # Limits that cannot be set on this machine, with the reasons. Include a memory limit, so that it is tested too.
-    unlimited = unbounded(replace(sandbox, memory_gb=sandbox.memory_gb or 1.0))
+    unlimited = unbounded(sandbox.model_copy(update={"memory_gb": sandbox.memory_gb or 1.0}))
     unlimited_text = "; ".join(f"{controller}: {reason}" for controller, reason in unlimited.items())
     notes = f"; not limited here: {unlimited_text}" if unlimited else ""
     # Where the number of processes cannot be limited, a program that starts many processes has not escaped.

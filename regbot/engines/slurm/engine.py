@@ -11,12 +11,11 @@ from pathlib import Path
 
 from regbot.engines.engine import Needs, Seat
 from regbot.engines.launch import Launch, LaunchResult, NoSeatError, SeatLostError
-from regbot.engines.sandbox import Sandbox
 from regbot.engines.slurm.commands import Slurm
 from regbot.engines.slurm.limits import Partition, SeatLayout, find_partition, plan_layout
 from regbot.engines.slurm.reservation import Reservation
 from regbot.engines.slurm.seat import SlurmSeat
-from regbot.records.config import SlurmSettings
+from regbot.records.config import SandboxSettings, SlurmSettings
 from regbot.records.files import write_text
 from regbot.records.run import Node
 
@@ -33,7 +32,7 @@ class SlurmEngine:
         folder: Path,
         slurm: Slurm | None = None,
         say: Callable[[str], None] = lambda _: None,
-        sandbox: Sandbox | None = None,
+        sandbox: SandboxSettings | None = None,
     ) -> None:
         self._settings, self._folder, self._say = settings, folder, say
         self.sandbox = sandbox

@@ -22,7 +22,8 @@ from regbot.engines.availability import unavailable_reason
 from regbot.engines.health.machine import this_node, without_gpus
 from regbot.engines.launch import NO_GPUS, Launch, LaunchResult, NoSeatError
 from regbot.engines.local import LocalEngine
-from regbot.engines.sandbox import Sandbox, bubblewrap_version
+from regbot.engines.sandbox import bubblewrap_version
+from regbot.records.config import SandboxSettings
 
 STDIN = 0
 GPU_VARIABLES = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
@@ -36,7 +37,7 @@ HEARTBEAT = "heartbeat"
 PR_SET_DUMPABLE = 4
 
 LAUNCH, RESULT = TypeAdapter(Launch), TypeAdapter(LaunchResult)
-SANDBOX: TypeAdapter[Sandbox | None] = TypeAdapter(Sandbox | None)
+SANDBOX: TypeAdapter[SandboxSettings | None] = TypeAdapter(SandboxSettings | None)
 
 
 class AbortedError(Exception):

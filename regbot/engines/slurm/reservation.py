@@ -20,12 +20,11 @@ from typing import Any
 from regbot.engines.engine import Needs
 from regbot.engines.launch import NoSeatError, SeatLostError
 from regbot.engines.local import BACKSTOP_S, write_all
-from regbot.engines.sandbox import Sandbox
 from regbot.engines.slurm.commands import WAITING_STATES, Job, Slurm
 from regbot.engines.slurm.limits import Partition, SeatLayout
 from regbot.engines.slurm.node import FACTS, HEARTBEAT, SANDBOX
 from regbot.engines.slurm.reports import Inbox
-from regbot.records.config import SlurmSettings
+from regbot.records.config import SandboxSettings, SlurmSettings
 
 HEARTBEAT_S = 5.0
 FACTS_S = 120.0
@@ -90,7 +89,7 @@ class Reservation:
     def hosts(self) -> list[str]:
         return [facts["host"] for facts in self.facts]
 
-    def wait_for_nodes(self, sandbox: Sandbox | None, say: Callable[[str], None]) -> None:
+    def wait_for_nodes(self, sandbox: SandboxSettings | None, say: Callable[[str], None]) -> None:
         """Wait until all nodes have reported their facts. Raises NoSeatError with the reason if they do not."""
         setup = {
             "nonce": self._nonce,

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from regbot.engines.launch import EngineError, Launch, LaunchResult, NoSeatError, SeatLostError
 from regbot.engines.local import BACKSTOP_S
-from regbot.engines.sandbox import Sandbox
 from regbot.engines.slurm.commands import Slurm
 from regbot.engines.slurm.node import LAUNCH, SANDBOX
 from regbot.engines.slurm.reports import Reports, combine_reports, find_missing_file
 from regbot.engines.slurm.reservation import Reservation
 from regbot.engines.torchrun import multi_node_command, single_node_command
-from regbot.records.config import SlurmSettings
+from regbot.records.config import SandboxSettings, SlurmSettings
 from regbot.records.run import Allocation, Node
 from regbot.records.text.clip import clip_label
 
@@ -30,7 +29,7 @@ ABORT_S = 10.0
 
 class SlurmSeat:
     def __init__(
-        self, slurm: Slurm, settings: SlurmSettings, reservation: Reservation, sandbox: Sandbox | None = None
+        self, slurm: Slurm, settings: SlurmSettings, reservation: Reservation, sandbox: SandboxSettings | None = None
     ) -> None:
         """``reservation`` has its nodes. Raises NoSeatError if a node cannot be used."""
         self._slurm, self._settings, self._reservation, self._sandbox = slurm, settings, reservation, sandbox
@@ -82,7 +81,9 @@ class SlurmSeat:
         hosts = self._reservation.hosts if launch.ranks else self._reservation.hosts[:1]
         launch = replace(launch, env={**launch.env, **self._settings.environment})
         # Ranks on several nodes need the host's network.
-        sandbox = self._sandbox and replace(self._sandbox, network=self._sandbox.network or len(hosts) > 1)
+        sandbox = self._sandbox and self._sandbox.model_copy(
+            update={"network": self._sandbox.network or len(hosts) > 1}
+        )
         # The first host writes the launch's log. Each other host has a log of its own beside it.
         logs = [launch.log, *(launch.log.with_name(f"{launch.log.stem}.{host}.log") for host in hosts[1:])]
         request = {

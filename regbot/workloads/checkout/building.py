@@ -4,8 +4,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from regbot.engines import EngineError, Launch, LaunchResult, LocalEngine, NoSeatError, Sandbox, clean_environment
+from regbot.engines import EngineError, Launch, LaunchResult, LocalEngine, NoSeatError, clean_environment
 from regbot.engines.removal import temporary_folder
+from regbot.records.config import SandboxSettings
 from regbot.records.text.clip import clip
 from regbot.workloads.checkout.cache import CacheEntry
 
@@ -20,7 +21,7 @@ class Build:
     python: str
     """Interpreter of the workload. The build commands get it in the variable REGBOT_PYTHON."""
     timeout_s: float
-    sandbox: Sandbox | None = None
+    sandbox: SandboxSettings | None = None
     """In it, the commands can write only to the worktree and to its private folder."""
 
 
@@ -50,7 +51,7 @@ def run_build(entry: CacheEntry, commit: str, build: Build) -> None:
 
 
 def _run_command(
-    command: str, entry: CacheEntry, environment: Mapping[str, str], timeout_s: float, sandbox: Sandbox | None
+    command: str, entry: CacheEntry, environment: Mapping[str, str], timeout_s: float, sandbox: SandboxSettings | None
 ) -> LaunchResult:
     with temporary_folder() as folder:
         launch = Launch(

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from threading import Lock
@@ -23,8 +23,9 @@ from typing import Literal
 
 from filelock import FileLock
 
-from regbot.engines import EngineError, Launch, LocalEngine, Sandbox
+from regbot.engines import EngineError, Launch, LocalEngine
 from regbot.engines.sandbox import leads_through
+from regbot.records.config import SandboxSettings
 from regbot.records.files import write_text
 from regbot.records.text.printable import printable
 from regbot.workloads.paper.torch_files import NoPaperGpuError, TorchFiles, find_torch, find_torch_of_checkout
@@ -75,7 +76,7 @@ def library_for(python: str, cache: Path, logs: Path, untrusted: Sequence[Path] 
 
 
 def library_of_checkout(
-    python: str, root: Path, private: Path, logs: Path, sandbox: Sandbox | None = None
+    python: str, root: Path, private: Path, logs: Path, sandbox: SandboxSettings | None = None
 ) -> PaperLibrary:
     """Return the library for the torch of ``python``, an interpreter in the checkout ``root``. Build it if necessary.
 
@@ -96,14 +97,14 @@ class Libraries:
         cache: Path,
         logs: Path,
         say: Callable[[str], None],
-        sandbox: Sandbox | None = None,
+        sandbox: SandboxSettings | None = None,
         untrusted: Sequence[Path] = (),
     ) -> None:
         """``say`` receives messages about builds. ``sandbox`` confines builds for a torch of a checkout; None for
         trusted code. See ``library_for`` for the other arguments.
         """
         self._cache, self._logs, self._say, self._untrusted = cache, logs, say, untrusted
-        self._sandbox = None if sandbox is None else replace(sandbox, network=False, write=())
+        self._sandbox = None if sandbox is None else sandbox.model_copy(update={"network": False, "write": []})
         # By the interpreter, and root and private folder of the checkout that it comes with; None if it is the node's.
         self._futures: dict[tuple[str, tuple[Path, Path] | None], Future[PaperLibrary]] = {}
         self._lock = Lock()
@@ -204,7 +205,7 @@ def _build_once(
     key_folder: Path,
     environment: Mapping[str, str],
     logs: Path,
-    sandbox: Sandbox | None = None,
+    sandbox: SandboxSettings | None = None,
 ) -> PaperLibrary:
     if _is_whole(key_folder):  # also where the folder is read-only
         return PaperLibrary(key_folder / LIBRARY_NAME)
@@ -224,7 +225,7 @@ def _build(
     key_folder: Path,
     environment: Mapping[str, str],
     logs: Path,
-    sandbox: Sandbox | None,
+    sandbox: SandboxSettings | None,
 ) -> float:
     """Compile the library in the folder ``scratch``, and move it with its hash to ``key_folder``. Return the build time
     in seconds.

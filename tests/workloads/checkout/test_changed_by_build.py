@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from regbot.check.sessions.worktrees import with_build_changes
-from regbot.engines import Sandbox
 from regbot.engines.availability import unavailable_reason
 from regbot.judge import judge
-from regbot.records.config import Config
+from regbot.records.config import Config, SandboxSettings
 from regbot.records.run import Run
 from regbot.report.comment import comment
 from regbot.workloads.checkout.building import Build
@@ -46,7 +45,7 @@ def test_a_build_can_change_neither_the_other_arm_nor_the_records(tmp_path: Path
     base = repo.commit("base", {"moe.py": "x = 1\n"})
     head = repo.commit("head", {"moe.py": "x = 2\n"})
     cache = tmp_path / "cache"
-    sandbox = Sandbox(build_network=False).for_builds
+    sandbox = SandboxSettings()
     ours = check_out(repo.path, base, cache, Build([], "python3", 60.0, sandbox=sandbox), hosts=())
     evil = (
         f"echo 'x = 9' > moe.py; for f in {ours.path}/moe.py {cache}/worktrees/*.json {cache}/repos/*/config; do "

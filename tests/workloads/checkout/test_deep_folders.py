@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from regbot.engines import Sandbox, removal
+from regbot.engines import removal
 from regbot.engines.availability import unavailable_reason
+from regbot.records.config import SandboxSettings
 from regbot.workloads.checkout.building import Build, BuildError
 from regbot.workloads.checkout.cache import repository_cache
 from regbot.workloads.checkout.worktrees import check_out, prune
@@ -62,7 +63,7 @@ def test_a_build_that_nests_folders_does_not_poison_the_cache(home: Path) -> Non
     commit = repo.commit("nests", {"nest.py": NEST})
     command = f'for folder in . "$XDG_CACHE_HOME"; do python3 nest.py "$folder/deep" {"x" * 255} {DEPTH}; done'
     cache = home / "cache"
-    build = Build([command], "python3", 60.0, sandbox=Sandbox(build_network=False).for_builds)
+    build = Build([command], "python3", 60.0, sandbox=SandboxSettings())
     with contextlib.suppress(BuildError):  # the sandbox may have ended the build
         check_out(repo.path, commit, cache, build, hosts=())
     prune(cache, keep=0, idle_s=0)
