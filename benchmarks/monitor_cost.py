@@ -19,7 +19,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from regbot.engines import Launch, LocalEngine, clean_environment
-from regbot.engines.health import Monitor
+from regbot.engines.health.monitor import Monitor
 from regbot.engines.health.nvml import find_nvml
 from support.nvml_stand_in import Card, StandIn
 

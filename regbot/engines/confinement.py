@@ -13,7 +13,6 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,6 @@ MAX_DEPTH = 32
 RESERVE_BYTES, RESERVE_FILES, RESERVE_SHARE = 2**30, 100_000, 0.1
 """Free bytes and free files that a guest must leave on a disk, so that regbot can write its own: at most this share of
 the disk. They are many, because the guest goes on writing until it is looked at and ended."""
-MAX_FILES_BEFORE = 1_000_000
-"""Maximum number of files in a folder of a guest when it starts. Counting as many takes a few seconds."""
 FILES_PER_LOOK = 4096
 GONE = (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 """Error numbers of a folder that was removed or replaced after it was listed."""
@@ -279,23 +276,15 @@ class DiskGrowth:
     only after the use of a file system has grown by as much as the guest may write."""
 
     def __init__(self, folders: Sequence[str], max_bytes: int, max_files: int) -> None:
-        """Count the folders before the guest starts. What an earlier guest left there must not prevent this one:
-        unreadable folders do not count, and a folder with more than MAX_FILES_BEFORE files is not counted again. Only
-        ``find_shortage`` then bounds it."""
-        self.max_bytes, self.max_files = max_bytes, max_files
-        self.folders: list[str] = []
-        self.bytes_before = self.files_before = 0
+        """Count the folders before the guest starts. What an earlier guest left there must not prevent this one, so
+        unreadable folders do not count."""
         unreadable: list[OSError] = []
-        for folder in folders:
-            sizes = list(islice(find_sizes([folder], unreadable), MAX_FILES_BEFORE + 1))
-            if len(sizes) <= MAX_FILES_BEFORE:
-                self.folders.append(folder)
-                self.bytes_before += sum(sizes)
-                self.files_before += len(sizes)
+        sizes = list(find_sizes(folders, unreadable))
+        self.folders, self.max_bytes, self.max_files = folders, max_bytes, max_files
+        self.bytes_before, self.files_before, self.unreadable_before = sum(sizes), len(sizes), len(unreadable)
         # One folder of each file system. A request to a shared file system is slow.
         self.disks = list({Path(folder).stat().st_dev: folder for folder in folders}.values())
         self.last_states = self._query_disks()
-        self.unreadable_before = len(unreadable)
 
     def find_excess(self, has_ended: bool = False) -> str:
         """Return what the guest did too much; '' if nothing. The last call, with ``has_ended``, always counts: a guest

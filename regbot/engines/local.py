@@ -4,7 +4,6 @@ Without a sandbox, a guest may do whatever the user that runs regbot may do."""
 import json
 import os
 import re
-import select
 import subprocess
 import sys
 import time
@@ -17,8 +16,8 @@ from typing import Any
 from filelock import FileLock
 
 from regbot.engines.engine import Needs, Seat
-from regbot.engines.health import Monitor, visible_devices
 from regbot.engines.health.machine import this_node, without_gpus
+from regbot.engines.health.monitor import Monitor, visible_devices
 from regbot.engines.launch import EngineError, Launch, LaunchResult
 from regbot.engines.sandbox import bubblewrap_version, confine
 from regbot.engines.torchrun import single_node_command
@@ -42,10 +41,11 @@ _ALLOWED = re.compile(
     r"|OPENBLAS|ROCM|ROCR|ROCBLAS|HIP|HSA|RCCL|MIOPEN|XLA|JAX|TPU|LIBTPU|HF|EP|DEEPEP|HYBRID_EP)_\w+"
     r"|NUM_OF_HYBRID_EP_\w+|NUM_OF_\w+_API|NVLINK_DOMAIN_SIZE|USE_MNNVL|USE_NIXL)"  # these are of HybridEP
 )
-_SECRET = re.compile(r"(^|_)(TOKEN|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH)S?(_|$)|SECRET", re.IGNORECASE)
-"""Names that look like those of secrets, such as HF_TOKEN. A guest must not see them."""
-_TOKEN_COUNT = re.compile(r"NUM_OF_TOKENS_PER_CHUNK_\w+_API")
-"""Variables of HybridEP. Their names look like those of secrets, but a guest may see them."""
+_SECRET = re.compile(
+    r"(?!NUM_OF_TOKENS_PER_CHUNK_\w+_API$).*((^|_)(TOKEN|KEY|PASSWORD|PASSWD|CREDENTIAL|AUTH)S?(_|$)|SECRET)", re.I
+)
+"""Names that look like those of secrets, such as HF_TOKEN. A guest must not see them. NUM_OF_TOKENS_PER_CHUNK_..._API
+is a setting of HybridEP."""
 
 
 class LocalEngine:
@@ -150,36 +150,30 @@ def _run_supervisor(request: bytes, launch: Launch, on_tick: Callable[[], None])
         close_fds=True,  # a process that inherits this standard input would keep it open after regbot is gone
         start_new_session=True,  # regbot itself handles an interrupt from the terminal
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    output = b""
+    # The pipe stays open during the launch. ``communicate`` would close it.
+    pipe, process.stdin = process.stdin, None
+    assert pipe is not None
     limit_s = launch.timeout_s + BACKSTOP_S
     deadline = time.monotonic() + limit_s
-    poll = select.poll()
-    poll.register(process.stdout, select.POLLIN)
     with process:
         try:
-            write_all(process.stdin.fileno(), request + b"\n")
+            write_all(pipe.fileno(), request + b"\n")
             while True:
-                if poll.poll(TICK_S * 1000):
-                    data = os.read(process.stdout.fileno(), 65536)
-                    if not data:
-                        break
-                    output += data
-                elif time.monotonic() > deadline:
+                with suppress(subprocess.TimeoutExpired):
+                    output, _ = process.communicate(timeout=TICK_S)
+                    return output, process.returncode
+                if time.monotonic() > deadline:
                     raise EngineError(
                         f"{launch.command[0]}: its supervisor did not report within {limit_s:.0f} s",
                         "look for processes stuck in a driver on this machine ('ps' shows them in state D)",
                     )
-                else:
-                    on_tick()
+                on_tick()
         finally:
-            process.stdin.close()  # the supervisor then kills all processes
+            pipe.close()  # the supervisor then kills all processes
             try:
                 process.wait(timeout=BACKSTOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-    return output, process.returncode
 
 
 def write_all(pipe: int, data: bytes) -> None:
@@ -193,8 +187,7 @@ def write_all(pipe: int, data: bytes) -> None:
 def clean_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of this process's environment that a guest may see, plus ``extra`` unchanged. Only those
     that training needs are allowed, so a secret with an unexpected name is left out."""
-    allowed = [name for name in os.environ if _ALLOWED.fullmatch(name)]
-    harmless = [name for name in allowed if not _SECRET.search(name) or _TOKEN_COUNT.fullmatch(name)]
+    harmless = [name for name in os.environ if _ALLOWED.fullmatch(name) and not _SECRET.match(name)]
     return {**{name: os.environ[name] for name in harmless}, **extra}
 
 

@@ -32,7 +32,14 @@ class Sizes(Record):
     copy_bytes: Annotated[int, Field(ge=64, le=2**40)]
 
 
-class RawNodeProbe(Record):
+class _Timings(Record):
+    def get_timing(self, measure: Measure) -> RepeatedTiming | None:
+        """Return the timing of one measurement; None where the probe did not make this measurement."""
+        timing: RepeatedTiming | None = getattr(self, "copy_" if measure == "copy" else measure)
+        return timing
+
+
+class RawNodeProbe(_Timings):
     """Result of one rank. ``refusal`` says why it could not measure; '' if it could."""
 
     schema_id: Literal["regbot/node-probe-raw@1"] = Field("regbot/node-probe-raw@1", alias="schema")
@@ -49,7 +56,7 @@ class RawNodeProbe(Record):
     copy_: RepeatedTiming | None = Field(None, alias="copy")
 
 
-class NodeProbe(Record):
+class NodeProbe(_Timings):
     """One probe of one node. Each measurement is that of the node's slowest rank."""
 
     host: Text
@@ -66,11 +73,6 @@ class NodeProbe(Record):
     all_to_all: RepeatedTiming | None = Field(description="None where all ranks are on one host")
     copy_: RepeatedTiming = Field(alias="copy")
     disturbance: Message = Field("", description="other work or a fault during the probe, so that it is not judged")
-
-    def get_timing(self, measure: Measure) -> RepeatedTiming | None:
-        """Return the timing of one measurement; None where the probe did not make this measurement."""
-        timing: RepeatedTiming | None = self.copy_ if measure == "copy" else getattr(self, measure)
-        return timing
 
 
 class NodeHistory(Record):

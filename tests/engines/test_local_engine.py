@@ -231,7 +231,7 @@ def test_a_clean_environment_has_what_training_needs_and_no_secret(monkeypatch: 
     passed = {"NCCL_DEBUG", "LC_ALL", "TORCH_LOGS", "HF_HOME", "EP_DISABLE_GIN", "HYBRID_EP_MULTINODE"}
     passed |= {"NVSHMEM_REMOTE_TRANSPORT", "NUM_OF_TOKENS_PER_CHUNK_COMBINE_API", "NVLINK_DOMAIN_SIZE"}
     blocked = {"GITHUB_TOKEN", "AWS_ACCESS_KEY_ID", "HF_TOKEN", "TORCH_API_KEY", "NCCL_SECRETS", "EP_TOKEN"}
-    blocked |= {"NUM_OF_SECRETS_API", "PYTHONPATH", "RANK", "UNKNOWN"}
+    blocked |= {"NUM_OF_SECRETS_API", "NUM_OF_KEY_API", "PYTHONPATH", "RANK", "UNKNOWN"}
     for name in passed | blocked:
         monkeypatch.setenv(name, "value")
     clean = clean_environment({"MY_TOKEN": "meant"})

@@ -9,8 +9,7 @@ import pytest
 
 from regbot.check.sessions.timed import SessionRunner
 from regbot.engines import Launch, LaunchResult, LocalEngine, Needs, NoSeatError, Seat
-from regbot.engines.node_check import WINDOW, NodeCheck, check_nodes, judge_probes
-from regbot.engines.reference_probe import ProbeError
+from regbot.engines.node_check import WINDOW, NodeCheck, ProbeError, check_nodes, judge_probes
 from regbot.judge import judge
 from regbot.records.config import Config
 from regbot.records.files import read_record, write_record

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from regbot.engines import Launch, LaunchResult, LocalEngine, Needs, Seat, reference_probe
-from regbot.engines.reference_probe import ProbeError, probe_nodes
+from regbot.engines import Launch, LaunchResult, LocalEngine, Needs, Seat, node_check
+from regbot.engines.node_check import ProbeError, probe_nodes
 from regbot.records.node import NodeProbe, Sizes
 from regbot.records.run import Allocation, Node
 from support.node_probes import NOW
@@ -42,8 +42,8 @@ class Hosts:
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the probe take less than a second."""
-    monkeypatch.setattr(reference_probe, "CPU_SIZES", SMALL)
-    monkeypatch.setattr(reference_probe, "SECONDS", BRIEF)
+    monkeypatch.setattr(node_check, "CPU_SIZES", SMALL)
+    monkeypatch.setattr(node_check, "SECONDS", BRIEF)
 
 
 def probed(folder: Path, hosts: list[str], change: Callable[[Path], None] = lambda _: None) -> list[NodeProbe]:

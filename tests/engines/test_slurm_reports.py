@@ -9,7 +9,7 @@ import pytest
 
 from regbot.engines import LaunchResult
 from regbot.engines.slurm import node
-from regbot.engines.slurm.limits import parse_gpus, parse_minutes
+from regbot.engines.slurm.commands import parse_gpus, parse_minutes
 from regbot.engines.slurm.node import LINE_CHARACTERS, RESULT, NodeProgram
 from regbot.engines.slurm.reports import Inbox, combine_reports, find_missing_file
 

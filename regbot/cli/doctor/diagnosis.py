@@ -18,11 +18,10 @@ from regbot.engines.availability import prove, unavailable_reason
 from regbot.engines.confinement import PIDS
 from regbot.engines.escape import PROCESSES
 from regbot.engines.guest import guest_folder
-from regbot.engines.health import GpuDevice, NoNvmlError, snapshot_gpus
 from regbot.engines.health.machine import CONTAINER, image_digest, this_node
+from regbot.engines.health.nvml import GpuDevice, NoNvmlError, snapshot_gpus
 from regbot.engines.sandbox import bubblewrap_version, unbounded
-from regbot.engines.slurm.commands import Slurm
-from regbot.engines.slurm.limits import find_partition
+from regbot.engines.slurm.commands import Slurm, find_partition
 from regbot.records.base import Record
 from regbot.records.config import SandboxSettings
 from regbot.records.files import RecordError, parse_json

@@ -6,6 +6,7 @@ answer, for example during its restart.
 """
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -41,12 +42,26 @@ DROPPED_PREFIXES = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL
 WAITING_STATES = frozenset({"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
 
 
+_GPUS = re.compile(r"(?:^|,)gpu(?::(?!\d+(?:[(,]|$))[^:,(]+)?:(\d+)")
+"""A GPU count in Slurm's Gres, after an optional type, which may begin with a digit, such as ``1g.10gb``."""
+
+
 @dataclass(frozen=True)
 class Job:
     state: str
     """State in squeue's long form: RUNNING, PENDING, PREEMPTED."""
     reason: str
     """Why the job waits or has ended, in Slurm's words; 'None' if there is no reason."""
+
+
+@dataclass(frozen=True)
+class Partition:
+    name: str
+    nodes: tuple[str, ...]
+    gpus: int
+    """Of the node that has most."""
+    minutes: float | None
+    """Time limit of a job in minutes; None for no limit."""
 
 
 class Slurm:
@@ -132,3 +147,37 @@ class Slurm:
 def _error_text(result: "subprocess.CompletedProcess[str]") -> str:
     lines = [line.removeprefix("error: ").strip() for line in result.stderr.splitlines()]
     return clip("; ".join(filter(None, lines)), 1000) or f"failed with exit code {result.returncode}"
+
+
+def find_partition(slurm: Slurm, name: str) -> Partition:
+    """Return the partition ``name``, or the default partition if ``name`` is ''. Raises NoSeatError."""
+    # Each line is a node in a partition. The name of the default partition has an asterisk.
+    output = slurm.query(["sinfo", "--noheader", "--Node", "--format=%R|%P|%N|%l|%G"])
+    rows = [line.split("|", 4) for line in output.splitlines()]
+    nodes = [row for row in rows if (row[0] == name if name else row[1].endswith("*"))]
+    if not nodes:
+        names = ", ".join(sorted({partition for partition, *_ in rows})) or "none"
+        fault = f"there is no partition {name!r}" if name else "the cluster has no default partition"
+        raise NoSeatError(fault, f"set slurm.partition to one of: {names}")
+    return Partition(
+        name=nodes[0][0],
+        nodes=tuple(host for _, _, host, _, _ in nodes),
+        gpus=max(parse_gpus(gres) for *_, gres in nodes),
+        minutes=parse_minutes(nodes[0][3]),
+    )
+
+
+def parse_gpus(gres: str) -> int:
+    """Return the number of GPUs in a Gres text such as ``gpu:h200:8(S:0-1)`` (8); 0 if it lists no GPUs."""
+    return sum(int(count) for count in _GPUS.findall(gres))
+
+
+def parse_minutes(limit: str) -> float | None:
+    """Parse a time limit such as ``1-02:30:00`` and return minutes (1590); None for no limit."""
+    match = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", limit)
+    if match is None:
+        return None
+    days, first, second, third = (int(part or 0) for part in match.groups())
+    # The first part is hours after days ("1-02") and in "H:M:S". It is minutes in "M" and "M:S".
+    begins_with_hours = match.group(1) or match.group(4)
+    return days * 24 * 60 + (first * 60 + second + third / 60 if begins_with_hours else first + second / 60)

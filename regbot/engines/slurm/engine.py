@@ -11,9 +11,8 @@ from pathlib import Path
 
 from regbot.engines.engine import Needs, Seat
 from regbot.engines.launch import Launch, LaunchResult, NoSeatError, SeatLostError
-from regbot.engines.slurm.commands import Slurm
-from regbot.engines.slurm.limits import Partition, SeatLayout, find_partition, plan_layout
-from regbot.engines.slurm.reservation import Reservation
+from regbot.engines.slurm.commands import Partition, Slurm, find_partition
+from regbot.engines.slurm.reservation import Reservation, SeatLayout, plan_layout
 from regbot.engines.slurm.seat import SlurmSeat
 from regbot.records.config import SandboxSettings, SlurmSettings
 from regbot.records.files import write_text

@@ -100,21 +100,19 @@ def combine_reports(reports: Reports, hosts: Sequence[str]) -> LaunchResult:
 
 def _combine_health(health_by_host: Mapping[str, Health]) -> Health:
     """Combine the first node's processors and all nodes' GPUs and causes."""
-    all_health = list(health_by_host.values())
-
-    before = [gpu for health in all_health for gpu in health.before][:MAX_GPUS]
-    during = all_health[0].during.model_copy(
-        update={
-            "samples": min(health.during.samples for health in all_health),
-            "gpus": [gpu for health in all_health for gpu in health.during.gpus][:MAX_GPUS],
-        }
-    )
+    first, *others = all_health = list(health_by_host.values())
+    gpus = [gpu for health in all_health for gpu in health.during.gpus][:MAX_GPUS]
+    samples = min(health.during.samples for health in all_health)
     causes = [
-        cause.model_copy(update={"text": clip_message(f"{host}: {cause.text}")} if len(all_health) > 1 else {})
+        cause.model_copy(update={"text": clip_message(f"{host}: {cause.text}")} if others else {})
         for host, health in health_by_host.items()
         for cause in health.causes
     ]
-    return Health(before=before, during=during, causes=causes)
+    return Health(
+        before=[gpu for health in all_health for gpu in health.before][:MAX_GPUS],
+        during=first.during.model_copy(update={"samples": samples, "gpus": gpus}),
+        causes=causes,
+    )
 
 
 def find_missing_file(folder: Path, reports: Reports) -> tuple[int, str] | None:

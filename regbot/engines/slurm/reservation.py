@@ -1,5 +1,5 @@
-"""One srun process: the job that reserves nodes for a seat, and regbot's program on each of them. The job ends when
-srun or the program ends, and the program ends when regbot is gone."""
+"""The layout of a seat, and its srun process: the job that reserves the nodes, and regbot's program on each of them.
+The job ends when srun or the program ends, and the program ends when regbot is gone."""
 
 import contextlib
 import json
@@ -14,14 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from regbot.engines.engine import Needs
 from regbot.engines.launch import NoSeatError, SeatLostError
 from regbot.engines.local import BACKSTOP_S, write_all
-from regbot.engines.slurm.commands import WAITING_STATES, Job, Slurm
-from regbot.engines.slurm.limits import Partition, SeatLayout
+from regbot.engines.slurm.commands import WAITING_STATES, Job, Partition, Slurm
 from regbot.engines.slurm.node import FACTS, HEARTBEAT, SANDBOX
 from regbot.engines.slurm.reports import Inbox
 from regbot.records.config import SandboxSettings, SlurmSettings
@@ -47,6 +47,15 @@ NEVER_STARTS = (
 """Slurm's reasons for waiting. A job that waits for one of these reasons starts only if somebody acts."""
 _QUEUED, _ALLOCATED = re.compile(r"job (\d+) queued and waiting"), re.compile(r"job \d+ has been allocated")
 """What srun prints if the job must wait, and when it begins."""
+
+
+@dataclass(frozen=True)
+class SeatLayout:
+    nodes: int
+    ranks: int
+    """On each node; 0 for a program of one process."""
+    gpus: int
+    """On each node."""
 
 
 class Reservation:
@@ -158,16 +167,14 @@ class Reservation:
             if self.number:
                 self._slurm.cancel(self.number)
                 deadline = time.monotonic() + CANCEL_S
-                while self._is_in_queue() and time.monotonic() < deadline:
+                while (job := self._slurm.job(self.number)) is not None and time.monotonic() < deadline:
+                    if job.state not in (*WAITING_STATES, "RUNNING", "COMPLETING"):
+                        break
                     time.sleep(POLL_S)
         finally:
             self._process.kill()
             self._process.wait()
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _is_in_queue(self) -> bool:
-        job = self._slurm.job(self.number)
-        return job is not None and job.state in (*WAITING_STATES, "RUNNING", "COMPLETING")
 
     def _check_waiting(self, number: str, reason: str, waited_s: float) -> None:
         if reason.split(",")[0] in NEVER_STARTS:  # details may follow after a comma
@@ -202,6 +209,36 @@ class Reservation:
             self.inbox.changed.notify_all()
 
 
+def plan_layout(needs: Needs, settings: SlurmSettings, partition: Partition) -> SeatLayout:
+    """Return the layout of a seat for ``needs``. A program of one process gets all GPUs of its nodes. Ranks on GPUs get
+    one each. Ranks on CPUs are spread evenly over ``settings.nodes`` nodes. Raises NoSeatError."""
+    node_gpus = settings.gpus_per_node if settings.gpus_per_node is not None else partition.gpus
+    if needs.ranks == 0:
+        layout = SeatLayout(settings.nodes or 1, ranks=0, gpus=node_gpus)
+    elif needs.gpus:
+        ranks_per_node = settings.ranks_per_node or min(node_gpus, needs.gpus)
+        if node_gpus == 0:
+            raise NoSeatError(
+                f"{needs.name}: needs {needs.gpus} GPUs, and no node of partition {partition.name} has any (Gres)",
+                "choose another slurm.partition, or time the variant cpu",
+            )
+        layout = SeatLayout(math.ceil(needs.ranks / ranks_per_node), ranks=ranks_per_node, gpus=ranks_per_node)
+    else:
+        nodes = settings.nodes or 1
+        layout = SeatLayout(nodes, ranks=math.ceil(needs.ranks / nodes), gpus=0)
+    if needs.ranks and layout.nodes * layout.ranks != needs.ranks:
+        raise NoSeatError(
+            f"{needs.name}: {needs.ranks} ranks cannot be spread evenly over nodes of {layout.ranks}",
+            "set slurm.nodes or slurm.ranks_per_node to a divisor of the number of ranks",
+        )
+    if layout.nodes > len(partition.nodes):
+        raise NoSeatError(
+            f"{needs.name}: needs {layout.nodes} nodes, and partition {partition.name} has {len(partition.nodes)}",
+            "choose another slurm.partition, or more ranks on each node (slurm.ranks_per_node)",
+        )
+    return layout
+
+
 def _srun_command(settings: SlurmSettings, partition: Partition, layout: SeatLayout, needs: Needs) -> list[str]:
     # The time limit is by default the expected duration with a margin, but at most that of the partition. A session
     # that needs more time continues in another seat. 0 selects the partition's default limit.
@@ -210,11 +247,7 @@ def _srun_command(settings: SlurmSettings, partition: Partition, layout: SeatLay
         estimate = 0.0 if needs.minutes is None else DURATION_FACTOR * needs.minutes + MARGIN_MIN
         minutes = estimate if partition.minutes is None else min(estimate, partition.minutes)
     options = {
-        "partition": settings.partition,
-        "account": settings.account,
-        "qos": settings.qos,
-        "reservation": settings.reservation,
-        "constraint": settings.constraint,
+        **{name: getattr(settings, name) for name in ("partition", "account", "qos", "reservation", "constraint")},
         "exclude": ",".join(settings.exclude),
         "gpus-per-node": str(layout.gpus or ""),
         "time": str(math.ceil(minutes)) if minutes else "",

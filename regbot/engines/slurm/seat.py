@@ -128,23 +128,21 @@ class SlurmSeat:
         deadline, check_at = time.monotonic() + launch.timeout_s + 2 * BACKSTOP_S, time.monotonic() + CHECK_S
         abort_at = math.inf
         while len(reports := reservation.inbox.reports(launch_id)) < nodes:
-            if abort_at == math.inf and _has_failed(reports):
+            if abort_at == math.inf and any(
+                "error" in report or report["result"]["exit_code"] != 0 for report in reports.values()
+            ):
                 abort_at = time.monotonic() + ABORT_S
             if time.monotonic() > abort_at:
                 reservation.send({"abort": launch_id})
             if reservation.has_ended or time.monotonic() > check_at:
-                self._check_reservation()
+                if reason := reservation.lost_reason():
+                    messages = reservation.inbox.srun_messages[-500:]
+                    raise SeatLostError(reason + (f"; srun messages: {messages}" if messages else ""))
                 check_at = time.monotonic() + CHECK_S
             if time.monotonic() > deadline:
                 raise SeatLostError(f"{launch.command[0]}: {nodes - len(reports)} of {nodes} nodes did not report")
             reservation.wait(1.0)
         return reports
-
-    def _check_reservation(self) -> None:
-        """Raise SeatLostError if the nodes are no longer reserved, because then no node will report."""
-        if reason := self._reservation.lost_reason():
-            messages = self._reservation.inbox.srun_messages[-500:]
-            raise SeatLostError(reason + (f"; srun messages: {messages}" if messages else ""))
 
     def _wait_for_files(self, folder: Path, reports: Reports) -> None:
         """Wait until the shared file system shows all files of the nodes. Raises SeatLostError after ``lag_s`` s."""
@@ -158,9 +156,3 @@ class SlurmSeat:
                     "the shared file system lags: raise slurm.lag_s",
                 )
             time.sleep(0.2)
-
-
-def _has_failed(reports: Reports) -> bool:
-    return any(
-        "error" in report or ("result" in report and report["result"]["exit_code"] != 0) for report in reports.values()
-    )

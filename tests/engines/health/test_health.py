@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from regbot.engines import Launch
-from regbot.engines.health import Monitor, monitor, visible_devices
+from regbot.engines.health import monitor
 from regbot.engines.health.cpu import load_shares, parse_ticks
-from regbot.engines.health.monitor import GpuWatch
+from regbot.engines.health.monitor import GpuWatch, Monitor, visible_devices
 from regbot.engines.health.nvml import REASONS, NoNvmlError, NvmlSession, is_descendant, select_visible
 from regbot.judge.health import describe_node_effects, describe_outside_cause, find_slowed_blocks
 from regbot.records.files import read_record
