@@ -175,12 +175,10 @@ LIMITS = {
 
 
 class ControlGroups:
-    def __init__(self, pids: int, memory_bytes: int | None) -> None:
+    def __init__(self, pids: int, memory_gb: float | None) -> None:
         """Create the groups. Controllers that cannot be used on this node are skipped."""
         self.groups: list[Path] = []
-        limits = {PIDS: pids}
-        if memory_bytes is not None:
-            limits["memory"] = memory_bytes
+        limits = {PIDS: pids} | ({} if memory_gb is None else {"memory": int(memory_gb * 2**30)})
         for controller, limit in limits.items():
             with contextlib.suppress(OSError):
                 version, parent = find_parent(controller)

@@ -91,6 +91,7 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: SandboxSettings
         "cwd": "/",
         "env": {},  # the guest's variables (such as LD_PRELOAD) must not affect bubblewrap
         "confine": {
+            **sandbox.model_dump(mode="json"),
             "file_systems": {  # maximum bytes and number of files; one page more than the limit shows an overflow
                 "record": (launch.max_dir_bytes + 4096, RECORD_FILES),
                 "tmp": tmp_limits,
@@ -98,11 +99,6 @@ def confine(request: Mapping[str, Any], launch: Launch, sandbox: SandboxSettings
             },
             "files": _replacement_files(sandbox),
             "writable": folders_on_disk,
-            "growth_bytes": sandbox.disk_mb * MEGABYTE,
-            "growth_files": sandbox.disk_files,
-            "pids": sandbox.pids,
-            "memory_bytes": None if sandbox.memory_gb is None else int(sandbox.memory_gb * 2**30),
-            "network": sandbox.network,
             "visible": launch.env.get(confinement.VISIBLE_VARIABLE),
         },
     }

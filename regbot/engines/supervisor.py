@@ -63,38 +63,34 @@ class Log:
         self.fault: OSError | ValueError | None = None  # the last error of writing the file
 
     def copy(self, output: int) -> None:
-        """Write all output. An error, such as a full disk, is stored until ``close``, so that the guest is killed
-        first."""
-        while data := os.read(output, 65536):
-            beginning, rest = data[: self.beginning_bytes_left], data[self.beginning_bytes_left :]
-            self.beginning_bytes_left -= len(beginning)
-            self._write_to_file(beginning)
-            self.tail += rest
-            excess = max(0, len(self.tail) - self.tail_limit)
-            del self.tail[:excess]
-            self.dropped += excess
+        """Write all output. An error, such as a full disk, is raised by ``close``, after the guest has been killed."""
+        try:
+            while data := os.read(output, 65536):
+                beginning, rest = data[: self.beginning_bytes_left], data[self.beginning_bytes_left :]
+                self.beginning_bytes_left -= len(beginning)
+                self.file.write(beginning)
+                self.tail += rest
+                excess = max(0, len(self.tail) - self.tail_limit)
+                del self.tail[:excess]
+                self.dropped += excess
+        except (OSError, ValueError) as error:  # a ValueError if the file is closed
+            self.fault = error
 
     def close(self) -> None:
         """Raises OSError if any part could not be written."""
-        if self.dropped:
-            self._write_to_file(b"\n[%d bytes left out]\n" % self.dropped)
-        self._write_to_file(bytes(self.tail))
-        self.file.close()
+        with self.file:
+            if self.dropped:
+                self.file.write(b"\n[%d bytes left out]\n" % self.dropped)
+            self.file.write(self.tail)
         if self.fault:
             raise self.fault
-
-    def _write_to_file(self, data: bytes) -> None:
-        try:
-            self.file.write(data)
-        except (OSError, ValueError) as error:  # a ValueError if the file is closed
-            self.fault = error
 
 
 class Confinement:
     """The sandbox of one guest on this node. Without an entry ``confine`` in the launch there is none."""
 
     def __init__(self, launch: dict[str, Any]) -> None:
-        """Set the sandbox up. Raises NotStartedError if this node cannot do it."""
+        """Set the sandbox up. Raises OSError if this node cannot do it."""
         self.settings: dict[str, Any] | None = launch.get("confine")
         # The record folder, the command to start, the maximum bytes of the record, and the log.
         self.record, self.command, self.limit = launch["record_dir"], launch["command"], launch["max_dir_bytes"]
@@ -105,27 +101,15 @@ class Confinement:
             return
         # bubblewrap reports on this pipe that the guest has ended.
         self.status_reader, self.status_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self.groups = confinement.ControlGroups(self.settings["pids"], self.settings["memory_bytes"])
+        self.groups = confinement.ControlGroups(self.settings["pids"], self.settings["memory_gb"])
         atexit.register(self.groups.remove)
-        try:
-            self.file_systems = confinement.MemoryFileSystems(self.settings, self.record)
-            self.growth = confinement.DiskGrowth(
-                self.settings["writable"], self.settings["growth_bytes"], self.settings["growth_files"]
-            )
-        except OSError as error:
-            raise NotStartedError(
-                f"the sandbox cannot be set up: {error}; 'regbot doctor' tests it step by step"
-            ) from error
+        self.file_systems = confinement.MemoryFileSystems(self.settings, self.record)
+        max_bytes, max_files = self.settings["disk_mb"] * 2**20, self.settings["disk_files"]
+        self.growth = confinement.DiskGrowth(self.settings["writable"], max_bytes, max_files)
         self.record = str(self.file_systems.record)
         visible = self.settings["visible"]  # the guest's CUDA_VISIBLE_DEVICES; None if it is unset
         program, *words = confinement.with_devices(self.command, visible, self.settings["network"])
         self.command = [program, "--json-status-fd", str(self.status_writer), *words]
-
-    def enter(self) -> None:
-        """Called by the child process just before it becomes the guest."""
-        if self.groups is not None:
-            self.groups.join()
-            confinement.leave_keyring()
 
     def find_excess(self, has_ended: bool = False) -> str:
         """Return what the guest wrote too much; '' if nothing. In a sandbox, the files of a record are counted only if
@@ -199,8 +183,11 @@ class Supervisor:
                     check_at = time.monotonic() + self.check_s
             wall_s = time.monotonic() - started
             wait_status = self.status  # None if the guest must be killed
-            if wait_status is not None:
-                self._wait_for_helpers()
+            if wait_status is not None:  # from here on, only processes that the supervisor kills are counted
+                grace_end = time.monotonic() + GRACE_S
+                while self._has_descendants() and time.monotonic() < grace_end:
+                    self._handle_events(0.02)
+                self.killed = 0
         finally:
             unkilled = self._kill_all()
             reader.join(DRAIN_S)
@@ -243,7 +230,9 @@ class Supervisor:
         if os.getppid() != self.pid:  # the supervisor died before the call above
             os._exit(127)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
-        self.sandbox.enter()
+        if self.sandbox.groups is not None:
+            self.sandbox.groups.join()
+            confinement.leave_keyring()
 
     def _handle_events(self, seconds: float) -> None:
         """Wait at most ``seconds`` for the end of a child. Raises StopError."""
@@ -261,13 +250,6 @@ class Supervisor:
                     self.status = status
                 elif os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
                     self.killed += 1
-
-    def _wait_for_helpers(self) -> None:
-        """Wait at most GRACE_S. Then count only processes that the supervisor kills."""
-        deadline = time.monotonic() + GRACE_S
-        while self._has_descendants() and time.monotonic() < deadline:
-            self._handle_events(min(0.02, deadline - time.monotonic()))
-        self.killed = 0
 
     def _has_descendants(self) -> bool:
         self._reap()
@@ -330,7 +312,7 @@ def main() -> None:
     except NotStartedError as error:
         result = {"error": str(error)}
     except OSError as error:
-        result = {"error": f"the run was killed because its output could not be written: {error}"}
+        result = {"error": f"the run could not be confined, or its output not be written: {error}"}
     os.write(STDOUT, json.dumps(result).encode())
 
 

@@ -329,7 +329,7 @@ def test_a_delegated_group_limits_processes_and_memory(monkeypatch: pytest.Monke
     group = tmp_path / f"regbot-{os.getpid()}"
     group.mkdir()
     (group / "memory.swap.max").touch()
-    groups = confinement.ControlGroups(64, 2**30)
+    groups = confinement.ControlGroups(64, 1.0)
     groups.join()
     written = {path.name: path.read_text() for path in group.iterdir()}
     assert written == {
