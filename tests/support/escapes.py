@@ -63,7 +63,10 @@ def escaped(run: Run, name: str, folder: Path) -> Escape:
         ended = run(launch(folder, name, {**targets, "careful": run is unconfined}))
         said = (folder / "output.log").read_text(errors="replace")
         lines = [*re.findall(r"^ESCAPED (.*)$", said, re.MULTILINE), *seen()]
-    return Escape(lines, re.findall(r"^stopped (.*)$", said, re.MULTILINE), ended)
+    stopped = re.findall(r"^stopped (.*)$", said, re.MULTILINE)
+    return Escape(
+        lines, [*stopped, *filter(None, [ended.excess])], ended
+    )  # one that fills its record may be ended first
 
 
 Prepared = Iterator[tuple[dict[str, Any], Callable[[], list[str]]]]
