@@ -5,9 +5,9 @@ steps are warm-up, or whether the logged code is the commit under test.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,6 +23,9 @@ class LogError(UserError):
 
 
 class LogStep(NamedTuple):
+    """A step. A reader may give seconds that are no step time and a loss that is not finite; ``extract_run`` then puts
+    None and NaN in their place."""
+
     number: int
     seconds: float | None
     """Seconds of the step; None if the log has the step without its time."""
@@ -116,32 +119,10 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def make_step(
-    number: int,
-    seconds: float | None,
-    loss: float | None = None,
-    tflops: float | None = None,
-    skipped: int = 0,
-    nan: int = 0,
-    place: tuple[int, str] = (0, ""),
-) -> LogStep:
-    """Return the step. Seconds that are no step time become None. A loss that is not finite counts in ``nan``.
-
-    ``place`` is the line and the rank label of the step.
-    """
-    is_time = seconds is not None and math.isfinite(seconds) and seconds > 0
-    if loss is not None and not math.isfinite(loss):
-        loss, nan = math.nan, max(nan, 1)
-    return LogStep(number, seconds if is_time else None, loss, tflops, skipped, nan, *place)
-
-
-def number_or_nan(text: str) -> float:
-    """Parse a number as frameworks print it (thousands commas, NAN, INF); NaN if it is not finite."""
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
+def printed_resolution(step_s: Sequence[float]) -> float:
+    """Return the resolution of printed step times, in seconds. Trailing zeros may be left out, so the time with the
+    most digits shows it."""
+    return 10.0 ** min(int(Decimal(str(seconds)).as_tuple().exponent) for seconds in step_s)
 
 
 def format_steps(numbers: Sequence[int], limit: int = 5) -> str:

@@ -237,6 +237,38 @@ def test_torchtitan_lines_with_colours_and_no_mfu(log: Path) -> None:
     assert says(run, "derived: 8192 tokens per step")
 
 
+@pytest.mark.parametrize(
+    "validation", ["validate step: 10  loss:  5.12  memory: 65.53GiB(68.98%)  tps: 32,768", "step 3"]
+)
+def test_a_validation_between_torchtitans_steps_is_no_incomplete_step(log: Path, validation: str) -> None:
+    lines = [titan_line(step, 8192) for step in (1, 2, 3, 4)]
+    head = "[rank0]:[titan] 2026-07-10 10:10:30,123 - root - INFO - "
+    run = read(
+        log, [*lines[:3], head + validation, f"{head}\x1b[32m{validation}\x1b[0m", lines[3]], tokens_per_step=8192
+    )
+    assert run.step_s == (1.0,) * 4
+    assert not says(run, "incomplete")
+
+
+def nemo_line(step: int, seconds: float, epoch: int = 0, end: str = " | consumed_samples: 512") -> str:
+    return (
+        f"Training epoch {epoch}, iteration {step % 3}/2 | lr: 1e-06 | global_batch_size: 512 | global_step: {step} | "
+        f"reduced_train_loss: 11.03 | train_step_timing in s: {seconds:.4}{end}"
+    )
+
+
+def test_nemo_2_is_not_taken_for_megatron(log: Path) -> None:
+    """Both print an iteration. That of NeMo 2 begins again with each epoch."""
+    steps = [
+        nemo_line(step, 2.01 + step, epoch=step // 3, end="" if step == 0 else " | TFLOPS_per_GPU: 7")
+        for step in range(5)
+    ]
+    run = read(log, ["[NeMo I 2026-07-10] setting up", *steps, "Validation: iteration 1/32"])
+    assert (run.format, run.step_s) == ("nemo", (2.01, 3.01, 4.01, 5.01, 6.01))
+    assert (numbers(run), run.warnings, run.steps[0].loss) == ([0, 1, 2, 3, 4], (), 11.03)
+    assert "known formats" in refusal(log, ["Epoch 0, iteration 7/29 | lr: 1e-06 | step_time: 2.0"])
+
+
 def test_tensorboards_export_gives_torchtitans_step_times(log: Path) -> None:
     walls = [1.7e9 + 0.25 * step + 0.001 * (step % 3) for step in range(1, 8)]
     scalar = [[wall, step, 0.25] for step, wall in enumerate(walls, start=1)]
