@@ -17,10 +17,12 @@ from pydantic import TypeAdapter
 
 from regbot.ledgers.readers import Reader
 from regbot.records.files import MAX_RECORD_BYTES
-from regbot.records.ledger import Ledger
+from regbot.records.ledger import Axis, Ledger, Liveness
+from regbot.records.run import CompiledProgram, RawProfile
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 from regbot.workloads.logs import StepLog
+from regbot.workloads.task import Task
 
 READ_LIMIT_S = 120
 """Seconds of processor time in which the files of one rank must be read. A trace at the limit of the default
@@ -38,18 +40,24 @@ class GuestFileError(Exception):
 
 
 def read_ledgers(
-    reader: Reader, paths: Sequence[Path], max_bytes: int, max_expansion: int = 1, **options: bool
+    reader: Reader, paths: Sequence[Path], world: int, max_bytes: int, max_expansion: int = 1, **options: bool
 ) -> list[Ledger]:
-    """Return the ledger in each of ``paths``.
+    """Return the ledger of rank 0 of ``world`` ranks, or of their common program, in each of ``paths``.
 
     ``options`` are arguments of the reader. Raises GuestFileError if a file cannot be read, is not a regular file, has
     other hard links, has more than ``max_bytes``, or has more than ``max_expansion`` times as many when it is
-    decompressed.
+    decompressed, or if it is of another rank or world.
     """
     for path in paths:
         _check_file(path, max_bytes)
     contents = run_program(reader.NAME, [(path, path.name) for path in paths], max_expansion * max_bytes, options)
-    return [Ledger.model_validate(content) for content in contents]
+    ledgers = [Ledger.model_validate(content) for content in contents]
+    for path, ledger in zip(paths, ledgers, strict=True):
+        if (ledger.rank, ledger.world_size) != (0, world):
+            raise GuestFileError(
+                f"{path.name}: is of rank {ledger.rank} of {ledger.world_size}, but rank 0 of {world} was requested"
+            )
+    return ledgers
 
 
 def read_step_log(path: Path, format_name: str, tokens_per_step: float | None) -> StepLog:
@@ -60,6 +68,32 @@ def read_step_log(path: Path, format_name: str, tokens_per_step: float | None) -
     options = {"format_name": format_name, "tokens_per_step": tokens_per_step}
     (content,) = run_program("logs", [(path, "its log")], 0, options)
     return TypeAdapter(StepLog).validate_python(content)
+
+
+def complete_ledger(
+    ledger: Ledger,
+    claim: CompiledProgram | RawProfile,
+    task: Task,
+    names: Mapping[str, str],
+    axes: Mapping[str, Axis],
+    liveness: Liveness,
+) -> Ledger:
+    """Return ``ledger``, which a reader gave, with what it cannot know: the task, the names of its axes by the reader's
+    label, the other ``axes`` of the mesh, and the configuration that the guest claims.
+    """
+    named_axes = {names.get(label, label): axis for label, axis in ledger.axes.items()}
+    entries = [entry.model_copy(update={"axis": names.get(entry.axis, entry.axis)}) for entry in ledger.entries]
+    return ledger.model_copy(
+        update={
+            "workload": task.entry,
+            "variant": task.variant.name,
+            "axes": {**axes, **named_axes},
+            "entries": entries,
+            "liveness": liveness,
+            "config": claim.config,
+            "software": claim.software,
+        }
+    )
 
 
 def _check_file(path: Path, max_bytes: int) -> None:

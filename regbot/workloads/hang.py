@@ -16,12 +16,11 @@ from regbot.records.files import RecordError, read_capped, read_record
 from regbot.records.hang import Collective, Frame, Hang, RankHang
 from regbot.records.run import Run
 from regbot.records.text.clip import clip, clip_message
-from regbot.records.text.printable import printable
+from regbot.records.text.printable import make_printable, printable
 from regbot.records.text.words import listed, plural
 
 MAX_STACKS_BYTES = 2**20
 MAX_FLIGHT_BYTES = 2**12
-MAX_RANKS = 4096
 MAX_TEXT = 2000
 MAX_PLACES = 4
 MAX_LISTED_RANKS = 8
@@ -50,7 +49,7 @@ def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
 def read_hang(folder: Path, ranks: int, root: Path) -> Hang:
     """Build the hang report of a run from its record folder."""
     reports = []
-    for rank in range(min(ranks, MAX_RANKS)):
+    for rank in range(ranks):
         try:
             text = read_capped(folder / f"stacks.{rank}", MAX_STACKS_BYTES).decode("utf-8", "replace")
         except RecordError:
@@ -105,9 +104,7 @@ def _read_last_collective(path: Path) -> Collective | None:
         last = read_record(path, Collective, MAX_FLIGHT_BYTES)
     except RecordError:  # missing, or written by the code under test
         return None
-    return Collective(
-        name=printable(last.name), group=printable(last.group), number=last.number, state=printable(last.state)
-    )
+    return Collective.model_validate(make_printable(last.model_dump()))
 
 
 def _describe_places(ranks: Sequence[RankHang]) -> str:
@@ -119,8 +116,7 @@ def _describe_places(ranks: Sequence[RankHang]) -> str:
         f"{plural('rank', len(numbers))} {listed(numbers, MAX_LISTED_RANKS)}: {place}"
         for place, numbers in sorted(ranks_by_place.items(), key=lambda item: len(item[1]))
     ]
-    more = [f"{len(descriptions) - MAX_PLACES} more places"] if len(descriptions) > MAX_PLACES else []
-    return "; ".join([*descriptions[:MAX_PLACES], *more])
+    return listed(descriptions, MAX_PLACES, "; ")
 
 
 def _describe_place(rank: RankHang) -> str:

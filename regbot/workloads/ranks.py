@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import linear_regression
-from typing import NamedTuple
 
 from regbot.records.ledger import Ledger
 from regbot.records.run import Backend, CodeProof, Outcome, RawRun, Timing
@@ -31,21 +30,14 @@ BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 ``regbot_guest.probe``."""
 
 
-class Marks(NamedTuple):
-    total_s: float | None
-    steady_s: float | None
-
-
-def read_marks(folder: Path) -> Marks:
-    """Return the time between the marks in ``folder``, from the modification times of the files.
+def read_marks(folder: Path) -> dict[str, float]:
+    """Return the seconds from each mark in ``folder`` to ``ENDED``, from the modification times of the files.
 
     In a sandbox, these are the change times in the guest, which it cannot set.
     """
     marks = [folder / name for name in (BEGUN, STEADY, ENDED)]
     times = {mark.name: mark.lstat().st_mtime for mark in marks if mark.is_file() and not mark.is_symlink()}
-    if ENDED not in times:
-        return Marks(None, None)
-    return Marks(*(max(0.0, times[ENDED] - times[name]) if name in times else None for name in (BEGUN, STEADY)))
+    return {name: max(0.0, times[ENDED] - time) for name, time in times.items()} if ENDED in times else {}
 
 
 def find_step_fault(timing: Timing) -> str:
@@ -103,7 +95,7 @@ def mean_loss(ranks: Sequence[Sequence[float | None]]) -> list[float | None]:
     return means
 
 
-def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks) -> Timing:
+def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Mapping[str, float]) -> Timing:
     """Combine the timings of all ranks into one. The step time is that of the slowest rank.
 
     The growth of memory is stored for the rank where it is largest, up or down. Raises ValidationError if the ranks'
@@ -124,8 +116,8 @@ def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks
             "clock": raws[0].clock,
             "step_s": [max(seconds) for seconds in zip(*(steps.step_s for steps in known_steps), strict=False)],
             "ranks": ranks,  # None for a rank without step times is invalid
-            "harness_s": marks.total_s,
-            "harness_steady_s": marks.steady_s,
+            "harness_s": marks.get(BEGUN),
+            "harness_steady_s": marks.get(STEADY),
             "memory_peak_bytes": max((steps.peak_bytes for steps in known_steps), default=0),
             "memory_slope_bytes": max(memory_slopes, key=abs, default=0.0),
             "tokens_per_expert": list(map(sum, zip(*counts_by_rank, strict=True))) if have_same_experts else [],
@@ -153,19 +145,14 @@ def digest(ledger: Ledger) -> str:
 
 def backends_of(ranks: Sequence[Mapping[str, Backend]]) -> dict[str, Backend]:
     """Combine the backends that all ranks report. If ranks executed different ones, all of them are listed."""
-    if not ranks:
-        return {}
     combined: dict[str, Backend] = {}
-    reported_by_all = set.intersection(*(set(backends) for backends in ranks))
-    for name in sorted(reported_by_all):
-        executed = sorted({backends[name].executed for backends in ranks})
-        backend = ranks[0][name]
+    for name, backend in sorted(ranks[0].items()):
+        executed = sorted({backends[name].executed for backends in ranks if name in backends})
         if len(executed) > 1:
-            evidence = f"ranks differ: {', '.join(executed)}"
-            backend = backend.model_copy(
-                update={"executed": clip_label(" | ".join(executed)), "evidence": clip_message(evidence)}
-            )
-        combined[name] = backend
+            evidence = clip_message(f"ranks differ: {', '.join(executed)}")
+            backend = backend.model_copy(update={"executed": clip_label(" | ".join(executed)), "evidence": evidence})
+        if all(name in backends for backends in ranks):
+            combined[name] = backend
     return combined
 
 

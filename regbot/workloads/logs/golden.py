@@ -23,7 +23,7 @@ NAME = "golden"
 TITLE = "golden values (JSON) of Megatron-LM and Megatron Bridge"
 
 MEGATRON_TIME, BRIDGE_TIME = "iteration-time", "elapsed time per iteration (ms)"
-LOSS, BRIDGE_TFLOPS = "lm loss", "GPU utilization"
+LOSS = "lm loss"
 WRAPPERS = ("current", "baseline")
 
 _ADVICE = "give a golden-values file that has iteration times"
@@ -50,18 +50,17 @@ def read(log: StepLogFile) -> StepLog:
     if MEGATRON_TIME in values:
         return _read_megatron(log, values).with_warnings(*warnings)
     entries = {key: entry for key, entry in values.items() if isinstance(entry, dict)}  # ``alloc`` is no step
-    milliseconds, losses, tflops = (
-        {_step_number(log, key): entry.get(name) for key, entry in entries.items()}
-        for name in (BRIDGE_TIME, LOSS, BRIDGE_TFLOPS)
+    milliseconds, losses = (
+        {_step_number(log, key): entry.get(name) for key, entry in entries.items()} for name in (BRIDGE_TIME, LOSS)
     )
-    steps = _steps(milliseconds, losses, tflops, factor=0.001)
+    steps = _steps(milliseconds, losses, factor=0.001)
     return extract_run(log, NAME, steps, _ADVICE).with_warnings(*warnings)
 
 
 def _read_megatron(log: StepLogFile, metrics: Mapping[str, Any]) -> StepLog:
     """Return the run. ``steps_per_value`` of it is 1 if the file has every step, else None."""
     losses = _read_series(log, metrics, LOSS) if LOSS in metrics else {}
-    steps = _steps(_read_series(log, metrics, MEGATRON_TIME), losses, tflops={})
+    steps = _steps(_read_series(log, metrics, MEGATRON_TIME), losses)
     # Here a distance above 1 between steps does not prove that the values are means.
     run = extract_run(log, NAME, steps, _ADVICE, values_are_means=False)
     interval = run.steps_per_value  # the usual distance of step numbers; 1 for a single step
@@ -83,14 +82,12 @@ def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dic
     return {_step_number(log, key): value for key, value in values.items()}
 
 
-def _steps(
-    times: Mapping[int, Any], losses: Mapping[int, Any], tflops: Mapping[int, Any], factor: float = 1.0
-) -> Iterator[LogStep]:
+def _steps(times: Mapping[int, Any], losses: Mapping[int, Any], factor: float = 1.0) -> Iterator[LogStep]:
     for number, time in sorted(times.items()):
-        seconds, loss, speed = map(_read_value, (time, losses.get(number), tflops.get(number)))
+        seconds, loss = _read_value(time), _read_value(losses.get(number))
         if loss is not None and math.isnan(loss) and (seconds is None or math.isnan(seconds)):
             loss = None  # the file has no values for this step
-        yield LogStep(number, None if seconds is None else factor * seconds, loss, speed)
+        yield LogStep(number, None if seconds is None else factor * seconds, loss)
 
 
 def _read_value(value: Any) -> float | None:

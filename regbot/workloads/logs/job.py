@@ -43,14 +43,14 @@ def extract_run(
         if len(all_steps) > MAX_STEPS:
             raise log.error(step.line, f"is the {MAX_STEPS + 1:,}th step", "give only the part of the log to compare")
     warnings = [f"line {line} is an incomplete step line and was left out" for line in log.incomplete_lines[:1]]
-    steps_of_rank, rank = _select_rank(all_steps, warnings)
+    steps_of_rank = _select_rank(all_steps, warnings)
     unique_steps = _drop_repeats(steps_of_rank, warnings)
     steps_of_job, job_count = _select_last_job(log, unique_steps, warnings)
     if not any(step.seconds is not None for step in steps_of_job):
         raise log.error(steps_of_job[0].line if steps_of_job else WHOLE_FILE, "has no step with a time", advice)
     interval = _find_log_interval(steps_of_job, values_are_means, warnings)
     explained = _explain_slow_steps(steps_of_job, log.other_work)
-    run = StepLog(log.name, format_name, tuple(steps_of_job), interval, rank, explained=explained, jobs=job_count)
+    run = StepLog(log.name, format_name, tuple(steps_of_job), interval, explained=explained, jobs=job_count)
     if run.untimed:
         warnings.append(f"the log has no time for {format_steps(run.untimed)}")
     if run.skipped:
@@ -77,18 +77,16 @@ def _explain_slow_steps(steps: list[LogStep], other_work: Mapping[int, str]) -> 
     return explained
 
 
-def _select_rank(steps: list[LogStep], warnings: list[str]) -> tuple[list[LogStep], str]:
+def _select_rank(steps: list[LogStep], warnings: list[str]) -> list[LogStep]:
     # Labels are texts of numbers, and sorted as numbers. '' (no label) comes last.
     rank_labels = sorted({step.rank for step in steps}, key=lambda rank: (rank == "", int(rank or 0)))
-    if len(rank_labels) == len(steps) > 1:  # no two labels are equal, so they are line numbers (grep -n)
-        return steps, ""
-    if len(rank_labels) < 2:
-        return steps, rank_labels[0] if rank_labels else ""
+    if len(rank_labels) < 2 or len(rank_labels) == len(steps):  # labels that all differ are line numbers (grep -n)
+        return steps
     names = ", ".join(rank or "no label" for rank in rank_labels[:8])
     warnings.append(
         f"the file has lines of {len(rank_labels)} ranks ({names}); those of rank {rank_labels[0]} are used"
     )
-    return [step for step in steps if step.rank == rank_labels[0]], rank_labels[0]
+    return [step for step in steps if step.rank == rank_labels[0]]
 
 
 def _drop_repeats(steps: list[LogStep], warnings: list[str]) -> list[LogStep]:

@@ -133,7 +133,6 @@ class StepLine:
     """Where the step begins in the line."""
     time: re.Pattern[str]
     loss: re.Pattern[str] | None = None
-    tflops: re.Pattern[str] | None = None
     skipped: re.Pattern[str] | None = None
     nan: re.Pattern[str] | None = None
     last: re.Pattern[str] | None = None
@@ -165,7 +164,6 @@ class StepLine:
             int(match[1]),
             to_seconds(time),
             loss=find_number(self.loss, text),
-            tflops=find_number(self.tflops, text),
             skipped=int(find_number(self.skipped, text) or 0),
             nan=int(find_number(self.nan, text) or 0),
             line=line.number,

@@ -35,7 +35,6 @@ _STEP_LINE = StepLine(
     number=re.compile(r"\bcompleted step: (\d{1,12}), "),
     time=re.compile(r"\bseconds: ([^\s,]+(?:,\d{3}(?:\.\d+)?)*),"),
     loss=re.compile(r"(?<![\w])loss: ([^\s,]+)"),
-    tflops=re.compile(r"\bTFLOP/s/device: ([^\s,]+),"),
 )
 _PROFILER = re.compile(r"\bcompleted profiler activation/deactivation step: (\d{1,12})\b")
 _TIME_KEY = "perf/step_time_seconds"
@@ -84,8 +83,7 @@ def _read_metrics(log: StepLogFile, line: LogLine) -> Iterator[LogStep]:
     number, seconds = _parse_number(entry.get("step")), _parse_number(entry[_TIME_KEY])
     if number is None or seconds is None or not number.is_integer():
         raise log.error(line.number, "has no step number or no step time", "give MaxText's own metrics_file")
-    loss, tflops = _parse_number(entry.get("learning/loss")), _parse_number(entry.get("perf/per_device_tflops_per_sec"))
-    yield LogStep(int(number), seconds, loss, tflops, line=line.number)
+    yield LogStep(int(number), seconds, _parse_number(entry.get("learning/loss")), line=line.number)
 
 
 def _parse_number(value: Any) -> float | None:

@@ -34,12 +34,11 @@ _ITERATION = StepLine(
     number=re.compile(r"\biteration\s+(\d{1,12})/\s*\d+ \|"),
     time=re.compile(r"\| elapsed time per iteration \(ms\):\s*([^|\s]+)\s*\|"),
     loss=re.compile(r"\| lm loss:\s*([^|\s]+)\s*\|"),
-    tflops=re.compile(r"\| throughput per GPU \(TFLOP/s/GPU\):\s*([^|\s]+)\s*\|"),
     skipped=re.compile(r"\| number of skipped iterations:\s*(\d{1,9})\s*\|"),
     nan=_NAN,
     last=_NAN,
 )
-_STEP_TIME = re.compile(r"\bStep Time : ([\d.,]+)s GPU utilization: ([^\sA-Z]+)MODEL_TFLOP")
+_STEP_TIME = re.compile(r"\bStep Time : ([\d.,]+)s GPU utilization: [^\sA-Z]+MODEL_TFLOP")
 
 
 def recognises(text: str) -> bool:
@@ -65,5 +64,4 @@ def _step_time_steps(log: StepLogFile) -> Iterator[LogStep]:
     for line in log.lines():
         if match := _STEP_TIME.search(line.text):
             number += 1
-            seconds, tflops = (number_or_nan(text) for text in match.groups())
-            yield LogStep(number, seconds, tflops=tflops, line=line.number, rank=line.rank)
+            yield LogStep(number, number_or_nan(match[1]), line=line.number, rank=line.rank)

@@ -21,7 +21,6 @@ _STEP_LINE = StepLine(
     number=re.compile(r"\| global_step: (\d{1,12}) \|"),
     time=re.compile(r"\| train_step_timing in s: ([^|\s]+)"),
     loss=re.compile(r"\| reduced_train_loss: ([^|\s]+)"),
-    tflops=re.compile(r"\| TFLOPS_per_GPU: ([^|\s]+)"),
 )
 
 

@@ -31,8 +31,6 @@ class LogStep(NamedTuple):
     """Seconds of the step; None if the log has the step without its time."""
     loss: float | None = None
     """Loss; None if the log has no loss, NaN if the loss is not finite."""
-    tflops: float | None = None
-    """TFLOP/s per device, as the framework counts FLOPs."""
     skipped: int = 0
     """Number of steps that the optimizer skipped. It can exceed 1 if the values are means over several steps."""
     nan: int = 0
@@ -58,7 +56,6 @@ class StepLog:
     steps: tuple[LogStep, ...]
     steps_per_value: int | None = 1
     """Each value is the mean over this number of steps (the log interval); None if the log does not say."""
-    rank: str = ""
     suspect: tuple[int, ...] = ()
     """Numbers of steps whose seconds are no step times, for example because only the dispatch was timed."""
     explained: Mapping[int, str] = field(default_factory=dict)

@@ -31,7 +31,6 @@ _STEP_LINE = StepLine(
     number=re.compile(r"(?<!validate )\bstep:\s+(\d{1,12})\s+loss:\s+\S+\s"),
     time=_TPS,
     loss=re.compile(r"\bloss:\s+(\S+)\s"),
-    tflops=re.compile(r"\btflops: (\S+)\s"),
     last=_TPS,
 )
 

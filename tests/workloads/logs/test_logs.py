@@ -186,7 +186,7 @@ def test_the_first_of_several_labelled_ranks_is_used(log: Path) -> None:
     for label in ("[rank{}]: ", "[default{}]:", "[1,{}]<stdout>:", "{}: ", "rank {}: "):
         lines = [label.format(rank) + megatron_line(step, 1000 + rank) for step in (1, 2, 3) for rank in (10, 2, 3)]
         run = read(log, lines)
-        assert (run.rank, run.step_s) == ("2", (1.002,) * 3)
+        assert run.step_s == (1.002,) * 3
         assert says(run, "lines of 3 ranks", "rank 2 are used")
 
 
@@ -233,7 +233,6 @@ def test_a_metrics_file_is_read_unrounded(log: Path) -> None:
 def test_torchtitan_lines_with_colours_and_no_mfu(log: Path) -> None:
     run = read(log, [titan_line(step, 8192 * step, mfu="N/A") for step in (1, 2, 4)], tokens_per_step=8192)
     assert run.step_s == (1.0, 0.5, 0.25)
-    assert run.steps[0].tflops == 25.11
     assert says(run, "derived: 8192 tokens per step")
 
 
