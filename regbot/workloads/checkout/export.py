@@ -41,9 +41,8 @@ def list_files(repo: Path, commit: str, paths: Sequence[str]) -> list[CommitFile
             problem = f"of {int(size):,} bytes, more than the {MAX_RECORD_BYTES:,} of any record"
         message_start = f"{repo}: {clip(printable(path), 200)} of {short_commit(commit)} is"
         if problem is not None:
-            raise CheckoutError(
-                f"{message_start} {problem}", "only regular files are allowed: remove it, or commit a file instead"
-            )
+            advice = "only regular files are allowed: remove it, or commit a file instead"
+            raise CheckoutError(f"{message_start} {problem}", advice)
         if not size.isdigit():
             raise CheckoutError(f"{message_start} not in this repository's objects", "see git fsck, or clone it again")
         files.append(CommitFile(path, blob, int(size)))

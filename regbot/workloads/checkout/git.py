@@ -123,7 +123,7 @@ def try_git(
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # so that git cannot prompt for a password, and kill_group kills all its processes
+            start_new_session=True,  # so that git cannot prompt for a password, and all its processes can be killed
         )
     except OSError as error:
         if not folder.is_dir():
@@ -134,16 +134,14 @@ def try_git(
             input_bytes = stdin.encode("utf-8", "surrogateescape") or None
             output, error_output = process.communicate(input_bytes, timeout=timeout_s)
         except BaseException as error:
-            kill_group(process.pid)
-            if isinstance(error, subprocess.TimeoutExpired):
-                command = clip(" ".join(arguments), 200)
-                raise CheckoutError(
-                    f"{folder}: 'git {command}' did not end within {timeout_s:.0f} s and was ended"
-                ) from error
-            raise
-    return GitResult(
-        process.returncode, output.decode("utf-8", "surrogateescape"), error_output.decode("utf-8", "surrogateescape")
-    )
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            problem = f"'git {clip(' '.join(arguments), 200)}' did not end within {timeout_s:.0f} s and was ended"
+            raise CheckoutError(f"{folder}: {problem}") from error
+    texts = (data.decode("utf-8", "surrogateescape") for data in (output, error_output))
+    return GitResult(process.returncode, *texts)
 
 
 def read_blobs(repo: Path, sizes: Mapping[str, int]) -> dict[str, bytes] | None:
@@ -160,11 +158,6 @@ def read_blobs(repo: Path, sizes: Mapping[str, int]) -> dict[str, bytes] | None:
         contents[blob] = output[position : position + size]
         position += size + 1  # a newline follows the content
     return contents
-
-
-def kill_group(leader: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
 
 
 def without_credentials(text: str) -> str:
@@ -191,9 +184,8 @@ def find_commit(repo: Path, revision: str, option: str) -> str:
         result = try_git(repo, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", env=OFFLINE)
         if result.code == 0:
             return result.out.strip()
-    advice = (
-        f"the repository is shallow, {DEEPEN_ADVICE}" if is_shallow(repo) else "check its spelling, or fetch it first"
-    )
+    shallow_advice = f"the repository is shallow, {DEEPEN_ADVICE}"
+    advice = shallow_advice if is_shallow(repo) else "check its spelling, or fetch it first"
     raise CheckoutError(f"{repo}: {option} {revision!r} names no commit here", advice)
 
 
