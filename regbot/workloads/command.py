@@ -66,10 +66,7 @@ def fill_command(task: Task, root: Path, spec: RunSpec, log: Path) -> tuple[tupl
     key = f"workloads.{task.workload_name}"
     for name in OWN_PLACEHOLDERS:
         if name in workload.config:
-            return (
-                (),
-                f"{key}.config.{name}: regbot fills {{{name}}} itself, so the value would be lost; remove the key",
-            )
+            return (), f"{key}.config.{name}: regbot fills {{{name}}} itself; remove the key, which has no effect"
     if workload.routing != "balanced":
         return (), f"{key}.routing = {workload.routing!r} has no effect on a command; set a key of config instead"
     user_values = {**workload.config, **({"dispatcher": workload.dispatcher} if workload.dispatcher else {})}
@@ -117,10 +114,9 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Pa
             losses = [loss if math.isfinite(loss) else None for loss in logged_losses]
         if outcome in ("ok", "short", "diverged"):  # with any other outcome, the log's step times are not used
             timing = _build_timing(counted, spec.steps, spec.cut)
-    update = observe(result, outcome)
-    update["warnings"] += [clip_message(printable(warning)) for warning in warnings]
-    update |= {"timing": timing, "loss": losses}
-    run = bare_timed_run(task, arm, outcome, reason, spec).model_copy(update=update)
+    fields = observe(result, outcome)
+    fields["warnings"] += [clip_message(printable(warning)) for warning in warnings]
+    run = bare_timed_run(task, arm, outcome, reason, spec, **fields, timing=timing, loss=losses)
     return Run.model_validate(run.model_dump(by_alias=True))  # the log is untrusted
 
 
@@ -155,9 +151,7 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
     if counted[-1].number - counted[0].number != requested - 1:
         return "bad_record", f"steps are missing in its log between {counted[0].number} and {counted[-1].number}"
     if untimed := [step.number for step in counted if step.seconds is None]:
-        return "bad_record", (
-            f"its log has no time of step {untimed[0]}; time every step, and do not profile a timed run"
-        )
+        return "bad_record", f"its log has no time of step {untimed[0]}; time every step, without a profiler"
     if implausible := [step.number for step in counted[cut:] if step.number in step_log.suspect]:
         return "bad_record", f"the log's time of step {implausible[0]} is not a step time; {step_log.warnings[0]}"
     claimed_s = sum(step.seconds or 0.0 for step in step_log.steps)

@@ -5,6 +5,7 @@ but a set of claims. This module checks the record's size and form, and whether 
 how the process ended, which the engine observes. If guest and engine disagree, the engine is right.
 """
 
+import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -166,11 +167,8 @@ def make_launch(
 
 def interpreter(task: Task, root: Path) -> str:
     """Return the interpreter of the workload: an absolute path, or a command on PATH."""
-    python = task.workload.python
-    if not python:
-        return sys.executable
-    is_in_checkout = "/" in python and not Path(python).is_absolute()
-    return str(root / python) if is_in_checkout else python
+    python = task.workload.python or sys.executable
+    return str(root / python) if "/" in python else python  # an absolute path remains as it is
 
 
 def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
@@ -197,8 +195,7 @@ def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, att
 
 def read_claims(record: RawRecord, task: Task) -> tuple[RawRun | None, str]:
     """Return the guest's record, or None with the reason why it cannot be used. The reason is '' if there is none."""
-    is_link = record.path.is_symlink()  # exists() is False for a link that leads nowhere
-    if not record.path.exists() and not is_link:
+    if not os.path.lexists(record.path):
         return None, ""
     try:
         raw = read_record(record.path, RawRun, record.max_bytes)

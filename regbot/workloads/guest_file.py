@@ -104,9 +104,8 @@ def _check_file(path: Path, max_bytes: int) -> None:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise GuestFileError(f"{path.name}: is a link or no regular file; it was not read")
     if status.st_size > max_bytes:
-        raise GuestFileError(
-            f"{path.name}: {status.st_size:,} bytes, more than the {max_bytes:,} of local.max_record_mb"
-        )
+        limit = f"more than the {max_bytes:,} of local.max_record_mb"
+        raise GuestFileError(f"{path.name}: {status.st_size:,} bytes, {limit}")
 
 
 def run_program(
@@ -142,11 +141,10 @@ def run_program(
     if process.returncode:
         last_line = clip(printable(process.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]), 200)
         limits = f"{READ_LIMIT_S} s of processor time and {READ_LIMIT_BYTES / 2**30:g} GiB of memory"
-        raise GuestFileError(f"its files were not read within {limits}" + (f" ({last_line})" if last_line else ""))
+        raise GuestFileError(f"its files were not read within {limits} ({last_line or 'it printed nothing'})")
     answer = json.loads(process.stdout)
     if message := answer.get("error"):
         for path, name in files:
             message = message.replace(str(path.absolute()), name)
         raise GuestFileError(message)
-    contents: list[dict[str, Any]] = answer["contents"]
-    return contents
+    return answer["contents"]  # type: ignore[no-any-return]

@@ -58,13 +58,9 @@ def read_hang(folder: Path, ranks: int, root: Path) -> Hang:
         # While a backward pass runs in torch's own threads, the main thread waits for it.
         waits_for_backward = bool(main) and main[0]["function"] == _BACKWARD_FUNCTION
         threads = [*others, main] if waits_for_backward else [main]
-        report = RankHang(
-            rank=rank,
-            answered=bool(main),
-            last=_read_last_collective(folder / f"flight.{rank}"),
-            code_frame=next((frame for thread in threads for frame in _list_code_frames(thread, root)), None),
-        )
-        reports.append(report)
+        code_frame = next((frame for thread in threads for frame in _list_code_frames(thread, root)), None)
+        last = _read_last_collective(folder / f"flight.{rank}")
+        reports.append(RankHang(rank=rank, answered=bool(main), last=last, code_frame=code_frame))
     return Hang(ranks=reports, text=clip(_describe_places(reports), MAX_TEXT))
 
 
@@ -73,10 +69,9 @@ def read_stacks(text: str) -> list[list[re.Match[str]]]:
 
     The file's first line names the main thread. If it has no stack, the last thread in the file comes first.
     """
-    lines = text.splitlines()
-    main_line = _MAIN_THREAD.fullmatch(lines[0]) if lines else None
+    main_line = _MAIN_THREAD.match(text)
     threads: list[tuple[int, list[re.Match[str]]]] = []
-    for line in lines[1:]:
+    for line in text.splitlines()[1:]:
         if thread_line := _THREAD.match(line):
             threads.append((int(thread_line[1], 16), []))
         elif threads and (frame_line := _FRAME.fullmatch(line)):
@@ -91,12 +86,10 @@ def _list_code_frames(thread: Sequence[re.Match[str]], root: Path) -> Iterator[F
     """Yield the frames of code under test: those of files in the checkout ``root`` that are not installed there."""
     for frame in thread:
         path, line = os.path.normpath(frame["file"]), frame["line"]
-        for folder in (str(root), os.path.realpath(root)):
-            if path.startswith(f"{folder}/") and not _INSTALLED.search(path):
-                file = printable(path.removeprefix(f"{folder}/"))[-300:]
-                number = int(line) if line.isdigit() else 0
-                yield Frame(file=file, line=number, function=clip(printable(frame["function"]), 200))
-                break
+        folder = next((folder for folder in (f"{root}/", f"{os.path.realpath(root)}/") if path.startswith(folder)), "")
+        if folder and not _INSTALLED.search(path):
+            file, number = printable(path.removeprefix(folder))[-300:], int(line) if line.isdigit() else 0
+            yield Frame(file=file, line=number, function=clip(printable(frame["function"]), 200))
 
 
 def _read_last_collective(path: Path) -> Collective | None:

@@ -63,10 +63,8 @@ def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -
     """Return text about a deviation that is too large; '' if it is allowed. ``tolerance`` is relative."""
     if abs(claimed_s - measured_s) <= max(CLOCK_TOLERANCE_S, tolerance * measured_s):
         return ""
-    return (
-        f"{claimed_s:.3g} s for its steps, but by the system's clock they took {measured_s:.3g} s: its clock is wrong "
-        "or was replaced"
-    )
+    measured = f"by the system's clock they took {measured_s:.3g} s: its clock is wrong or was replaced"
+    return f"{claimed_s:.3g} s for its steps, but {measured}"
 
 
 def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcome, str]:
@@ -74,8 +72,7 @@ def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcom
     if completed < requested:
         return "short", f"ended without an error after {completed} of {requested} steps"
     if any(len(raw.loss) != requested for raw in raws.values()):
-        reason = f"does not report one loss for each of {requested} steps on every rank; the run was not used"
-        return "bad_record", reason
+        return "bad_record", f"does not report one loss for each of {requested} steps on every rank; it was not used"
     losses = mean_loss([raw.loss for raw in raws.values()])
     if None in losses:
         first = losses.index(None) + 1
@@ -103,7 +100,8 @@ def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Mappi
     """
     ranks = {str(rank): raw.steps for rank, raw in sorted(raws.items())}
     known_steps = [steps for steps in ranks.values() if steps is not None]
-    memory_slopes = [_slope(steps.memory_bytes[cut:]) for steps in known_steps]
+    memory = [steps.memory_bytes[cut:] for steps in known_steps]
+    memory_slopes = [linear_regression(range(len(sizes)), sizes).slope if len(sizes) > 1 else 0.0 for sizes in memory]
     counts_by_rank = [raw.tokens_per_expert for raw in raws.values()]
     have_same_experts = len({len(counts) for counts in counts_by_rank}) == 1
     dropped_tokens = [raw.dropped_tokens for raw in raws.values()]
@@ -125,10 +123,6 @@ def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Mappi
             "skipped_steps": max(raw.skipped_steps for raw in raws.values()),
         }
     )
-
-
-def _slope(values: Sequence[float]) -> float:
-    return linear_regression(range(len(values)), values).slope if len(values) > 1 else 0.0
 
 
 def ledger_of(ledgers: Sequence[Ledger]) -> Ledger:
@@ -161,12 +155,9 @@ def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
 
     Return None if a rank has no proof, or if two ranks loaded different contents of one file.
     """
-    known_proofs = [proof for proof in proofs if proof is not None]
-    if len(known_proofs) != len(proofs) or not known_proofs:
-        return None
-    merged, *further_proofs = known_proofs
-    for proof in further_proofs:
-        if any(merged.files.get(name, file_hash) != file_hash for name, file_hash in proof.files.items()):
+    merged = CodeProof(watched={}, foreign={}, files={})
+    for proof in proofs:
+        if proof is None or any(merged.files.get(name, found) != found for name, found in proof.files.items()):
             return None
         merged = CodeProof(
             watched={**proof.watched, **merged.watched},

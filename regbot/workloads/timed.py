@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -96,19 +97,15 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
             timing = rank_records.timing_of(raws, spec.steps, spec.cut, marks)
         except ValidationError as error:
             fault = f"the ranks' step times are inconsistent: {describe_validation_error(error)}"
-    if outcome == "ok":
-        fault = rank_records.find_step_fault(timing) if timing is not None else fault
-        outcome, reason = (
-            rank_records.training_outcome(raws, spec.steps)
-            if not fault
-            else ("bad_record", f"{fault}; the run was not used")
-        )
-    update = guest.observe(result, outcome)
+    if outcome == "ok" and (fault := fault if timing is None else rank_records.find_step_fault(timing)):
+        outcome, reason = "bad_record", f"{fault}; the run was not used"
+    elif outcome == "ok":
+        outcome, reason = rank_records.training_outcome(raws, spec.steps)
+    fields = guest.observe(result, outcome)
     if not node.gpus and ranks > node.cores:
-        update["warnings"].append(
-            f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays"
-        )
-    run = bare_timed_run(task, arm, outcome, reason, spec).model_copy(update=update)
+        delays = f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays"
+        fields["warnings"].append(delays)
+    run = bare_timed_run(task, arm, outcome, reason, spec, **fields)
     if not is_complete:
         return run
     environment = raws[0].environment
@@ -177,8 +174,7 @@ def run_in_seat(
         result = seat.run(launch)
     except EngineError as error:
         outcome: Outcome = "lost" if isinstance(error, NoSeatError) else "crashed"
-        run = bare_timed_run(task, arm, outcome, str(error), spec)
-        return run.model_copy(update={"node": seat.node, "allocation": seat.allocation})
+        return bare_timed_run(task, arm, outcome, str(error), spec, node=seat.node, allocation=seat.allocation)
     started_unix_s = time.time() - result.wall_s  # the launch has just ended
     run = read(result)
     return run.model_copy(
@@ -192,5 +188,5 @@ def run_in_seat(
     )
 
 
-def bare_timed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, spec: RunSpec) -> Run:
-    return guest.bare_run(task, arm, outcome, reason, spec.attempt, "timed", position=spec.position)
+def bare_timed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, spec: RunSpec, **fields: Any) -> Run:
+    return guest.bare_run(task, arm, outcome, reason, spec.attempt, "timed", position=spec.position, **fields)

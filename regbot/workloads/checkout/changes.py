@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -58,11 +58,6 @@ class DiffEntry:
     def has_python_after(self) -> bool:
         return self.name.endswith(".py") and self.modes[1] in (REGULAR, EXECUTABLE)
 
-    def has_same_code(self, digests: Mapping[str, str]) -> bool:
-        """Whether both trees have the same code in this file. ``digests`` are those of the code, by blob."""
-        before, after = (digests.get(blob, blob) for blob in self.blobs)
-        return self.is_python and before == after
-
     def is_inert(self, globs: Sequence[str]) -> bool:
         """Return whether the change cannot affect a run, by the file's name and modes alone.
 
@@ -95,15 +90,10 @@ def list_changed_files(repo: Path, base: str, head: str, inert: Sequence[str]) -
     They are unknown if git fails, or if too many files differ or a name is too long or not printable.
     Changed submodules are included, even if .gitmodules or the user's configuration ignores them.
     """
-    try:
-        entries = list_diff_entries(repo, base, head)
-    except CheckoutError:
+    changes = _list_changes(repo, base, head)
+    if changes is None:
         return ChangedFiles(None, [])
-    if not _is_reportable(entries):
-        return ChangedFiles(None, [])
-    digests = _digest_code(repo, [entry for entry in entries if entry.is_python])
-    changed = [entry for entry in entries if not entry.has_same_code(digests)]
-    return ChangedFiles([entry.name for entry in changed], [entry.name for entry in changed if entry.is_inert(inert)])
+    return ChangedFiles([entry.name for entry in changes], [entry.name for entry in changes if entry.is_inert(inert)])
 
 
 def list_diff_entries(repo: Path, before: str, after: str, pathspecs: Sequence[str] = ()) -> list[DiffEntry]:
@@ -157,20 +147,12 @@ def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> 
     The digest stays the same if comments, docstrings or inert files change, or if the branch is updated to a new base.
     ``inert`` is the setting of that name of the base.
     """
-    try:
-        base_tree = git(repo, "rev-parse", f"{base}^{{tree}}", env=OFFLINE).strip()
-        entries = [entry for entry in list_diff_entries(repo, base, head) if not entry.is_inert(inert)]
-    except CheckoutError:
+    changes = _list_changes(repo, base, head)
+    if changes is None:
         return None
-    if not _is_reportable(entries):
-        return None
-    digests = _digest_code(repo, entries)
     # What a file was counts too: the same content of head can be an improvement of one base and the revert of another.
-    contents = [
-        (entry.name, *entry.modes, *(digests.get(blob, blob) for blob in entry.blobs))
-        for entry in entries
-        if not entry.has_same_code(digests)
-    ]
+    contents = [(entry.name, *entry.modes, *code) for entry, code in changes.items() if not entry.is_inert(inert)]
+    base_tree = git(repo, "rev-parse", f"{base}^{{tree}}", env=OFFLINE).strip()
     # Without a change, only checks of the same base are of the same code.
     return hashlib.sha256(json.dumps(sorted(contents) or base_tree).encode()).hexdigest()
 
@@ -178,19 +160,28 @@ def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> 
 def have_same_code(repo: Path, before: str, after: str, inert: Sequence[str]) -> bool:
     """Return whether two trees behave the same. Inert files are ignored.
 
-    False means that a file changes behaviour, or that this is unknown. Files after the first such file are not read.
-    Raises CheckoutError.
+    False means that a file changes behaviour, or that this is unknown.
     """
-    entries = [entry for entry in list_diff_entries(repo, before, after) if not entry.is_inert(inert)]
-    if not _is_reportable(entries) or not all(entry.is_python for entry in entries):
-        return False
-    return all(entry.has_same_code(_digest_code(repo, [entry])) for entry in entries)
+    changes = _list_changes(repo, before, after)
+    return changes is not None and all(entry.is_inert(inert) for entry in changes)
 
 
-def _is_reportable(entries: Sequence[DiffEntry]) -> bool:
+def _list_changes(repo: Path, before: str, after: str) -> dict[DiffEntry, tuple[str, str]] | None:
+    """Return the paths whose behaviour differs, each with digests of its two contents; None if they are unknown."""
+    try:
+        entries = list_diff_entries(repo, before, after)
+    except CheckoutError:
+        return None
     # A name that is not UTF-8 is not printable.
     names_are_short = all(len(entry.name) <= MAX_PATH_CHARACTERS and entry.name.isprintable() for entry in entries)
-    return len(entries) <= MAX_FILES and names_are_short
+    if len(entries) > MAX_FILES or not names_are_short:
+        return None
+    digests = _digest_code(repo, entries)
+    code = {
+        entry: (digests.get(entry.blobs[0], entry.blobs[0]), digests.get(entry.blobs[1], entry.blobs[1]))
+        for entry in entries
+    }
+    return {entry: pair for entry, pair in code.items() if not entry.is_python or pair[0] != pair[1]}
 
 
 def _digest_code(repo: Path, entries: Sequence[DiffEntry]) -> dict[str, str]:

@@ -5,8 +5,8 @@ The bytes come from git's objects, exactly as they were committed. A checkout or
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.text.clip import clip, short_commit
@@ -14,8 +14,7 @@ from regbot.records.text.printable import printable
 from regbot.workloads.checkout.git import OFFLINE, CheckoutError, git, read_blobs
 
 
-@dataclass(frozen=True)
-class CommitFile:
+class CommitFile(NamedTuple):
     """A regular file of a commit. It is at most as large as a record may be."""
 
     path: str

@@ -46,6 +46,14 @@ _SETTINGS = {
     "advice.detachedHead": "false",
 }
 
+_VARIABLES = {
+    "LC_ALL": "C",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_LFS_SKIP_SMUDGE": "1",
+}
+
 NO_MACHINE_CONFIG = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": "0"}
 """Environment that hides the machine's git configuration. Otherwise .gitattributes of a commit could select a filter
 that is configured there."""
@@ -115,11 +123,12 @@ def try_git(
     """
     all_settings = {**_SETTINGS, **(settings or {})}
     options = [word for key, value in all_settings.items() for word in ("-c", f"{key}={value}")]
+    inherited = [name for name in os.environ if not name.startswith("GIT_") or _INHERITED_VARIABLES.fullmatch(name)]
     try:
         process = subprocess.Popen(
             ["git", *options, *arguments],
             cwd=folder,
-            env={**_environment(), **(env or {})},
+            env={**{name: os.environ[name] for name in inherited}, **_VARIABLES, **(env or {})},
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -214,19 +223,3 @@ def refuse_missing_files(repo: Path, *commits: str) -> None:
 
 def is_shallow(repo: Path) -> bool:
     return git(repo, "rev-parse", "--is-shallow-repository").strip() == "true"
-
-
-def _environment() -> dict[str, str]:
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("GIT_") or _INHERITED_VARIABLES.fullmatch(name)
-    }
-    return {
-        **inherited,
-        "LC_ALL": "C",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_NO_REPLACE_OBJECTS": "1",
-        "GIT_LFS_SKIP_SMUDGE": "1",
-    }

@@ -69,13 +69,11 @@ class StepLog:
     @property
     def too_coarse(self) -> str:
         """Why rounded step times are too coarse for a verdict; '' if they are not too coarse."""
-        resolution_share = self.resolution_s / median(self.step_s)
-        if resolution_share <= MAX_RESOLUTION_SHARE:
+        share = self.resolution_s / median(self.step_s)
+        if share <= MAX_RESOLUTION_SHARE:
             return ""
-        return (
-            f"step times are printed to {self.resolution_s:g} s, {100 * resolution_share:.2g}% of a step: too coarse "
-            "to detect a slowdown of 2%; make steps longer, or log more digits"
-        )
+        coarse = "too coarse to detect a slowdown of 2%; make steps longer, or log more digits"
+        return f"step times are printed to {self.resolution_s:g} s, {100 * share:.2g}% of a step: {coarse}"
 
     @property
     def timed(self) -> tuple[LogStep, ...]:
