@@ -229,6 +229,7 @@ SAMPLES = {
     "golden": b'{"iteration-time": {"start_step": 1, "end_step": 9, "step_interval": 1, "values": {"1": 2, "2": 2}}}',
     "tensorboard": json.dumps([[1.7e9 + step / 4, step, 0.25] for step in range(1, 8)]).encode(),
     "maxtext": b"completed step: 0, seconds: 1.353, TFLOP/s/device: 1674.038, loss: 9\n" * 5,
+    "nemo": b"Training epoch 0, iteration 7/29 | global_step: 7 | train_step_timing in s: 2.01 |\n" * 5,
     "megatron": b" iteration        1/     100 | elapsed time per iteration (ms): 212.5 | throughput per GPU "
     b"(TFLOP/s/GPU): 91.3 | lm loss: 1.08E+01 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
     * 5,

@@ -13,13 +13,7 @@ from typing import NamedTuple
 
 from regbot.baselines.arm_luck import estimate_stored_luck, make_arm_luck
 from regbot.baselines.names import class_folder
-from regbot.baselines.query import (
-    RollingReference,
-    planned_terms,
-    read_workload,
-    select_rolling_reference,
-    terms_of,
-)
+from regbot.baselines.query import RollingReference, planned_terms, read_workload, select_rolling_reference, terms_of
 from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline, EnvironmentKey
 from regbot.records.calibration import Calibration
@@ -65,11 +59,7 @@ def load_references(store: Store, plan: TimedPlan, node_class: str, now: datetim
 
 
 def _make_references(
-    sessions: Sequence[Baseline],
-    calibrations: Sequence[Calibration],
-    plan: TimedPlan,
-    node_class: str,
-    now: datetime,
+    sessions: Sequence[Baseline], calibrations: Sequence[Calibration], plan: TimedPlan, node_class: str, now: datetime
 ) -> tuple[list[Reference], list[str]]:
     """Return the references of one node class, and why stored sessions cannot be compared.
 

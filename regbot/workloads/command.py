@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from regbot.engines import EngineError, LaunchResult, Seat
+from regbot.engines import LaunchResult, Seat
 from regbot.engines.guest import GUEST_ENVIRONMENT, describe_exit, write_request
 from regbot.records.run import Arm, Outcome, RankSteps, Run, Timing
 from regbot.records.text.clip import clip_message
@@ -24,7 +24,7 @@ from regbot.workloads.logs import StepLog
 from regbot.workloads.logs.step_log import LogStep
 from regbot.workloads.ranks import CLOCK_TOLERANCE_S
 from regbot.workloads.task import Task
-from regbot.workloads.timed import RunSpec, add_seat, bare_timed_run, outcome_of_error
+from regbot.workloads.timed import RunSpec, bare_timed_run, run_in_seat
 
 LOG_RANK = "log"
 
@@ -33,14 +33,8 @@ TRUNCATED = (
     "write the step log to {log}"
 )
 
-OWN_PLACEHOLDERS = {
-    "steps": "set session.steps and session.warmup",
-    "log": "write {log} in the command",
-    "python": "set python of the workload, or override python",
-    "dispatcher": "set dispatcher of the workload, or override dispatcher",
-    "slowdown_pct": "it is 0 except where 'regbot calibrate --inject' sets it",
-}
-"""Placeholders that regbot fills itself, each with advice how to set its value."""
+OWN_PLACEHOLDERS = ("steps", "log", "python", "dispatcher", "slowdown_pct")
+"""Placeholders that regbot fills itself."""
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.]*)\}")
 
@@ -52,7 +46,7 @@ def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scra
     of the command.
     """
     workload, arm, root = task.workload, checkout.arm, checkout.root
-    placeholder_log, output_log = scratch.folder / "record" / "steps.log", scratch.folder / "output.log"
+    placeholder_log = scratch.folder / "record" / "steps.log"
     command, fault = fill_command(task, root, spec, placeholder_log)
     if fault:
         return bare_timed_run(task, arm, "refused", fault, spec)
@@ -60,12 +54,8 @@ def time_command(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scra
     environment = {**GUEST_ENVIRONMENT, **workload.environment}
     launch = make_launch(task, checkout, scratch, command, environment)
     launch = replace(launch, writable=(root, *checkout.caches))  # a program may write to its working folder
-    try:
-        result = seat.run(launch)
-    except EngineError as error:
-        return add_seat(seat, bare_timed_run(task, arm, outcome_of_error(error), str(error), spec))
-    log = placeholder_log if _has_placeholder(task, "log") else output_log
-    return add_seat(seat, build_run(task, spec, arm, result, log), result)
+    log = placeholder_log if _has_placeholder(task, "log") else launch.log
+    return run_in_seat(task, spec, arm, seat, launch, lambda result: build_run(task, spec, arm, result, log))
 
 
 def fill_command(task: Task, root: Path, spec: RunSpec, log: Path) -> tuple[tuple[str, ...], str]:
@@ -74,9 +64,9 @@ def fill_command(task: Task, root: Path, spec: RunSpec, log: Path) -> tuple[tupl
     """
     workload = task.workload
     key = f"workloads.{task.workload_name}"
-    for name, advice in OWN_PLACEHOLDERS.items():
+    for name in OWN_PLACEHOLDERS:
         if name in workload.config:
-            return (), f"{key}.config.{name}: regbot fills {{{name}}} itself, so the value would be lost; {advice}"
+            return (), f"{key}.config.{name}: regbot fills {{{name}}} itself; remove the key, which has no effect"
     if workload.routing != "balanced":
         return (), f"{key}.routing = {workload.routing!r} has no effect on a command; set a key of config instead"
     user_values = {**workload.config, **({"dispatcher": workload.dispatcher} if workload.dispatcher else {})}
@@ -124,10 +114,9 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Pa
             losses = [loss if math.isfinite(loss) else None for loss in logged_losses]
         if outcome in ("ok", "short", "diverged"):  # with any other outcome, the log's step times are not used
             timing = _build_timing(counted, spec.steps, spec.cut)
-    update = observe(result, outcome)
-    update["warnings"] += [clip_message(printable(warning)) for warning in warnings]
-    update |= {"timing": timing, "loss": losses}
-    run = bare_timed_run(task, arm, outcome, reason, spec).model_copy(update=update)
+    fields = observe(result, outcome)
+    fields["warnings"] += [clip_message(printable(warning)) for warning in warnings]
+    run = bare_timed_run(task, arm, outcome, reason, spec, **fields, timing=timing, loss=losses)
     return Run.model_validate(run.model_dump(by_alias=True))  # the log is untrusted
 
 
@@ -162,9 +151,7 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
     if counted[-1].number - counted[0].number != requested - 1:
         return "bad_record", f"steps are missing in its log between {counted[0].number} and {counted[-1].number}"
     if untimed := [step.number for step in counted if step.seconds is None]:
-        return "bad_record", (
-            f"its log has no time of step {untimed[0]}; time every step, and do not profile a timed run"
-        )
+        return "bad_record", f"its log has no time of step {untimed[0]}; time every step, without a profiler"
     if implausible := [step.number for step in counted[cut:] if step.number in step_log.suspect]:
         return "bad_record", f"the log's time of step {implausible[0]} is not a step time; {step_log.warnings[0]}"
     claimed_s = sum(step.seconds or 0.0 for step in step_log.steps)

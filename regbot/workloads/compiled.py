@@ -15,7 +15,7 @@ from pathlib import Path
 from regbot.ledgers.readers import hlo
 from regbot.records.ledger import Axis, Kind, Ledger, Liveness
 from regbot.records.run import CompiledProgram, MeshAxis
-from regbot.workloads.guest_file import GuestFileError, read_ledgers
+from regbot.workloads.guest_file import GuestFileError, complete_ledger, read_ledgers
 from regbot.workloads.task import Task
 
 PLANTED: Mapping[Kind, int] = {"all_to_all": 1, "all_gather": 1, "all_reduce": 3}
@@ -31,42 +31,17 @@ def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_byte
     """
     _check_mesh(claim.mesh, task)
     paths = [folder / claim.program, folder / claim.planted]
-    counted_ledger, planted_ledger = ledgers = read_ledgers(hlo, paths, max_bytes)
-    for path, ledger in zip(paths, ledgers, strict=True):
-        if ledger.world_size != task.parallelism.world_size:
-            raise GuestFileError(
-                f"{path.name}: is compiled for {ledger.world_size} devices, "
-                f"but {task.parallelism.world_size} were requested"
-            )
+    ledger, planted_ledger = read_ledgers(hlo, paths, task.parallelism.world_size, max_bytes)
     # The reader labels an axis by its devices. If a mesh axis has the same devices, its name replaces the label.
     names_by_devices = _name_groups(claim.mesh)
-    names_by_label = {
-        label: names_by_devices.get(tuple(axis.ranks), label) for label, axis in counted_ledger.axes.items()
-    }
-    counted_axes = {names_by_label[label]: axis for label, axis in counted_ledger.axes.items()}
+    names = {label: names_by_devices.get(tuple(axis.ranks), label) for label, axis in ledger.axes.items()}
     # Mesh axes without collectives are kept too. Combinations of axes are kept only if they have collectives.
-    kept_names = {axis.name for axis in claim.mesh} | counted_axes.keys()
-    mesh_axes = {
-        name: Axis(size=len(devices), ranks=list(devices))
-        for devices, name in names_by_devices.items()
-        if name in kept_names
+    mesh = {axis.name for axis in claim.mesh}
+    axes = {
+        name: Axis(size=len(devices), ranks=list(devices)) for devices, name in names_by_devices.items() if name in mesh
     }
-    return counted_ledger.model_copy(
-        update={
-            "workload": task.entry,
-            "variant": task.variant.name,
-            "axes": counted_axes | mesh_axes,
-            "entries": [
-                entry.model_copy(update={"axis": names_by_label.get(entry.axis, entry.axis)})
-                for entry in counted_ledger.entries
-            ],
-            "liveness": _check_liveness(planted_ledger),
-            "config": claim.config,
-            "software": claim.software,
-            "patches": claim.patches,
-            "warnings": [*counted_ledger.warnings, *claim.warnings],
-        }
-    )
+    update = {"patches": claim.patches, "warnings": [*ledger.warnings, *claim.warnings]}
+    return complete_ledger(ledger, claim, task, names, axes, _check_liveness(planted_ledger)).model_copy(update=update)
 
 
 def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:

@@ -17,12 +17,12 @@ from regbot.records.config import Workload
 class FrameworkNeeds:
     """An environment for traces: a Python with these packages, and commands."""
 
-    python: str
-    torch: str
+    packages: tuple[str, ...]
+    python: str = "3.12"
+    torch: str = "torch==2.13.0"
     """Requirement for torch. '' if the framework does not use torch. torch may come from another index than
     ``packages``.
     """
-    packages: tuple[str, ...]
     module: str = ""
     """The framework's own module, which a checkout of the framework has in a source root."""
     distribution: str = ""
@@ -79,35 +79,16 @@ _MAXTEXT_PACKAGES = (
 )  # fmt: skip
 
 FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
-    "torchtitan": FrameworkNeeds(
-        python="3.11",
-        torch="torch==2.13.0",
-        module="torchtitan",
-        distribution="torchtitan",
-        packages=_TORCHTITAN_PACKAGES,
-    ),
+    "torchtitan": FrameworkNeeds(_TORCHTITAN_PACKAGES, python="3.11", module="torchtitan", distribution="torchtitan"),
     "megatron": FrameworkNeeds(
-        python="3.12",
-        torch="torch==2.13.0",
+        _MEGATRON_PACKAGES,
         module="megatron.core",
         distribution="megatron-core",
         source="path/to/Megatron-LM",  # its packages lack the Makefile of the dataset helpers
-        packages=_MEGATRON_PACKAGES,
         commands=("make",),  # compiles Megatron's helpers for datasets
     ),
-    "megatron-bridge": FrameworkNeeds(
-        python="3.12",
-        torch="torch==2.13.0",
-        module="megatron.bridge",
-        packages=_MEGATRON_BRIDGE_PACKAGES,
-        commands=("make",),
-    ),
-    "maxtext": FrameworkNeeds(
-        python="3.12",
-        torch="",
-        module="maxtext",
-        packages=_MAXTEXT_PACKAGES,
-    ),
+    "megatron-bridge": FrameworkNeeds(_MEGATRON_BRIDGE_PACKAGES, module="megatron.bridge", commands=("make",)),
+    "maxtext": FrameworkNeeds(_MAXTEXT_PACKAGES, torch="", module="maxtext"),
 }
 """What each framework needs, by adapter. Recipes of Megatron Bridge have an entry of their own, but their adapter is
 ``megatron``.
@@ -120,7 +101,7 @@ one.
 
 _major, _minor = TESTED_TORCH[1].split(".")
 _torch = f"torch<{_major}.{int(_minor) + 1},>={TESTED_TORCH[0]}"
-OWN_MODEL_NEEDS = FrameworkNeeds(python="3.10", torch=_torch, packages=())
+OWN_MODEL_NEEDS = FrameworkNeeds(packages=(), python="3.10", torch=_torch)
 """Needs of the adapters ``smoke`` and ``module``. A user's layer may import more."""
 
 

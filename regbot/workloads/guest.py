@@ -5,6 +5,7 @@ but a set of claims. This module checks the record's size and form, and whether 
 how the process ended, which the engine observes. If guest and engine disagree, the engine is right.
 """
 
+import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from regbot.records.crash import Crash
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Arm, Outcome, RawRun, Refusal, Run, Tier
 from regbot.records.text.clip import clip_message
-from regbot.records.text.printable import printable
+from regbot.records.text.printable import make_printable, printable
 from regbot.records.text.words import plural
 from regbot.workloads.compiled import ledger_of_program
 from regbot.workloads.guest_file import GuestFileError
@@ -63,6 +64,16 @@ class Checkout:
 
 
 @dataclass(frozen=True)
+class RawRecord:
+    """The record file that a guest must write."""
+
+    path: Path
+    nonce: str
+    """Random text that the record must repeat. It shows that the record belongs to this run."""
+    max_bytes: int = Limits.max_record_bytes
+
+
+@dataclass(frozen=True)
 class Scratch:
     """A private folder for runs, and the limits of each run.
 
@@ -75,24 +86,12 @@ class Scratch:
     def child(self, name: str) -> "Scratch":
         return Scratch(self.folder / name, self.limits)
 
-
-@dataclass(frozen=True)
-class RawRecord:
-    """The record file that a guest must write."""
-
-    path: Path
-    nonce: str
-    """Random text that the record must repeat. It shows that the record belongs to this run."""
-    max_bytes: int = Limits.max_record_bytes
+    def record(self, name: str) -> RawRecord:
+        return RawRecord(self.folder / "record" / name, secrets.token_hex(16), self.limits.max_record_bytes)
 
 
 def trace(
-    task: Task,
-    checkout: Checkout,
-    engine: Engine,
-    scratch: Scratch,
-    attempt: int = 1,
-    paper: Path | None = None,
+    task: Task, checkout: Checkout, engine: Engine, scratch: Scratch, attempt: int = 1, paper: Path | None = None
 ) -> Run:
     """Trace the static ledger of one task. See ``trace_together``."""
     (run,) = trace_together([task], checkout, engine, scratch, attempt, paper)
@@ -118,16 +117,13 @@ def trace_together(
     if refusal := NO_LEDGER if workload.adapter == "command" else missing_source_root(tasks[0], root):
         return [bare_run(task, arm, "refused", refusal, attempt) for task in tasks]
     make_empty_folder(scratch.folder)
-    record_folder = scratch.folder / "record"
     paper_gpu = {"paper": str(paper), "gpu": workload.gpu} if paper is not None else {}
-    records: list[RawRecord] = []
-    requests: list[Path] = []
-    for number, task in enumerate(tasks):
-        suffix = "json" if len(tasks) == 1 else f"{number}.json"
-        record = RawRecord(record_folder / f"raw.{suffix}", secrets.token_hex(16), scratch.limits.max_record_bytes)
-        document = {**request_document(task, root, record), **paper_gpu}
-        records.append(record)
-        requests.append(write_json(scratch.folder / f"request.{suffix}", document))
+    suffixes = ["json"] if len(tasks) == 1 else [f"{number}.json" for number in range(len(tasks))]
+    records = [scratch.record(f"raw.{suffix}") for suffix in suffixes]
+    requests = [
+        write_json(scratch.folder / f"request.{suffix}", request_document(task, root, record) | paper_gpu)
+        for task, record, suffix in zip(tasks, records, suffixes, strict=True)
+    ]
     command = (interpreter(tasks[0], root), str(guest_folder()), *map(str, requests))
     environment = {**workload.environment, **GUEST_ENVIRONMENT, **_TRACE_ENVIRONMENT}
     launch = make_launch(tasks[0], checkout, scratch, command, environment)
@@ -142,12 +138,11 @@ def trace_together(
     except NoSeatError:  # this is not the code's fault: the check stops, and the user can resume it
         raise
     except EngineError as error:  # the interpreter does not exist, or the guest killed its own supervisor
-        failed_runs = [bare_run(task, arm, "crashed", str(error), attempt) for task in tasks]
-        return [run.model_copy(update={"crash": Crash()}) for run in failed_runs]
+        return [bare_run(task, arm, "crashed", str(error), attempt, crash=Crash()) for task in tasks]
     result = replace(result, wall_s=result.wall_s / len(tasks))  # each task gets the same part of the time
     runs = [build_run(task, arm, result, record, attempt) for task, record in zip(tasks, records, strict=True)]
     # A trace is a single process, whatever the number of ranks that it traces.
-    return [add_hang_report(run, record_folder, ranks=1, root=root) for run in runs]
+    return [add_hang_report(run, launch.record_dir, ranks=1, root=root) for run in runs]
 
 
 def make_launch(
@@ -172,11 +167,8 @@ def make_launch(
 
 def interpreter(task: Task, root: Path) -> str:
     """Return the interpreter of the workload: an absolute path, or a command on PATH."""
-    python = task.workload.python
-    if not python:
-        return sys.executable
-    is_in_checkout = "/" in python and not Path(python).is_absolute()
-    return str(root / python) if is_in_checkout else python
+    python = task.workload.python or sys.executable
+    return str(root / python) if "/" in python else python  # an absolute path remains as it is
 
 
 def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
@@ -188,23 +180,22 @@ def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, att
             ledger = ledger_of_program(raw.compiled, task, record.path.parent, record.max_bytes)
         except GuestFileError as error:
             outcome, reason = "bad_record", printable(str(error))
-    update = observe(result, outcome)
+    fields = observe(result, outcome)
     refusal = raw.refusal if raw is not None else None
     if refusal is not None and outcome == "refused":
-        update["refusal"] = refusal.kind
+        fields["refusal"] = refusal.kind
     if outcome == "crashed":
-        update["crash"] = (refusal and refusal.crash) or Crash()  # empty if the process died without a report
+        fields["crash"] = (refusal and refusal.crash) or Crash()  # empty if the process died without a report
     if raw is not None:
         names = ("loss", "backends", "code", "environment", "peak_rss_bytes", "peak_device_bytes")
-        update |= {name: getattr(raw, name) for name in names}
-        update |= {"ledger": ledger, "warnings": [*update["warnings"], *raw.warnings]}
-    return bare_run(task, arm, outcome, reason, attempt).model_copy(update=update)
+        fields |= {name: getattr(raw, name) for name in names}
+        fields |= {"ledger": ledger, "warnings": [*fields["warnings"], *raw.warnings]}
+    return bare_run(task, arm, outcome, reason, attempt).model_copy(update=fields)
 
 
 def read_claims(record: RawRecord, task: Task) -> tuple[RawRun | None, str]:
     """Return the guest's record, or None with the reason why it cannot be used. The reason is '' if there is none."""
-    is_link = record.path.is_symlink()  # exists() is False for a link that leads nowhere
-    if not record.path.exists() and not is_link:
+    if not os.path.lexists(record.path):
         return None, ""
     try:
         raw = read_record(record.path, RawRun, record.max_bytes)
@@ -215,19 +206,10 @@ def read_claims(record: RawRecord, task: Task) -> tuple[RawRun | None, str]:
     return (None, fault) if fault else (raw, "")
 
 
-def make_printable(value: Any) -> Any:
-    """Return a JSON value in which no text has control characters, which could affect a terminal or a CI log."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, dict):
-        return {printable(key): make_printable(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [make_printable(item) for item in value]
-    return value
-
-
-def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1, tier: Tier = "static") -> Run:
-    """Return a run that has only an outcome and a reason, such as a failed build or a refusal."""
+def bare_run(
+    task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int = 1, tier: Tier = "static", **fields: Any
+) -> Run:
+    """Return a run that has only an outcome, a reason and ``fields``, such as a failed build or a refusal."""
     return Run(
         arm=arm,
         workload=task.entry,
@@ -238,7 +220,7 @@ def bare_run(task: Task, arm: Arm, outcome: Outcome, reason: str, attempt: int =
         attempt=attempt,
         outcome=outcome,
         reason=clip_message(reason),
-        wall_s=0.0,
+        **{"wall_s": 0.0, **fields},
     )
 
 
@@ -298,25 +280,20 @@ def _framework_package(task: Task, root: Path) -> list[str]:
 def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
     if raw.request != nonce:
         return "the record answers another request than this run's; it is stale or was written by other code"
-    claims: list[tuple[str, str | None, str]] = [
-        ("workload", raw.workload, task.entry),
-        ("variant", raw.variant, task.variant.name),
-    ]
-    if raw.ledger is not None:
-        claims += [
-            ("ledger.workload", raw.ledger.workload, task.entry),
-            ("ledger.variant", raw.ledger.variant, task.variant.name),
-            ("ledger.world_size", str(raw.ledger.world_size), str(task.parallelism.world_size)),
-        ]
-    for name, claimed, requested in claims:
-        if claimed != requested:
-            return f"the record's {name} is {claimed!r}, but {requested!r} was requested"
+    requested = (task.entry, task.variant.name, task.parallelism.world_size)
+    ledger = raw.ledger
+    claims = [(raw.workload, raw.variant, task.parallelism.world_size)]
+    claims += [(ledger.workload or "", ledger.variant or "", ledger.world_size or 0)] if ledger is not None else []
+    for claim in claims:
+        if claim != requested:
+            return "the record is of {!r}, variant {!r}, {} ranks, but {!r}, {!r}, {} were requested".format(
+                *claim, *requested
+            )
     if raw.compiled is not None and task.workload.adapter not in COMPILING_ADAPTERS:
         return f"the record is of a compiled program, which the adapter {task.workload.adapter!r} does not make"
-    if raw.ledger is not None and task.workload.adapter in COMPILING_ADAPTERS:
+    if ledger is not None and task.workload.adapter in COMPILING_ADAPTERS:
         return "the record holds a ledger, but regbot counts in the compiled program itself"
-    has_result = raw.ledger is not None or raw.steps is not None or raw.compiled is not None
-    if not has_result and raw.refusal is None:
+    if (ledger, raw.steps, raw.compiled, raw.refusal) == (None, None, None, None):
         return "the record has neither a ledger nor a reason why there is none"
     return ""
 

@@ -17,10 +17,12 @@ from pydantic import TypeAdapter
 
 from regbot.ledgers.readers import Reader
 from regbot.records.files import MAX_RECORD_BYTES
-from regbot.records.ledger import Ledger
+from regbot.records.ledger import Axis, Ledger, Liveness
+from regbot.records.run import CompiledProgram, RawProfile
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 from regbot.workloads.logs import StepLog
+from regbot.workloads.task import Task
 
 READ_LIMIT_S = 120
 """Seconds of processor time in which the files of one rank must be read. A trace at the limit of the default
@@ -38,18 +40,24 @@ class GuestFileError(Exception):
 
 
 def read_ledgers(
-    reader: Reader, paths: Sequence[Path], max_bytes: int, max_expansion: int = 1, **options: bool
+    reader: Reader, paths: Sequence[Path], world: int, max_bytes: int, max_expansion: int = 1, **options: bool
 ) -> list[Ledger]:
-    """Return the ledger in each of ``paths``.
+    """Return the ledger of rank 0 of ``world`` ranks, or of their common program, in each of ``paths``.
 
     ``options`` are arguments of the reader. Raises GuestFileError if a file cannot be read, is not a regular file, has
     other hard links, has more than ``max_bytes``, or has more than ``max_expansion`` times as many when it is
-    decompressed.
+    decompressed, or if it is of another rank or world.
     """
     for path in paths:
         _check_file(path, max_bytes)
     contents = run_program(reader.NAME, [(path, path.name) for path in paths], max_expansion * max_bytes, options)
-    return [Ledger.model_validate(content) for content in contents]
+    ledgers = [Ledger.model_validate(content) for content in contents]
+    for path, ledger in zip(paths, ledgers, strict=True):
+        if (ledger.rank, ledger.world_size) != (0, world):
+            raise GuestFileError(
+                f"{path.name}: is of rank {ledger.rank} of {ledger.world_size}, but rank 0 of {world} was requested"
+            )
+    return ledgers
 
 
 def read_step_log(path: Path, format_name: str, tokens_per_step: float | None) -> StepLog:
@@ -62,6 +70,32 @@ def read_step_log(path: Path, format_name: str, tokens_per_step: float | None) -
     return TypeAdapter(StepLog).validate_python(content)
 
 
+def complete_ledger(
+    ledger: Ledger,
+    claim: CompiledProgram | RawProfile,
+    task: Task,
+    names: Mapping[str, str],
+    axes: Mapping[str, Axis],
+    liveness: Liveness,
+) -> Ledger:
+    """Return ``ledger``, which a reader gave, with what it cannot know: the task, the names of its axes by the reader's
+    label, the other ``axes`` of the mesh, and the configuration that the guest claims.
+    """
+    named_axes = {names.get(label, label): axis for label, axis in ledger.axes.items()}
+    entries = [entry.model_copy(update={"axis": names.get(entry.axis, entry.axis)}) for entry in ledger.entries]
+    return ledger.model_copy(
+        update={
+            "workload": task.entry,
+            "variant": task.variant.name,
+            "axes": {**axes, **named_axes},
+            "entries": entries,
+            "liveness": liveness,
+            "config": claim.config,
+            "software": claim.software,
+        }
+    )
+
+
 def _check_file(path: Path, max_bytes: int) -> None:
     try:
         status = path.lstat()
@@ -70,9 +104,8 @@ def _check_file(path: Path, max_bytes: int) -> None:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise GuestFileError(f"{path.name}: is a link or no regular file; it was not read")
     if status.st_size > max_bytes:
-        raise GuestFileError(
-            f"{path.name}: {status.st_size:,} bytes, more than the {max_bytes:,} of local.max_record_mb"
-        )
+        limit = f"more than the {max_bytes:,} of local.max_record_mb"
+        raise GuestFileError(f"{path.name}: {status.st_size:,} bytes, {limit}")
 
 
 def run_program(
@@ -108,11 +141,10 @@ def run_program(
     if process.returncode:
         last_line = clip(printable(process.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]), 200)
         limits = f"{READ_LIMIT_S} s of processor time and {READ_LIMIT_BYTES / 2**30:g} GiB of memory"
-        raise GuestFileError(f"its files were not read within {limits}" + (f" ({last_line})" if last_line else ""))
+        raise GuestFileError(f"its files were not read within {limits} ({last_line or 'it printed nothing'})")
     answer = json.loads(process.stdout)
     if message := answer.get("error"):
         for path, name in files:
             message = message.replace(str(path.absolute()), name)
         raise GuestFileError(message)
-    contents: list[dict[str, Any]] = answer["contents"]
-    return contents
+    return answer["contents"]  # type: ignore[no-any-return]

@@ -16,12 +16,11 @@ from regbot.records.files import RecordError, read_capped, read_record
 from regbot.records.hang import Collective, Frame, Hang, RankHang
 from regbot.records.run import Run
 from regbot.records.text.clip import clip, clip_message
-from regbot.records.text.printable import printable
+from regbot.records.text.printable import make_printable, printable
 from regbot.records.text.words import listed, plural
 
 MAX_STACKS_BYTES = 2**20
 MAX_FLIGHT_BYTES = 2**12
-MAX_RANKS = 4096
 MAX_TEXT = 2000
 MAX_PLACES = 4
 MAX_LISTED_RANKS = 8
@@ -50,7 +49,7 @@ def add_hang_report(run: Run, folder: Path, ranks: int, root: Path) -> Run:
 def read_hang(folder: Path, ranks: int, root: Path) -> Hang:
     """Build the hang report of a run from its record folder."""
     reports = []
-    for rank in range(min(ranks, MAX_RANKS)):
+    for rank in range(ranks):
         try:
             text = read_capped(folder / f"stacks.{rank}", MAX_STACKS_BYTES).decode("utf-8", "replace")
         except RecordError:
@@ -59,13 +58,9 @@ def read_hang(folder: Path, ranks: int, root: Path) -> Hang:
         # While a backward pass runs in torch's own threads, the main thread waits for it.
         waits_for_backward = bool(main) and main[0]["function"] == _BACKWARD_FUNCTION
         threads = [*others, main] if waits_for_backward else [main]
-        report = RankHang(
-            rank=rank,
-            answered=bool(main),
-            last=_read_last_collective(folder / f"flight.{rank}"),
-            code_frame=next((frame for thread in threads for frame in _list_code_frames(thread, root)), None),
-        )
-        reports.append(report)
+        code_frame = next((frame for thread in threads for frame in _list_code_frames(thread, root)), None)
+        last = _read_last_collective(folder / f"flight.{rank}")
+        reports.append(RankHang(rank=rank, answered=bool(main), last=last, code_frame=code_frame))
     return Hang(ranks=reports, text=clip(_describe_places(reports), MAX_TEXT))
 
 
@@ -74,10 +69,9 @@ def read_stacks(text: str) -> list[list[re.Match[str]]]:
 
     The file's first line names the main thread. If it has no stack, the last thread in the file comes first.
     """
-    lines = text.splitlines()
-    main_line = _MAIN_THREAD.fullmatch(lines[0]) if lines else None
+    main_line = _MAIN_THREAD.match(text)
     threads: list[tuple[int, list[re.Match[str]]]] = []
-    for line in lines[1:]:
+    for line in text.splitlines()[1:]:
         if thread_line := _THREAD.match(line):
             threads.append((int(thread_line[1], 16), []))
         elif threads and (frame_line := _FRAME.fullmatch(line)):
@@ -92,12 +86,10 @@ def _list_code_frames(thread: Sequence[re.Match[str]], root: Path) -> Iterator[F
     """Yield the frames of code under test: those of files in the checkout ``root`` that are not installed there."""
     for frame in thread:
         path, line = os.path.normpath(frame["file"]), frame["line"]
-        for folder in (str(root), os.path.realpath(root)):
-            if path.startswith(f"{folder}/") and not _INSTALLED.search(path):
-                file = printable(path.removeprefix(f"{folder}/"))[-300:]
-                number = int(line) if line.isdigit() else 0
-                yield Frame(file=file, line=number, function=clip(printable(frame["function"]), 200))
-                break
+        folder = next((folder for folder in (f"{root}/", f"{os.path.realpath(root)}/") if path.startswith(folder)), "")
+        if folder and not _INSTALLED.search(path):
+            file, number = printable(path.removeprefix(folder))[-300:], int(line) if line.isdigit() else 0
+            yield Frame(file=file, line=number, function=clip(printable(frame["function"]), 200))
 
 
 def _read_last_collective(path: Path) -> Collective | None:
@@ -105,9 +97,7 @@ def _read_last_collective(path: Path) -> Collective | None:
         last = read_record(path, Collective, MAX_FLIGHT_BYTES)
     except RecordError:  # missing, or written by the code under test
         return None
-    return Collective(
-        name=printable(last.name), group=printable(last.group), number=last.number, state=printable(last.state)
-    )
+    return Collective.model_validate(make_printable(last.model_dump()))
 
 
 def _describe_places(ranks: Sequence[RankHang]) -> str:
@@ -119,8 +109,7 @@ def _describe_places(ranks: Sequence[RankHang]) -> str:
         f"{plural('rank', len(numbers))} {listed(numbers, MAX_LISTED_RANKS)}: {place}"
         for place, numbers in sorted(ranks_by_place.items(), key=lambda item: len(item[1]))
     ]
-    more = [f"{len(descriptions) - MAX_PLACES} more places"] if len(descriptions) > MAX_PLACES else []
-    return "; ".join([*descriptions[:MAX_PLACES], *more])
+    return listed(descriptions, MAX_PLACES, "; ")
 
 
 def _describe_place(rank: RankHang) -> str:

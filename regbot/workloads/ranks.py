@@ -12,7 +12,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import linear_regression
-from typing import NamedTuple
 
 from regbot.records.ledger import Ledger
 from regbot.records.run import Backend, CodeProof, Outcome, RawRun, Timing
@@ -31,21 +30,14 @@ BEGUN, STEADY, ENDED = "steps.begun", "steps.steady", "steps.ended"
 ``regbot_guest.probe``."""
 
 
-class Marks(NamedTuple):
-    total_s: float | None
-    steady_s: float | None
-
-
-def read_marks(folder: Path) -> Marks:
-    """Return the time between the marks in ``folder``, from the modification times of the files.
+def read_marks(folder: Path) -> dict[str, float]:
+    """Return the seconds from each mark in ``folder`` to ``ENDED``, from the modification times of the files.
 
     In a sandbox, these are the change times in the guest, which it cannot set.
     """
     marks = [folder / name for name in (BEGUN, STEADY, ENDED)]
     times = {mark.name: mark.lstat().st_mtime for mark in marks if mark.is_file() and not mark.is_symlink()}
-    if ENDED not in times:
-        return Marks(None, None)
-    return Marks(*(max(0.0, times[ENDED] - times[name]) if name in times else None for name in (BEGUN, STEADY)))
+    return {name: max(0.0, times[ENDED] - time) for name, time in times.items()} if ENDED in times else {}
 
 
 def find_step_fault(timing: Timing) -> str:
@@ -71,10 +63,8 @@ def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -
     """Return text about a deviation that is too large; '' if it is allowed. ``tolerance`` is relative."""
     if abs(claimed_s - measured_s) <= max(CLOCK_TOLERANCE_S, tolerance * measured_s):
         return ""
-    return (
-        f"{claimed_s:.3g} s for its steps, but by the system's clock they took {measured_s:.3g} s: its clock is wrong "
-        "or was replaced"
-    )
+    measured = f"by the system's clock they took {measured_s:.3g} s: its clock is wrong or was replaced"
+    return f"{claimed_s:.3g} s for its steps, but {measured}"
 
 
 def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcome, str]:
@@ -82,8 +72,7 @@ def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcom
     if completed < requested:
         return "short", f"ended without an error after {completed} of {requested} steps"
     if any(len(raw.loss) != requested for raw in raws.values()):
-        reason = f"does not report one loss for each of {requested} steps on every rank; the run was not used"
-        return "bad_record", reason
+        return "bad_record", f"does not report one loss for each of {requested} steps on every rank; it was not used"
     losses = mean_loss([raw.loss for raw in raws.values()])
     if None in losses:
         first = losses.index(None) + 1
@@ -103,7 +92,7 @@ def mean_loss(ranks: Sequence[Sequence[float | None]]) -> list[float | None]:
     return means
 
 
-def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks) -> Timing:
+def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Mapping[str, float]) -> Timing:
     """Combine the timings of all ranks into one. The step time is that of the slowest rank.
 
     The growth of memory is stored for the rank where it is largest, up or down. Raises ValidationError if the ranks'
@@ -111,7 +100,8 @@ def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks
     """
     ranks = {str(rank): raw.steps for rank, raw in sorted(raws.items())}
     known_steps = [steps for steps in ranks.values() if steps is not None]
-    memory_slopes = [_slope(steps.memory_bytes[cut:]) for steps in known_steps]
+    memory = [steps.memory_bytes[cut:] for steps in known_steps]
+    memory_slopes = [linear_regression(range(len(sizes)), sizes).slope if len(sizes) > 1 else 0.0 for sizes in memory]
     counts_by_rank = [raw.tokens_per_expert for raw in raws.values()]
     have_same_experts = len({len(counts) for counts in counts_by_rank}) == 1
     dropped_tokens = [raw.dropped_tokens for raw in raws.values()]
@@ -124,8 +114,8 @@ def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks
             "clock": raws[0].clock,
             "step_s": [max(seconds) for seconds in zip(*(steps.step_s for steps in known_steps), strict=False)],
             "ranks": ranks,  # None for a rank without step times is invalid
-            "harness_s": marks.total_s,
-            "harness_steady_s": marks.steady_s,
+            "harness_s": marks.get(BEGUN),
+            "harness_steady_s": marks.get(STEADY),
             "memory_peak_bytes": max((steps.peak_bytes for steps in known_steps), default=0),
             "memory_slope_bytes": max(memory_slopes, key=abs, default=0.0),
             "tokens_per_expert": list(map(sum, zip(*counts_by_rank, strict=True))) if have_same_experts else [],
@@ -133,10 +123,6 @@ def timing_of(raws: Mapping[int, RawRun], requested: int, cut: int, marks: Marks
             "skipped_steps": max(raw.skipped_steps for raw in raws.values()),
         }
     )
-
-
-def _slope(values: Sequence[float]) -> float:
-    return linear_regression(range(len(values)), values).slope if len(values) > 1 else 0.0
 
 
 def ledger_of(ledgers: Sequence[Ledger]) -> Ledger:
@@ -153,19 +139,14 @@ def digest(ledger: Ledger) -> str:
 
 def backends_of(ranks: Sequence[Mapping[str, Backend]]) -> dict[str, Backend]:
     """Combine the backends that all ranks report. If ranks executed different ones, all of them are listed."""
-    if not ranks:
-        return {}
     combined: dict[str, Backend] = {}
-    reported_by_all = set.intersection(*(set(backends) for backends in ranks))
-    for name in sorted(reported_by_all):
-        executed = sorted({backends[name].executed for backends in ranks})
-        backend = ranks[0][name]
+    for name, backend in sorted(ranks[0].items()):
+        executed = sorted({backends[name].executed for backends in ranks if name in backends})
         if len(executed) > 1:
-            evidence = f"ranks differ: {', '.join(executed)}"
-            backend = backend.model_copy(
-                update={"executed": clip_label(" | ".join(executed)), "evidence": clip_message(evidence)}
-            )
-        combined[name] = backend
+            evidence = clip_message(f"ranks differ: {', '.join(executed)}")
+            backend = backend.model_copy(update={"executed": clip_label(" | ".join(executed)), "evidence": evidence})
+        if all(name in backends for backends in ranks):
+            combined[name] = backend
     return combined
 
 
@@ -174,12 +155,9 @@ def code_of(proofs: Sequence[CodeProof | None]) -> CodeProof | None:
 
     Return None if a rank has no proof, or if two ranks loaded different contents of one file.
     """
-    known_proofs = [proof for proof in proofs if proof is not None]
-    if len(known_proofs) != len(proofs) or not known_proofs:
-        return None
-    merged, *further_proofs = known_proofs
-    for proof in further_proofs:
-        if any(merged.files.get(name, file_hash) != file_hash for name, file_hash in proof.files.items()):
+    merged = CodeProof(watched={}, foreign={}, files={})
+    for proof in proofs:
+        if proof is None or any(merged.files.get(name, found) != found for name, found in proof.files.items()):
             return None
         merged = CodeProof(
             watched={**proof.watched, **merged.watched},

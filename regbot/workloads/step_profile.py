@@ -10,16 +10,15 @@ little about times. Pairs of timed runs measure them.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
 
 from regbot.ledgers.readers import kineto
 from regbot.ledgers.readers.groups import UNKNOWN
-from regbot.records.ledger import Axis, CollectiveBackend, Ledger, Liveness
+from regbot.records.ledger import CollectiveBackend, Ledger, Liveness
 from regbot.records.run import Backend, RawProfile
 from regbot.records.text.clip import clip_message
 from regbot.records.text.words import listed
-from regbot.workloads.guest_file import GuestFileError, read_ledgers
+from regbot.workloads.guest_file import GuestFileError, complete_ledger, read_ledgers
 from regbot.workloads.task import Task
 
 NUM_STEPS = 3
@@ -47,16 +46,9 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     if claim.trace is None or claim.planted_trace is None:
         raise GuestFileError("the record names no trace")
     paths = [folder / claim.planted_trace, folder / claim.trace]
-    ledgers = read_ledgers(kineto, paths, max_bytes, MAX_EXPANSION, accepts_unlinked=False)
-    for path, ledger in zip(paths, ledgers, strict=True):
-        if (ledger.rank, ledger.world_size) != (0, task.parallelism.world_size):
-            raise GuestFileError(
-                f"{path.name}: is of rank {ledger.rank} of {ledger.world_size}, but rank 0 of "
-                f"{task.parallelism.world_size} was requested"
-            )
-    planted_ledger, step_ledger = ledgers
-    are_steps_counted_singly = step_ledger.scope == "step"  # the other scope is the whole file
-    if not are_steps_counted_singly:
+    world = task.parallelism.world_size
+    planted_ledger, step_ledger = read_ledgers(kineto, paths, world, max_bytes, MAX_EXPANSION, accepts_unlinked=False)
+    if step_ledger.scope != "step":  # the other scope is the whole file
         reasons = "; ".join(step_ledger.warnings)
         raise GuestFileError(f"{claim.trace}: its steps cannot be counted one by one: {reasons}")
     advances = claim.sequence_advances or []
@@ -65,10 +57,10 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
     if has_only_middle_step and not is_middle_step_usual:
         raise GuestFileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
     if step_ledger.unclassified:
-        names = listed([repr(item.name) for item in step_ledger.unclassified], MAX_NAMES)
+        unknown = listed([repr(item.name) for item in step_ledger.unclassified], MAX_NAMES)
         raise GuestFileError(
             f"{claim.trace}: has communication without a call of a known kind, as in a replayed CUDA graph, so its "
-            f"collectives are unknown: {names}"
+            f"collectives are unknown: {unknown}"
         )
     for entry in step_ledger.entries:
         may_be_unknown = entry.via in DISPATCH_LIBRARIES and entry.role == "control"  # an exchange of token counts
@@ -78,37 +70,20 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
                 "The trace does not record it, and groups with different ranks are possible, so their collectives "
                 "would be added up"
             )
-    names_by_label = _name_axes(step_ledger.axes, claim.axes)
-    no_times = {"exposed_s": None, "hidden_s": None}  # the module's docstring says why
-    return step_ledger.model_copy(
-        update={
-            "device": task.timed_device,
-            "workload": task.entry,
-            "variant": task.variant.name,
-            "axes": claim.axes | {names_by_label.get(label, label): axis for label, axis in step_ledger.axes.items()},
-            "entries": [
-                entry.model_copy(update={"axis": names_by_label.get(entry.axis, entry.axis), **no_times})
-                for entry in step_ledger.entries
-            ],
-            "liveness": _check_liveness(claim, planted_ledger, step_ledger),
-            "config": claim.config,
-            "software": claim.software,
-        }
-    )
-
-
-def _name_axes(traced_axes: Mapping[str, Axis], claimed_axes: Mapping[str, Axis]) -> dict[str, str]:
-    """Return names by label for the axes that the trace labels ``[RANKS]``: those of the guest's axes with the same
-    ranks, joined by |.
-    """
+    # An axis that the trace labels ``[RANKS]`` has the names of the guest's axes with the same ranks, joined by |.
     names_by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
-    for name, claimed_axis in claimed_axes.items():
+    for name, claimed_axis in claim.axes.items():
         names_by_ranks[tuple(claimed_axis.ranks)].append(name)
-    return {
+    names = {
         label: "|".join(names_by_ranks[ranks])
-        for label, axis in traced_axes.items()
-        if label.startswith("[") and (ranks := tuple(axis.ranks)) in names_by_ranks  # '[' begins a label of ranks
+        for label, axis in step_ledger.axes.items()
+        if label.startswith("[") and (ranks := tuple(axis.ranks)) in names_by_ranks
     }
+    no_times = {"exposed_s": None, "hidden_s": None}  # the module's docstring says why
+    entries = [entry.model_copy(update=no_times) for entry in step_ledger.entries]
+    update = {"device": task.timed_device, "entries": entries}
+    liveness = _check_liveness(claim, planted_ledger, step_ledger)
+    return complete_ledger(step_ledger.model_copy(update=update), claim, task, names, claim.axes, liveness)
 
 
 def _check_liveness(claim: RawProfile, planted_ledger: Ledger, step_ledger: Ledger) -> Liveness:

@@ -40,9 +40,7 @@ class Task:
 
     @property
     def wants_paper_gpu(self) -> bool:
-        needs_paper_gpu = not self.has_cpu_program
-        prefers_paper_gpu = self.workload.adapter in PAPER_ADAPTERS and self.workload.device == "cuda"
-        return needs_paper_gpu or prefers_paper_gpu
+        return not self.has_cpu_program or (self.workload.adapter in PAPER_ADAPTERS and self.workload.device == "cuda")
 
     @property
     def has_cpu_program(self) -> bool:
@@ -125,10 +123,8 @@ def single_task(
     """
     variant = shape.variant(workload.variant)
     if not variant.geometry.vocabulary and workload.adapter not in PAPER_ADAPTERS:
-        raise ShapeError(
-            f"adapter {workload.adapter!r} cannot run the variant {variant.name}, which has no vocabulary: models of "
-            "this adapter need one"
-        )
+        reason = f"the variant {variant.name}, which has no vocabulary: models of this adapter need one"
+        raise ShapeError(f"adapter {workload.adapter!r} cannot run {reason}")
     if isinstance(mesh, OwnMesh):
         if variant.geometry.experts % mesh.ep:
             raise ShapeError(f"shape {shape.id}: {variant.geometry.experts} experts do not divide over EP {mesh.ep}")
@@ -162,27 +158,24 @@ def timed_tasks(config: Config, tasks: Sequence[Task], gpus: int) -> list[Task]:
     """
     selected: dict[tuple[str, str], Task] = {}
     for task in tasks:
-        timed_shapes = config.workloads[task.workload_name].timed  # None: all shapes that can be timed
-        key = (task.workload_name, task.shape.name)
-        mesh = task.parallelism.shape_mesh  # None: a mesh that the workload itself defines
-        if task.workload.adapter == "maxtext" or mesh is None or key in selected:
-            continue
-        if timed_shapes is not None and task.shape.name not in timed_shapes:
+        name, mesh = task.workload_name, task.parallelism.shape_mesh  # None: a mesh that the workload itself defines
+        timed_shapes = config.workloads[name].timed  # None: all shapes that can be timed
+        is_excluded = timed_shapes is not None and task.shape.name not in timed_shapes
+        if task.workload.adapter == "maxtext" or mesh is None or (name, task.shape.name) in selected or is_excluded:
             continue
         variant = timed_variant(task, mesh, gpus)
-        if variant is None:
-            if timed_shapes is not None:
-                raise ConfigError(
-                    f"workloads.{task.workload_name}.timed: {task.shape.id} has no size that can be timed",
-                    "remove it from the list",
-                )
+        if variant is None and timed_shapes is None:
             continue
+        if variant is None:
+            problem = f"workloads.{name}.timed: {task.shape.id} has no size that can be timed"
+            raise ConfigError(problem, "remove it from the list")
         try:
-            selected[key] = task_on_node(task, variant, mesh, gpus)
+            timed_task = task_on_node(task, variant, mesh, gpus)
         except ShapeError as error:
-            raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {error}") from error
-        if unfit_reason := unfit_for(selected[key], gpus):
-            raise ConfigError(f"workloads.{task.workload_name}.timed_variant: {unfit_reason}")
+            raise ConfigError(f"workloads.{name}.timed_variant: {error}") from error
+        if unfit_reason := unfit_for(timed_task, gpus):
+            raise ConfigError(f"workloads.{name}.timed_variant: {unfit_reason}")
+        selected[name, task.shape.name] = timed_task
     return list(selected.values())
 
 
@@ -208,12 +201,9 @@ def task_on_node(task: Task, variant: str, mesh: MeshName, gpus: int) -> Task:
     If the variant has the size ``smoke`` and the node has fewer GPUs than ``mesh`` has ranks, the task may have fewer.
     """
     workload = task.workload.model_copy(update={"variant": variant})
-    reduced_world = None
-    if task.shape.variant(variant).size == "smoke":
-        ranks = _smoke_ranks(task, mesh, gpus)
-        if ranks < task.shape.meshes["smoke"][mesh].world_size:
-            reduced_world = ranks
-    return single_task(task.workload_name, workload, task.shape, mesh, reduced_world)
+    world = _smoke_ranks(task, mesh, gpus) if task.shape.variant(variant).size == "smoke" else None
+    is_reduced = world is not None and world < task.shape.meshes["smoke"][mesh].world_size
+    return single_task(task.workload_name, workload, task.shape, mesh, world if is_reduced else None)
 
 
 def _smoke_ranks(task: Task, mesh: MeshName, gpus: int) -> int:
@@ -229,9 +219,8 @@ def unfit_for(task: Task, gpus: int) -> str:
     ranks = task.parallelism.world_size
     if task.variant.size == "cpu" or gpus >= ranks or task.workload.adapter == "command":
         return ""
-    return (
-        f"{task.variant.name} of {task.shape.id} needs {ranks} GPUs, and this machine has {gpus}; use the variant cpu"
-    )
+    needs = f"{task.variant.name} of {task.shape.id} needs {ranks} GPUs"
+    return f"{needs}, and this machine has {gpus}; use the variant cpu"
 
 
 def timed_variant(task: Task, mesh: MeshName, gpus: int) -> str | None:

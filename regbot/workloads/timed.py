@@ -3,20 +3,21 @@
 Every rank writes its own record, so its content is only a claim. ``regbot.workloads.ranks`` checks the claims.
 """
 
-import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
-from regbot.engines import NO_GPUS, EngineError, LaunchResult, NoSeatError, Seat
+from regbot.engines import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError, Seat
 from regbot.engines.guest import GUEST_ENVIRONMENT, MEGABYTE, guest_folder, write_request
 from regbot.records.files import describe_validation_error
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Node, Outcome, Position, Profile, RawProfile, RawRun, Run
 from regbot.records.text.clip import clip_message
-from regbot.records.text.printable import printable
+from regbot.records.text.printable import make_printable, printable
 from regbot.records.text.words import count
 from regbot.workloads import guest
 from regbot.workloads import ranks as rank_records
@@ -49,8 +50,7 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
     arm, root = checkout.arm, checkout.root
     if missing := guest.missing_source_root(task, root):
         return bare_timed_run(task, arm, "refused", missing, spec)
-    path = scratch.folder / "record" / "raw.{rank}.json"  # {rank} stands for the number of the rank
-    record = RawRecord(path, secrets.token_hex(16), scratch.limits.max_record_bytes)
+    record = scratch.record("raw.{rank}.json")  # {rank} stands for the number of the rank
     document = guest.request_document(task, root, record) | {
         "mode": "timed",
         "device": task.timed_device,
@@ -78,12 +78,10 @@ def time_ranks(task: Task, spec: RunSpec, checkout: Checkout, seat: Seat, scratc
         # The marks between which GPU clocks, power and temperature are sampled.
         timed_between=(rank_records.STEADY, rank_records.ENDED),
     )
-    try:
-        result = seat.run(launch)
-    except EngineError as error:
-        return add_seat(seat, bare_timed_run(task, arm, outcome_of_error(error), str(error), spec))
-    run = add_seat(seat, read_ranks(task, spec, arm, result, record, seat.node), result)
-    return add_hang_report(run, path.parent, ranks, root)
+    run = run_in_seat(
+        task, spec, arm, seat, launch, lambda result: read_ranks(task, spec, arm, result, record, seat.node)
+    )
+    return add_hang_report(run, launch.record_dir, ranks, root)
 
 
 def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record: RawRecord, node: Node) -> Run:
@@ -99,19 +97,15 @@ def read_ranks(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, record
             timing = rank_records.timing_of(raws, spec.steps, spec.cut, marks)
         except ValidationError as error:
             fault = f"the ranks' step times are inconsistent: {describe_validation_error(error)}"
-    if outcome == "ok":
-        fault = rank_records.find_step_fault(timing) if timing is not None else fault
-        outcome, reason = (
-            rank_records.training_outcome(raws, spec.steps)
-            if not fault
-            else ("bad_record", f"{fault}; the run was not used")
-        )
-    update = guest.observe(result, outcome)
+    if outcome == "ok" and (fault := fault if timing is None else rank_records.find_step_fault(timing)):
+        outcome, reason = "bad_record", f"{fault}; the run was not used"
+    elif outcome == "ok":
+        outcome, reason = rank_records.training_outcome(raws, spec.steps)
+    fields = guest.observe(result, outcome)
     if not node.gpus and ranks > node.cores:
-        update["warnings"].append(
-            f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays"
-        )
-    run = bare_timed_run(task, arm, outcome, reason, spec).model_copy(update=update)
+        delays = f"{ranks} ranks share {count(node.cores, 'core')}: step times include scheduling delays"
+        fields["warnings"].append(delays)
+    run = bare_timed_run(task, arm, outcome, reason, spec, **fields)
     if not is_complete:
         return run
     environment = raws[0].environment
@@ -157,7 +151,7 @@ def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> R
     """
     try:
         profile_ledger = ledger_of_profile(claim, task, record.path.parent, record.max_bytes)
-        ledger = Ledger.model_validate(guest.make_printable(profile_ledger.model_dump(by_alias=True)))
+        ledger = Ledger.model_validate(make_printable(profile_ledger.model_dump(by_alias=True)))
     except (GuestFileError, ValidationError) as error:
         text = describe_validation_error(error) if isinstance(error, ValidationError) else str(error)
         problem = clip_message(printable(text))
@@ -170,26 +164,29 @@ def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> R
     return run.model_copy(update={"ledger": ledger, "profile": profile, "backends": backends})
 
 
-def add_seat(seat: Seat, run: Run, result: LaunchResult | None = None) -> Run:
-    """Return ``run`` with the seat's node and allocation. If the engine gave a ``result``, add the start of the launch,
-    the health of the node, and the engine's warnings.
-
-    Call this right after the launch has ended, because the start is computed from the present time.
+def run_in_seat(
+    task: Task, spec: RunSpec, arm: Arm, seat: Seat, launch: Launch, read: Callable[[LaunchResult], Run]
+) -> Run:
+    """Run ``launch`` and return the run that ``read`` makes of its result, with the node, its health, and the engine's
+    warnings. If the engine fails, the run is lost or crashed.
     """
-    update: dict[str, object] = {"node": seat.node, "allocation": seat.allocation}
-    if result is not None:
-        update |= {
-            "started_unix_s": time.time() - result.wall_s,
+    try:
+        result = seat.run(launch)
+    except EngineError as error:
+        outcome: Outcome = "lost" if isinstance(error, NoSeatError) else "crashed"
+        return bare_timed_run(task, arm, outcome, str(error), spec, node=seat.node, allocation=seat.allocation)
+    started_unix_s = time.time() - result.wall_s  # the launch has just ended
+    run = read(result)
+    return run.model_copy(
+        update={
+            "node": seat.node,
+            "allocation": seat.allocation,
+            "started_unix_s": started_unix_s,
             "health": result.health,
             "warnings": [*run.warnings, *result.warnings],
         }
-    return run.model_copy(update=update)
+    )
 
 
-def outcome_of_error(error: EngineError) -> Outcome:
-    return "lost" if isinstance(error, NoSeatError) else "crashed"
-
-
-def bare_timed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, spec: RunSpec) -> Run:
-    run = guest.bare_run(task, arm, outcome, reason, spec.attempt, "timed")
-    return run.model_copy(update={"position": spec.position})
+def bare_timed_run(task: Task, arm: Arm, outcome: Outcome, reason: str, spec: RunSpec, **fields: Any) -> Run:
+    return guest.bare_run(task, arm, outcome, reason, spec.attempt, "timed", position=spec.position, **fields)

@@ -202,6 +202,7 @@ def lines_of(line: str) -> Make:
 
 MEGATRON = " iteration {number}/ 9 | elapsed time per iteration (ms): 5.4 | number of nan iterations: 0 |\n"
 MAXTEXT = "completed step: {number}, seconds: 5.658, TFLOP/s/device: 1.1, loss: 1.5\n"
+NEMO = "Training epoch 0, iteration 1/9 | global_step: {number} | train_step_timing in s: 2.01 | consumed_samples: 5\n"
 TITAN = "step: {number}  loss: 6.9  grad_norm: 2.0  memory: 1GiB(1%)  tps: 350,428  tflops: 2.5  mfu: 2.5%\n"
 
 
@@ -230,6 +231,7 @@ FAMILIES: dict[tuple[str, str], tuple[Make, int]] = {
     ("megatron", "incomplete steps"): (lines_of(" iteration {number}/ 9 |\n"), 200),
     ("maxtext", "steps"): (lines_of(MAXTEXT), 200),
     ("maxtext", "incomplete steps"): (lines_of("completed step: {number}, \n"), 200),
+    ("nemo", "steps"): (lines_of(NEMO), 200),
     ("torchtitan", "steps"): (lines_of(TITAN), 200),
     ("torchtitan", "incomplete steps"): (lines_of("step: {number}  loss: 6.9  grad_norm: 2.0\n"), 200),
     ("golden", "values"): (golden, 200),

@@ -163,7 +163,7 @@ def test_a_reader_that_miscounts_what_was_planted_proves_nothing(tmp_path: Path,
         ("file.write_text(program[:-30])", "program.hlo.txt: ends in the middle of the computation main"),
         (
             'file.write_text(program.replace("num_partitions=4", "num_partitions=2"))',
-            "is compiled for 2 devices, but 4",
+            "is of rank 0 of 2, but rank 0 of 4",
         ),
         ('claim["mesh"][0]["size"] = 4', "the record's mesh is {'fsdp': 4, 'ep': 2}, but 4 ranks"),
         ('claim["mesh"] = [{"name": "ep", "size": 4}]', "expert-parallel groups of 2 were requested"),

@@ -33,7 +33,7 @@ def test_a_small_file_that_needs_much_to_read_stops_nothing(
     assert path.stat().st_size < 100_000
     monkeypatch.setattr(guest_file, limit, value)
     with pytest.raises(GuestFileError, match=message):
-        read_ledgers(kineto, [path], 2**25)
+        read_ledgers(kineto, [path], 1, 2**25)
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.NAME)
@@ -41,4 +41,4 @@ def test_a_file_reads_as_in_the_process_of_regbot(tmp_path: Path, reader: Reader
     path = tmp_path / "recording"
     path.write_bytes(samples(tmp_path)[reader.NAME][0])
     ledger = reader.read(Source(path))
-    assert read_ledgers(reader, [path, path], 2**20) == [ledger, ledger]
+    assert read_ledgers(reader, [path, path], ledger.world_size, 2**20) == [ledger, ledger]

@@ -3,6 +3,7 @@
 import re
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 """Terminal escape sequences: ECMA-48 control sequences, operating system commands, two-byte escapes."""
@@ -18,6 +19,15 @@ def printable(text: str) -> str:
     one_line = ESCAPE.sub("", text).replace("\t", " ").replace("\n", " ")
     removed = [ord(char) for char in set(one_line) if unicodedata.category(char) in UNPRINTABLE_CATEGORIES]
     return one_line.translate(dict.fromkeys(removed))
+
+
+def make_printable(value: Any) -> Any:
+    """Return a JSON value in which no text has control characters, which could affect a terminal or a CI log."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable(key): make_printable(item) for key, item in value.items()}
+    return [make_printable(item) for item in value] if isinstance(value, list) else value
 
 
 def typed_path(path: Path) -> Path:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Literal
 
 from regbot.records.ledger import Scalar
 from regbot.records.run import Arm
@@ -24,11 +25,7 @@ _TARGET_REFS = ("refs/remotes/origin/main", "refs/heads/main", "refs/remotes/ori
 
 
 def resolve_arms(
-    repo: Path,
-    base: str | None,
-    head: str,
-    base_overrides: Mapping[str, Scalar],
-    head_overrides: Mapping[str, Scalar],
+    repo: Path, base: str | None, head: str, base_overrides: Mapping[str, Scalar], head_overrides: Mapping[str, Scalar]
 ) -> tuple[Arm, Arm, list[str]]:
     """Return the base arm, the head arm, and warnings about commits that the user may not expect.
 
@@ -40,8 +37,7 @@ def resolve_arms(
     base_tip, head_commit = find_commit(repo, base, "--base"), find_commit(repo, head, "--head")
     warnings = []
     base_commit = _merge_base(repo, base, base_tip, head, head_commit)
-    is_head_older = base_commit == head_commit and head_commit != base_tip
-    if is_head_older:
+    if base_commit == head_commit and head_commit != base_tip:  # head is older
         base_commit = base_tip
         warnings.append(
             f"{printable(head)} is an ancestor of {printable(base)}: compared with {base_tip[:10]} itself, "
@@ -54,19 +50,13 @@ def resolve_arms(
         )
     work_tree_warnings = uncommitted_warnings(repo)
     if base_commit == head_commit and dict(base_overrides) == dict(head_overrides):
-        nothing_to_compare = f"{repo}: nothing to compare: {base!r} and {head!r} are both commit {base_commit[:10]}"
-        if work_tree_warnings:  # the user probably expects that the uncommitted changes are measured
-            raise CheckoutError(nothing_to_compare, "; ".join(work_tree_warnings))
-        raise CheckoutError(
-            f"{nothing_to_compare}, with the same overrides",
-            "name another revision (--base HEAD~1) or let the arms differ by --base-set or --head-set",
-        )
-    warnings += work_tree_warnings
-    return (
-        _make_arm(repo, "base", base, base_commit, base_overrides),
-        _make_arm(repo, "head", head, head_commit, head_overrides),
-        warnings,
-    )
+        problem = f"{base!r} and {head!r} are both commit {base_commit[:10]}, with the same overrides"
+        # With uncommitted changes, the user probably expects that they are measured.
+        advice = "name another revision (--base HEAD~1) or let the arms differ by --base-set or --head-set"
+        raise CheckoutError(f"{repo}: nothing to compare: {problem}", "; ".join(work_tree_warnings) or advice)
+    base_arm = _make_arm(repo, "base", base, base_commit, base_overrides)
+    head_arm = _make_arm(repo, "head", head, head_commit, head_overrides)
+    return base_arm, head_arm, warnings + work_tree_warnings
 
 
 def resolve_exactly(repo: Path, base: str, head: str) -> tuple[Arm, Arm, list[str]]:
@@ -113,14 +103,10 @@ def _merge_base(repo: Path, base: str, base_commit: str, head: str, head_commit:
     if result.code != 1:  # 1: there is no merge base
         raise CheckoutError(f"{repo}: git merge-base failed: {result.error_line}")
     if is_shallow(repo):
-        raise CheckoutError(
-            f"{repo}: the merge base of {base!r} and {head!r} is missing, because the repository is shallow",
-            DEEPEN_ADVICE,
-        )
-    raise CheckoutError(
-        f"{repo}: {base!r} and {head!r} have unrelated histories and no merge base",
-        "name a --base that is in the history of head",
-    )
+        problem = f"the merge base of {base!r} and {head!r} is missing, because the repository is shallow"
+        raise CheckoutError(f"{repo}: {problem}", DEEPEN_ADVICE)
+    problem = f"{base!r} and {head!r} have unrelated histories and no merge base"
+    raise CheckoutError(f"{repo}: {problem}", "name a --base that is in the history of head")
 
 
 def uncommitted_warnings(repo: Path) -> list[str]:
@@ -135,15 +121,15 @@ def uncommitted_warnings(repo: Path) -> list[str]:
     return [f"uncommitted changes are not measured ({count(len(paths), 'file')}: {first_paths}); commit them first"]
 
 
-def _make_arm(repo: Path, name: str, revision: str, commit: str, overrides: Mapping[str, Scalar]) -> Arm:
+def _make_arm(
+    repo: Path, name: Literal["base", "head"], revision: str, commit: str, overrides: Mapping[str, Scalar]
+) -> Arm:
     tree, _, subject = git(repo, "log", "-1", "--no-show-signature", "--format=%T %s", commit).partition(" ")
-    return Arm.model_validate(
-        {
-            "name": name,
-            "revision": clip_label(printable(revision)),
-            "commit": commit,
-            "tree": tree,
-            "subject": clip(printable(subject.strip()), 200),
-            "overrides": dict(overrides),
-        }
+    return Arm(
+        name=name,
+        revision=clip_label(printable(revision)),
+        commit=commit,
+        tree=tree,
+        subject=clip(printable(subject.strip()), 200),
+        overrides=dict(overrides),
     )

@@ -1,10 +1,10 @@
 """Run the build commands of an arm in its worktree. The commands may run code of a pull request."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from regbot.engines import EngineError, Launch, LaunchResult, LocalEngine, NoSeatError, clean_environment
+from regbot.engines import EngineError, Launch, LocalEngine, NoSeatError, clean_environment
 from regbot.engines.removal import temporary_folder
 from regbot.records.config import SandboxSettings
 from regbot.records.text.clip import clip
@@ -39,7 +39,24 @@ def run_build(entry: CacheEntry, commit: str, build: Build) -> None:
     deadline = time.monotonic() + build.timeout_s
     for command in build.commands:
         remaining_s = max(0.0, deadline - time.monotonic())
-        result = _run_command(command, entry, environment, remaining_s, build.sandbox)
+        with temporary_folder() as folder:
+            launch = Launch(
+                command=("bash", "-euo", "pipefail", "-c", command),
+                cwd=entry.path,
+                env=environment,
+                log=folder / "build.log",
+                record_dir=folder / "record",
+                timeout_s=remaining_s,
+                max_output_bytes=MAX_OUTPUT_BYTES,
+                max_dir_bytes=MAX_OUTPUT_BYTES,
+                writable=(entry.path, entry.private),
+            )
+            try:
+                result = LocalEngine(sandbox=build.sandbox).run(launch)
+            except NoSeatError:  # not the fault of the code
+                raise
+            except EngineError as error:
+                raise BuildError(f"the build command {command} could not be run: {error}") from error
         if result.excess:
             raise BuildError(f"the build command {command} {result.excess}, so it was stopped")
         if result.exit_code != 0:
@@ -48,26 +65,3 @@ def run_build(entry: CacheEntry, commit: str, build: Build) -> None:
             lines = [line for line in result.log_tail.splitlines() if line.strip()]
             last_lines = "\n".join(f"  {clip(line, 300)}" for line in lines[-20:]) or "  (it printed nothing)"
             raise BuildError(f"the build command of commit {commit[:10]} {outcome}: {command}\n{last_lines}")
-
-
-def _run_command(
-    command: str, entry: CacheEntry, environment: Mapping[str, str], timeout_s: float, sandbox: SandboxSettings | None
-) -> LaunchResult:
-    with temporary_folder() as folder:
-        launch = Launch(
-            command=("bash", "-euo", "pipefail", "-c", command),
-            cwd=entry.path,
-            env=environment,
-            log=folder / "build.log",
-            record_dir=folder / "record",
-            timeout_s=timeout_s,
-            max_output_bytes=MAX_OUTPUT_BYTES,
-            max_dir_bytes=MAX_OUTPUT_BYTES,
-            writable=(entry.path, entry.private),
-        )
-        try:
-            return LocalEngine(sandbox=sandbox).run(launch)
-        except NoSeatError:  # not the fault of the code
-            raise
-        except EngineError as error:
-            raise BuildError(f"the build command {command} could not be run: {error}") from error

@@ -62,10 +62,8 @@ class CacheEntry:
     def environment(self) -> dict[str, str]:
         return cache_variables(self.private)
 
-    @contextlib.contextmanager
-    def lock(self, timeout_s: float) -> Iterator[None]:
-        with lock(self.path.with_name(f"{self.key}.lock"), timeout_s):
-            yield
+    def lock(self, timeout_s: float) -> contextlib.AbstractContextManager[None]:
+        return lock(self.path.with_name(f"{self.key}.lock"), timeout_s)
 
     def clear(self) -> None:
         """Remove everything. A folder that cannot be removed is moved to ``set_aside_folder``."""
@@ -108,14 +106,10 @@ def create_cache_folders(variables: Mapping[str, str]) -> None:
 def lock(path: Path, timeout_s: float) -> Iterator[None]:
     """Hold the lock file ``path``. Raises CheckoutError if another process holds it for ``timeout_s`` seconds."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    file_lock = FileLock(path, timeout=timeout_s)
-    try:
-        file_lock.acquire()
-    except Timeout as error:
-        raise CheckoutError(
-            f"{path}: locked by another regbot for {timeout_s:.0f} s", "wait until it ends, or stop it"
-        ) from error
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(path, timeout=timeout_s))
+        except Timeout as error:
+            problem = f"{path}: locked by another regbot for {timeout_s:.0f} s"
+            raise CheckoutError(problem, "wait until it ends, or stop it") from error
         yield
-    finally:
-        file_lock.release()

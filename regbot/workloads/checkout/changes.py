@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -35,8 +35,6 @@ REGULAR, EXECUTABLE, ABSENT = "100644", "100755", "000000"
 """Git's modes of a file, of a file with the executable bit, and of a path that a tree lacks."""
 _DOCUMENTATION = {".md", ".rst"}
 _LICENCES = {"LICENSE", "LICENSE.txt", "LICENCE", "LICENCE.txt", "COPYING", "NOTICE"}
-_BATCH_FILES = 100
-"""Number of files of which both versions are read into memory at the same time."""
 _ENCODING = re.compile(rb"coding[:=][ \t]*+(?!(?:utf-?8|ascii|latin-1|iso-8859-1)(?![-\w.]))", re.IGNORECASE)
 """Declaration of an encoding, in the first two lines, in which braces may be other bytes."""
 
@@ -60,11 +58,6 @@ class DiffEntry:
     def has_python_after(self) -> bool:
         return self.name.endswith(".py") and self.modes[1] in (REGULAR, EXECUTABLE)
 
-    def has_same_code(self, digests: Mapping[str, str]) -> bool:
-        """Whether both trees have the same code in this file. ``digests`` are those of the code, by blob."""
-        before, after = (digests.get(blob, blob) for blob in self.blobs)
-        return self.is_python and before == after
-
     def is_inert(self, globs: Sequence[str]) -> bool:
         """Return whether the change cannot affect a run, by the file's name and modes alone.
 
@@ -78,7 +71,10 @@ class DiffEntry:
         if any(matches_glob(glob[1:], self.name) for glob in globs if glob.startswith("!")):
             return False
         is_listed = any(matches_glob(glob, self.name) for glob in globs if not glob.startswith("!"))
-        return is_listed or (EXECUTABLE not in self.modes and _is_documentation(PurePosixPath(self.name)))
+        file = PurePosixPath(self.name)
+        is_setting_of_github = file.parts[0] == ".github" and file.suffix in (".yml", ".yaml")
+        is_documentation = file.suffix.lower() in _DOCUMENTATION or file.name in _LICENCES or is_setting_of_github
+        return is_listed or (is_documentation and EXECUTABLE not in self.modes)
 
 
 class ChangedFiles(NamedTuple):
@@ -94,17 +90,10 @@ def list_changed_files(repo: Path, base: str, head: str, inert: Sequence[str]) -
     They are unknown if git fails, or if too many files differ or a name is too long or not printable.
     Changed submodules are included, even if .gitmodules or the user's configuration ignores them.
     """
-    try:
-        entries = list_diff_entries(repo, base, head)
-    except CheckoutError:
+    changes = _list_changes(repo, base, head)
+    if changes is None:
         return ChangedFiles(None, [])
-    if not _is_reportable(entries):
-        return ChangedFiles(None, [])
-    digests = _digest_code(repo, [entry for entry in entries if entry.is_python])
-    changed_entries = [entry for entry in entries if not entry.has_same_code(digests)]
-    return ChangedFiles(
-        [entry.name for entry in changed_entries], [entry.name for entry in changed_entries if entry.is_inert(inert)]
-    )
+    return ChangedFiles([entry.name for entry in changes], [entry.name for entry in changes if entry.is_inert(inert)])
 
 
 def list_diff_entries(repo: Path, before: str, after: str, pathspecs: Sequence[str] = ()) -> list[DiffEntry]:
@@ -158,20 +147,12 @@ def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> 
     The digest stays the same if comments, docstrings or inert files change, or if the branch is updated to a new base.
     ``inert`` is the setting of that name of the base.
     """
-    try:
-        base_tree = git(repo, "rev-parse", f"{base}^{{tree}}", env=OFFLINE).strip()
-        entries = [entry for entry in list_diff_entries(repo, base, head) if not entry.is_inert(inert)]
-    except CheckoutError:
+    changes = _list_changes(repo, base, head)
+    if changes is None:
         return None
-    if not _is_reportable(entries):
-        return None
-    digests = _digest_code(repo, entries)
     # What a file was counts too: the same content of head can be an improvement of one base and the revert of another.
-    contents = [
-        (entry.name, *entry.modes, *(digests.get(blob, blob) for blob in entry.blobs))
-        for entry in entries
-        if not entry.has_same_code(digests)
-    ]
+    contents = [(entry.name, *entry.modes, *code) for entry, code in changes.items() if not entry.is_inert(inert)]
+    base_tree = git(repo, "rev-parse", f"{base}^{{tree}}", env=OFFLINE).strip()
     # Without a change, only checks of the same base are of the same code.
     return hashlib.sha256(json.dumps(sorted(contents) or base_tree).encode()).hexdigest()
 
@@ -179,51 +160,50 @@ def digest_behaviour(repo: Path, base: str, head: str, inert: Sequence[str]) -> 
 def have_same_code(repo: Path, before: str, after: str, inert: Sequence[str]) -> bool:
     """Return whether two trees behave the same. Inert files are ignored.
 
-    False means that a file changes behaviour, or that this is unknown. Files after the first such file are not read.
-    Raises CheckoutError.
+    False means that a file changes behaviour, or that this is unknown.
     """
-    entries = [entry for entry in list_diff_entries(repo, before, after) if not entry.is_inert(inert)]
-    if not _is_reportable(entries) or not all(entry.is_python for entry in entries):
-        return False
-    return all(entry.has_same_code(_digest_code(repo, [entry])) for entry in entries)
+    changes = _list_changes(repo, before, after)
+    return changes is not None and all(entry.is_inert(inert) for entry in changes)
 
 
-def _is_reportable(entries: Sequence[DiffEntry]) -> bool:
-    names = [entry.name for entry in entries]
-    has_short_names = all(len(name) <= MAX_PATH_CHARACTERS for name in names)
-    has_printable_names = all(name.isprintable() for name in names)  # a name that is not UTF-8 is not printable
-    return len(names) <= MAX_FILES and has_short_names and has_printable_names
+def _list_changes(repo: Path, before: str, after: str) -> dict[DiffEntry, tuple[str, str]] | None:
+    """Return the paths whose behaviour differs, each with digests of its two contents; None if they are unknown."""
+    try:
+        entries = list_diff_entries(repo, before, after)
+    except CheckoutError:
+        return None
+    # A name that is not UTF-8 is not printable.
+    names_are_short = all(len(entry.name) <= MAX_PATH_CHARACTERS and entry.name.isprintable() for entry in entries)
+    if len(entries) > MAX_FILES or not names_are_short:
+        return None
+    digests = _digest_code(repo, entries)
+    code = {
+        entry: (digests.get(entry.blobs[0], entry.blobs[0]), digests.get(entry.blobs[1], entry.blobs[1]))
+        for entry in entries
+    }
+    return {entry: pair for entry, pair in code.items() if not entry.is_python or pair[0] != pair[1]}
 
 
 def _digest_code(repo: Path, entries: Sequence[DiffEntry]) -> dict[str, str]:
-    """Return digests of the code in the Python files of ``entries``, by blob. Files that cannot be parsed are left
-    out.
+    """Return digests of the code in the Python files of ``entries``, by blob. Files that are missing, too large, beyond
+    MAX_PARSED_BYTES, or cannot be parsed are left out.
     """
-    digests: dict[str, str] = {}
-    parsed_bytes = 0
-    for start in range(0, len(entries), _BATCH_FILES):
-        batch = [entry for entry in entries[start : start + _BATCH_FILES] if entry.has_python_after]
-        blobs = [blob for entry in batch for blob in (entry.blobs if entry.is_python else entry.blobs[1:])]
-        for blob, content in _read_python(repo, [blob for blob in dict.fromkeys(blobs) if blob not in digests]).items():
-            parsed_bytes += len(content)
-            code = _dump(content) if parsed_bytes <= MAX_PARSED_BYTES else None
-            if code is not None:
-                digests[blob] = hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()
-    return digests
-
-
-def _read_python(repo: Path, blobs: Sequence[str]) -> dict[str, bytes]:
-    """Return the content of each blob. Blobs that do not exist or are larger than MAX_PYTHON_BYTES are left out.
-
-    Return {} if git cannot read the blobs.
-    """
+    files = [entry for entry in entries if entry.has_python_after]
+    blobs = dict.fromkeys(blob for entry in files for blob in (entry.blobs if entry.is_python else entry.blobs[1:]))
     listing = try_git(repo, "cat-file", "--batch-check", env=OFFLINE, stdin="".join(f"{blob}\n" for blob in blobs))
     sizes: dict[str, int] = {}
+    remaining = MAX_PARSED_BYTES
     for line in listing.out.splitlines():
         blob, kind, *size = line.split(" ")  # "BLOB missing" has no size
-        if kind == "blob" and int(size[0]) <= MAX_PYTHON_BYTES:
+        if kind == "blob" and int(size[0]) <= min(MAX_PYTHON_BYTES, remaining):
             sizes[blob] = int(size[0])
-    return read_blobs(repo, sizes) or {}
+            remaining -= sizes[blob]
+    codes = {blob: _dump(content) for blob, content in (read_blobs(repo, sizes) or {}).items()}
+    return {
+        blob: hashlib.sha256(code.encode(errors="surrogatepass")).hexdigest()
+        for blob, code in codes.items()
+        if code is not None
+    }
 
 
 def _dump(source: bytes) -> str | None:
@@ -237,8 +217,3 @@ def _dump(source: bytes) -> str | None:
             return dump_code(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-
-
-def _is_documentation(file: PurePosixPath) -> bool:
-    is_setting_of_github = file.parts[0] == ".github" and file.suffix in (".yml", ".yaml")
-    return file.suffix.lower() in _DOCUMENTATION or file.name in _LICENCES or is_setting_of_github

@@ -161,14 +161,10 @@ def list_submodules(
     """
     git_dir = f"--git-dir={clone}"  # if the clone is damaged, git must not use a repository in a parent folder
     tree_lines = git(clone, git_dir, "ls-tree", "-r", "-z", "--full-tree", commit).split("\0")
-    # Each line is split at the tab, which [::2] leaves out. The fields are mode, kind and object id.
-    fields_and_paths = [line.partition("\t")[::2] for line in tree_lines]
-    # A tree lists a submodule with the mode 160000 and with its commit as the object id.
-    commits = {path: fields.split()[2] for fields, path in fields_and_paths if fields.startswith("160000 ")}
-    # A link is no configuration (mode 120000).
-    blobs = [
-        fields.split()[2] for fields, path in fields_and_paths if path == ".gitmodules" and fields.startswith("100")
-    ]
+    # Each line is "MODE KIND OBJECT<tab>PATH". A hostile tree may have a path twice, as a submodule and as a link.
+    entries = [(*fields.split(), path) for fields, _, path in (line.partition("\t") for line in tree_lines if line)]
+    commits = {path: commit for mode, _, commit, path in entries if mode == "160000"}  # the mode of a submodule
+    blobs = [blob for mode, _, blob, path in entries if path == ".gitmodules" and mode.startswith("100")]  # no link
     if not commits or not blobs:
         return []
     # Without --no-includes, the commit could name any file of this machine as a part of its configuration.
@@ -178,9 +174,8 @@ def list_submodules(
     variables_by_name: dict[str, dict[str, str]] = {}
     for setting in listing.out.split("\0"):
         key, _, value = setting.partition("\n")
-        section, _, name_and_variable = key.partition(".")
-        name, _, variable = name_and_variable.rpartition(".")
-        if section == "submodule" and name:
+        name, _, variable = key.removeprefix("submodule.").rpartition(".")
+        if key.startswith("submodule.") and name:
             variables_by_name.setdefault(name, {})[variable] = value
     sources = []
     for name, variables in variables_by_name.items():

@@ -42,24 +42,21 @@ def list_changed_files(entry: CacheEntry, parts: Sequence[WorktreePart]) -> list
     with tempfile.TemporaryDirectory() as index_folder:
         for number, part in enumerate(parts):
             folder, clone = entry.path / part.path, entry.clone(part.clone)
-            if any(
-                (entry.path / name).is_symlink() for name in (part.path, *map(str, PurePosixPath(part.path).parents))
-            ):
+            path = PurePosixPath(part.path)
+            if any((entry.path / parent).is_symlink() for parent in (path, *path.parents)):
                 raise CheckoutError(f"{printable(str(folder))}: is reached through a link")
             reset_configuration(clone)
             env = {**NO_MACHINE_CONFIG, "GIT_INDEX_FILE": f"{index_folder}/{number}"}
             location_options = (f"--git-dir={clone}", f"--work-tree={folder}")
             git(folder, *location_options, "read-tree", part.commit, env=env)
             lines = git(folder, *location_options, "ls-files", "--stage", "-z", env=env).split("\0")
-            fields_by_name = {
-                name: fields.split() for fields, _, name in (line.partition("\t") for line in lines if line)
-            }
-            submodules = {name for name, (mode, *_) in fields_by_name.items() if mode == "160000"}
-            names = fields_by_name.keys() - submodules
-            changed_names = {name for name in names if _must_not_be_read(folder / name, clone, fields_by_name[name][1])}
+            fields = {name: words.split() for words, _, name in (line.partition("\t") for line in lines if line)}
+            submodules = {name for name, (mode, *_) in fields.items() if mode == "160000"}
+            names = fields.keys() - submodules
+            changed_names = {name for name in names if _must_not_be_read(folder / name, clone, fields[name][1])}
             _refuse_pipes(folder, names)
-            if submodules | changed_names:  # git must not look at them, as if they were not checked out
-                absent_names = "".join(f"{name}\0" for name in sorted(submodules | changed_names))
+            if absent := sorted(submodules | changed_names):  # git must not look at them
+                absent_names = "".join(f"{name}\0" for name in absent)
                 mark = (*location_options, "update-index", "-z", "--skip-worktree", "--stdin")
                 git(folder, *mark, env=env, stdin=absent_names, timeout_s=TRANSFER_TIMEOUT_S)
             command = (*location_options, "diff", *_DIFF, "--name-only", "-z", part.commit)

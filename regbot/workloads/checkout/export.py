@@ -5,8 +5,8 @@ The bytes come from git's objects, exactly as they were committed. A checkout or
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from regbot.records.files import MAX_RECORD_BYTES
 from regbot.records.text.clip import clip, short_commit
@@ -14,8 +14,7 @@ from regbot.records.text.printable import printable
 from regbot.workloads.checkout.git import OFFLINE, CheckoutError, git, read_blobs
 
 
-@dataclass(frozen=True)
-class CommitFile:
+class CommitFile(NamedTuple):
     """A regular file of a commit. It is at most as large as a record may be."""
 
     path: str
@@ -41,9 +40,8 @@ def list_files(repo: Path, commit: str, paths: Sequence[str]) -> list[CommitFile
             problem = f"of {int(size):,} bytes, more than the {MAX_RECORD_BYTES:,} of any record"
         message_start = f"{repo}: {clip(printable(path), 200)} of {short_commit(commit)} is"
         if problem is not None:
-            raise CheckoutError(
-                f"{message_start} {problem}", "only regular files are allowed: remove it, or commit a file instead"
-            )
+            advice = "only regular files are allowed: remove it, or commit a file instead"
+            raise CheckoutError(f"{message_start} {problem}", advice)
         if not size.isdigit():
             raise CheckoutError(f"{message_start} not in this repository's objects", "see git fsck, or clone it again")
         files.append(CommitFile(path, blob, int(size)))

@@ -46,6 +46,14 @@ _SETTINGS = {
     "advice.detachedHead": "false",
 }
 
+_VARIABLES = {
+    "LC_ALL": "C",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "GIT_LFS_SKIP_SMUDGE": "1",
+}
+
 NO_MACHINE_CONFIG = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_COUNT": "0"}
 """Environment that hides the machine's git configuration. Otherwise .gitattributes of a commit could select a filter
 that is configured there."""
@@ -115,15 +123,16 @@ def try_git(
     """
     all_settings = {**_SETTINGS, **(settings or {})}
     options = [word for key, value in all_settings.items() for word in ("-c", f"{key}={value}")]
+    inherited = [name for name in os.environ if not name.startswith("GIT_") or _INHERITED_VARIABLES.fullmatch(name)]
     try:
         process = subprocess.Popen(
             ["git", *options, *arguments],
             cwd=folder,
-            env={**_environment(), **(env or {})},
+            env={**{name: os.environ[name] for name in inherited}, **_VARIABLES, **(env or {})},
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            start_new_session=True,  # so that git cannot prompt for a password, and kill_group kills all its processes
+            start_new_session=True,  # so that git cannot prompt for a password, and all its processes can be killed
         )
     except OSError as error:
         if not folder.is_dir():
@@ -134,16 +143,14 @@ def try_git(
             input_bytes = stdin.encode("utf-8", "surrogateescape") or None
             output, error_output = process.communicate(input_bytes, timeout=timeout_s)
         except BaseException as error:
-            kill_group(process.pid)
-            if isinstance(error, subprocess.TimeoutExpired):
-                command = clip(" ".join(arguments), 200)
-                raise CheckoutError(
-                    f"{folder}: 'git {command}' did not end within {timeout_s:.0f} s and was ended"
-                ) from error
-            raise
-    return GitResult(
-        process.returncode, output.decode("utf-8", "surrogateescape"), error_output.decode("utf-8", "surrogateescape")
-    )
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            problem = f"'git {clip(' '.join(arguments), 200)}' did not end within {timeout_s:.0f} s and was ended"
+            raise CheckoutError(f"{folder}: {problem}") from error
+    texts = (data.decode("utf-8", "surrogateescape") for data in (output, error_output))
+    return GitResult(process.returncode, *texts)
 
 
 def read_blobs(repo: Path, sizes: Mapping[str, int]) -> dict[str, bytes] | None:
@@ -160,11 +167,6 @@ def read_blobs(repo: Path, sizes: Mapping[str, int]) -> dict[str, bytes] | None:
         contents[blob] = output[position : position + size]
         position += size + 1  # a newline follows the content
     return contents
-
-
-def kill_group(leader: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(leader, signal.SIGKILL)
 
 
 def without_credentials(text: str) -> str:
@@ -191,9 +193,8 @@ def find_commit(repo: Path, revision: str, option: str) -> str:
         result = try_git(repo, "rev-parse", "--verify", "--end-of-options", f"{revision}^{{commit}}", env=OFFLINE)
         if result.code == 0:
             return result.out.strip()
-    advice = (
-        f"the repository is shallow, {DEEPEN_ADVICE}" if is_shallow(repo) else "check its spelling, or fetch it first"
-    )
+    shallow_advice = f"the repository is shallow, {DEEPEN_ADVICE}"
+    advice = shallow_advice if is_shallow(repo) else "check its spelling, or fetch it first"
     raise CheckoutError(f"{repo}: {option} {revision!r} names no commit here", advice)
 
 
@@ -222,19 +223,3 @@ def refuse_missing_files(repo: Path, *commits: str) -> None:
 
 def is_shallow(repo: Path) -> bool:
     return git(repo, "rev-parse", "--is-shallow-repository").strip() == "true"
-
-
-def _environment() -> dict[str, str]:
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("GIT_") or _INHERITED_VARIABLES.fullmatch(name)
-    }
-    return {
-        **inherited,
-        "LC_ALL": "C",
-        "GIT_TERMINAL_PROMPT": "0",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_NO_REPLACE_OBJECTS": "1",
-        "GIT_LFS_SKIP_SMUDGE": "1",
-    }

@@ -70,13 +70,7 @@ class _WorktreeRecord(Record):
     changed: list[str]
 
 
-def check_out(
-    repo: Path,
-    commit: str,
-    cache_dir: Path,
-    build: Build,
-    hosts: Sequence[str] | None = None,
-) -> Worktree:
+def check_out(repo: Path, commit: str, cache_dir: Path, build: Build, hosts: Sequence[str] | None = None) -> Worktree:
     """Return the worktree of ``commit``. Reuse the one in the cache, or create and build it.
 
     ``cache_dir`` is the cache folder of the repository (``repository_cache``). Submodules may be fetched from the host
@@ -95,9 +89,12 @@ def check_out(
     key = hashlib.sha256(json.dumps(key_inputs).encode()).hexdigest()[:24]
     entry = CacheEntry(cache_dir.resolve(), key)
     with entry.lock(TRANSFER_TIMEOUT_S + build.timeout_s):
-        record = _read_reusable(entry)
-        is_reused = record is not None
-        if record is not None:
+        try:
+            record: _WorktreeRecord | None = read_record(entry.marker, _WorktreeRecord)
+        except RecordError:
+            record = None
+        is_reused = record is not None and digest_files(entry.path) == record.state
+        if record is not None and is_reused:
             os.utime(entry.marker)  # prune reads this time as the time of the last use
         else:
             record = _create(entry, source, commit, addresses, build)
@@ -127,7 +124,10 @@ def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: f
     for folder in set_aside_folder(cache_dir).glob("*"):
         with _report_failure(watch, folder):
             remove_folder(folder)
-    used_clones = _list_used_clones(cache_dir)
+    used_clones = set()
+    for marker in (cache_dir / "worktrees").glob("*.json"):
+        with contextlib.suppress(RecordError):
+            used_clones |= {part.clone for part in read_record(marker, _WorktreeRecord).parts}
     for clone in (cache_dir / "repos").glob("*.git/"):
         clone_lock = lock(clone.with_suffix(".lock"), timeout_s=0)
         with contextlib.suppress(CheckoutError), _report_failure(watch, clone), clone_lock:
@@ -143,27 +143,11 @@ def _report_failure(watch: Watcher, folder: Path) -> Iterator[None]:
         watch(Progress(0, 0, f"warning: {folder}: cannot be removed: {error.strerror}", lasting=True))
 
 
-def _list_used_clones(cache_dir: Path) -> set[str]:
-    used_names = set()
-    for marker in (cache_dir / "worktrees").glob("*.json"):
-        with contextlib.suppress(RecordError):
-            used_names |= {part.clone for part in read_record(marker, _WorktreeRecord).parts}
-    return used_names
-
-
 def _modification_time(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
-
-
-def _read_reusable(entry: CacheEntry) -> _WorktreeRecord | None:
-    try:
-        record = read_record(entry.marker, _WorktreeRecord)
-    except RecordError:
-        return None
-    return record if digest_files(entry.path) == record.state else None
 
 
 def _create(
@@ -181,9 +165,8 @@ def _create(
             try:
                 changed = list_changed_files(entry, parts)
             except CheckoutError as error:
-                raise BuildError(
-                    f"the worktree of commit {commit[:10]} is unreadable after its build: {error}"
-                ) from error
+                problem = f"the worktree of commit {commit[:10]} is unreadable after its build: {error}"
+                raise BuildError(problem) from error
         record = _WorktreeRecord(parts=parts, state=digest_files(entry.path), changed=changed)
         write_record(entry.marker, record)
     except BaseException:  # a build may have filled the disk

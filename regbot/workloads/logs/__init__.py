@@ -8,7 +8,7 @@ about the failure.
 from pathlib import Path
 from typing import Protocol
 
-from regbot.workloads.logs import golden, maxtext, megatron, tensorboard, torchtitan
+from regbot.workloads.logs import golden, maxtext, megatron, nemo, tensorboard, torchtitan
 from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
 from regbot.workloads.logs.step_log import LogError, StepLog
 
@@ -39,7 +39,7 @@ class LogFormat(Protocol):
 
 DOCUMENT_FORMATS: tuple[LogFormat, ...] = (golden, tensorboard)
 """Formats whose files are one JSON document."""
-LINE_FORMATS: tuple[LogFormat, ...] = (megatron, maxtext, torchtitan)
+LINE_FORMATS: tuple[LogFormat, ...] = (megatron, maxtext, torchtitan, nemo)
 """Formats whose files are text with step lines among other lines."""
 FORMATS = (*LINE_FORMATS, *DOCUMENT_FORMATS)
 
@@ -51,14 +51,11 @@ def read_log(path: Path, format_name: str = "", tokens_per_step: float | None = 
     step time.
     """
     log = StepLogFile(path, tokens_per_step)
-    if format_name:
-        for log_format in FORMATS:
-            if format_name == log_format.NAME:
-                return log_format.read(log)
-        names = ", ".join(log_format.NAME for log_format in FORMATS)
-        raise LogError("format", f"there is no log format {format_name!r}", f"give one of {names}")
-    if detected_format := recognise_format(log):
-        return detected_format.read(log)
+    formats = {log_format.NAME: log_format for log_format in FORMATS}
+    if format_name and format_name not in formats:
+        raise LogError("format", f"there is no log format {format_name!r}", f"give one of {', '.join(formats)}")
+    if log_format := formats[format_name] if format_name else recognise_format(log):
+        return log_format.read(log)
     known_formats = "; ".join(f"{known_format.TITLE} ({known_format.NAME})" for known_format in FORMATS)
     problem = "has no step line of a known format" if log.head().strip() else "is empty"
     raise log.error(WHOLE_FILE, problem, f"known formats: {known_formats}")

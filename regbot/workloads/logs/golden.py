@@ -16,21 +16,17 @@ from typing import Any
 
 from regbot.records.text.clip import clip
 from regbot.workloads.logs.job import extract_run
-from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
-from regbot.workloads.logs.step_log import LogStep, StepLog, make_step, number_or_nan, parse_json
+from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile, number_or_nan
+from regbot.workloads.logs.step_log import LogStep, StepLog, parse_json
 
 NAME = "golden"
 TITLE = "golden values (JSON) of Megatron-LM and Megatron Bridge"
 
 MEGATRON_TIME, BRIDGE_TIME = "iteration-time", "elapsed time per iteration (ms)"
-LOSS, BRIDGE_TFLOPS = "lm loss", "GPU utilization"
+LOSS = "lm loss"
 WRAPPERS = ("current", "baseline")
 
 _ADVICE = "give a golden-values file that has iteration times"
-
-
-_RawStep = tuple[Any, Any, Any]
-"""Seconds, loss and TFLOP/s of a step as the file has them: numbers, strings such as "nan", or None."""
 
 
 def recognises(head: str) -> bool:
@@ -41,31 +37,30 @@ def recognises(head: str) -> bool:
 
 def read(log: StepLogFile) -> StepLog:
     try:
-        document = parse_json(log.document().decode("utf-8-sig"))
+        values = parse_json(log.document().decode("utf-8-sig"))
     except ValueError as error:
         raise log.error(WHOLE_FILE, f"is not complete JSON: {error}", "copy the file again") from error
-    values, warnings = _unwrap(document)
+    warnings = []
+    wrappers = [name for name in WRAPPERS if isinstance(values, dict) and isinstance(values.get(name), dict)]
+    if wrappers:
+        note = f"; the file also has {wrappers[1]!r}, another run" if len(wrappers) > 1 else ""
+        values, warnings = values[wrappers[0]], [f"the values of {wrappers[0]!r} are used{note}"]
     if not isinstance(values, dict):
         raise log.error(WHOLE_FILE, "is not a JSON object of golden values", _ADVICE)
     if MEGATRON_TIME in values:
         return _read_megatron(log, values).with_warnings(*warnings)
-    # The form of Megatron-LM's metrics, but none of them is the step time.
-    if any(isinstance(value, dict) and "values" in value for value in values.values()):
-        raise log.error(WHOLE_FILE, f"has {clip(', '.join(map(repr, values)), 200)} but no {MEGATRON_TIME!r}", _ADVICE)
-    raw_steps: dict[int, _RawStep] = {}
-    for key, entry in values.items():
-        if isinstance(entry, dict):  # ``alloc`` and ``max_alloc`` are no steps
-            milliseconds = _read_value(entry.get(BRIDGE_TIME))
-            seconds = None if milliseconds is None else milliseconds / 1000
-            raw_steps[_step_number(log, key)] = (seconds, entry.get(LOSS), entry.get(BRIDGE_TFLOPS))
-    return extract_run(log, NAME, _steps(raw_steps), _ADVICE).with_warnings(*warnings)
+    entries = {key: entry for key, entry in values.items() if isinstance(entry, dict)}  # ``alloc`` is no step
+    milliseconds, losses = (
+        {_step_number(log, key): entry.get(name) for key, entry in entries.items()} for name in (BRIDGE_TIME, LOSS)
+    )
+    steps = _steps(milliseconds, losses, factor=0.001)
+    return extract_run(log, NAME, steps, _ADVICE).with_warnings(*warnings)
 
 
 def _read_megatron(log: StepLogFile, metrics: Mapping[str, Any]) -> StepLog:
     """Return the run. ``steps_per_value`` of it is 1 if the file has every step, else None."""
     losses = _read_series(log, metrics, LOSS) if LOSS in metrics else {}
-    times = _read_series(log, metrics, MEGATRON_TIME)
-    steps = _steps({step: (seconds, losses.get(step), None) for step, seconds in times.items()})
+    steps = _steps(_read_series(log, metrics, MEGATRON_TIME), losses)
     # Here a distance above 1 between steps does not prove that the values are means.
     run = extract_run(log, NAME, steps, _ADVICE, values_are_means=False)
     interval = run.steps_per_value  # the usual distance of step numbers; 1 for a single step
@@ -73,14 +68,6 @@ def _read_megatron(log: StepLogFile, metrics: Mapping[str, Any]) -> StepLog:
         doubt = f"it does not show whether a value is of one step or the mean of {interval}"
         run = replace(run, warnings=(*run.warnings, f"the file has only every {interval}th step; {doubt}"))
     return replace(run, steps_per_value=1 if interval == 1 and len(run.steps) > 1 else None)
-
-
-def _unwrap(document: Any) -> tuple[Any, list[str]]:
-    wrappers = [name for name in WRAPPERS if isinstance(document, dict) and isinstance(document.get(name), dict)]
-    if not wrappers:
-        return document, []
-    note = f"; the file also has {wrappers[1]!r}, another run" if len(wrappers) > 1 else ""
-    return document[wrappers[0]], [f"the values of {wrappers[0]!r} are used{note}"]
 
 
 def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dict[int, Any]:
@@ -95,22 +82,19 @@ def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dic
     return {_step_number(log, key): value for key, value in values.items()}
 
 
-def _steps(raw_steps: Mapping[int, _RawStep]) -> Iterator[LogStep]:
-    for number, raw_step in sorted(raw_steps.items()):
-        seconds, loss, tflops = (_read_value(value) for value in raw_step)
-        has_time = seconds is not None and not math.isnan(seconds)
-        if loss is not None and math.isnan(loss) and not has_time:  # the file has no values for this step
-            loss = None
-        yield make_step(number, seconds, loss, tflops=tflops)
+def _steps(times: Mapping[int, Any], losses: Mapping[int, Any], factor: float = 1.0) -> Iterator[LogStep]:
+    for number, time in sorted(times.items()):
+        seconds, loss = _read_value(time), _read_value(losses.get(number))
+        if loss is not None and math.isnan(loss) and (seconds is None or math.isnan(seconds)):
+            loss = None  # the file has no values for this step
+        yield LogStep(number, None if seconds is None else factor * seconds, loss)
 
 
 def _read_value(value: Any) -> float | None:
     """Return ``value`` as a number: None for null and booleans, NaN for "nan" and everything else that is no number."""
     if isinstance(value, bool) or value is None:
         return None
-    if isinstance(value, str):
-        return number_or_nan(value)
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
+    return number_or_nan(str(value))
 
 
 def _step_number(log: StepLogFile, key: str) -> int:

@@ -4,10 +4,10 @@ If the lines of several jobs or ranks can be separated, one run is selected and 
 error is raised, because the step times of a mixture belong to no run.
 """
 
-import re
+import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from statistics import median
@@ -25,17 +25,6 @@ MAX_BACKWARD_SHARE = 0.2
 restarted.
 """
 
-_LABEL = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,6})\]:?|\[\d+,(\d{1,6})\]<std\w+>:|(?:rank ?)?(\d{1,6}):\s)")
-"""Labels of ranks: ``[rank0]:`` and ``[default0]:`` of torchrun, ``[1,0]<stdout>:`` of mpirun, ``0:`` of
-srun --label.
-"""
-
-
-def rank_label(text: str) -> str:
-    """Return the rank label of a line, such as '3' for '[rank3]:'; '' if the line has none."""
-    match = _LABEL.match(text)
-    return next(rank for rank in match.groups() if rank is not None) if match else ""
-
 
 def extract_run(
     log: StepLogFile, format_name: str, steps: Iterable[LogStep], advice: str, values_are_means: bool = True
@@ -47,19 +36,30 @@ def extract_run(
     """
     all_steps: list[LogStep] = []
     for step in steps:
-        all_steps.append(step)
+        is_time = step.seconds is not None and math.isfinite(step.seconds) and step.seconds > 0
+        if step.loss is not None and not math.isfinite(step.loss):
+            step = step._replace(loss=math.nan, nan=max(step.nan, 1))
+        all_steps.append(step if is_time else step._replace(seconds=None))
         if len(all_steps) > MAX_STEPS:
             raise log.error(step.line, f"is the {MAX_STEPS + 1:,}th step", "give only the part of the log to compare")
     warnings = [f"line {line} is an incomplete step line and was left out" for line in log.incomplete_lines[:1]]
-    steps_of_rank, rank = _select_rank(all_steps, warnings)
+    steps_of_rank = _select_rank(all_steps, warnings)
     unique_steps = _drop_repeats(steps_of_rank, warnings)
     steps_of_job, job_count = _select_last_job(log, unique_steps, warnings)
     if not any(step.seconds is not None for step in steps_of_job):
         raise log.error(steps_of_job[0].line if steps_of_job else WHOLE_FILE, "has no step with a time", advice)
     interval = _find_log_interval(steps_of_job, values_are_means, warnings)
     explained = _explain_slow_steps(steps_of_job, log.other_work)
-    run = StepLog(log.name, format_name, tuple(steps_of_job), interval, rank, explained=explained, jobs=job_count)
-    return replace(run, warnings=(*warnings, *_fault_warnings(run)))
+    run = StepLog(log.name, format_name, tuple(steps_of_job), interval, explained=explained, jobs=job_count)
+    if run.untimed:
+        warnings.append(f"the log has no time for {format_steps(run.untimed)}")
+    if run.skipped:
+        numbers = [step.number for step in run.steps if step.skipped]
+        warnings.append(f"the optimizer skipped {run.skipped} steps, at {format_steps(numbers)}")
+    if run.nan:
+        numbers = [step.number for step in run.steps if step.nan]
+        warnings.append(f"the loss is not finite in {run.nan} steps, at {format_steps(numbers)}")
+    return replace(run, warnings=tuple(warnings))
 
 
 def _explain_slow_steps(steps: list[LogStep], other_work: Mapping[int, str]) -> dict[int, str]:
@@ -77,18 +77,16 @@ def _explain_slow_steps(steps: list[LogStep], other_work: Mapping[int, str]) -> 
     return explained
 
 
-def _select_rank(steps: list[LogStep], warnings: list[str]) -> tuple[list[LogStep], str]:
+def _select_rank(steps: list[LogStep], warnings: list[str]) -> list[LogStep]:
     # Labels are texts of numbers, and sorted as numbers. '' (no label) comes last.
     rank_labels = sorted({step.rank for step in steps}, key=lambda rank: (rank == "", int(rank or 0)))
-    if len(rank_labels) == len(steps) > 1:  # no two labels are equal, so they are line numbers (grep -n)
-        return steps, ""
-    if len(rank_labels) < 2:
-        return steps, rank_labels[0] if rank_labels else ""
+    if len(rank_labels) < 2 or len(rank_labels) == len(steps):  # labels that all differ are line numbers (grep -n)
+        return steps
     names = ", ".join(rank or "no label" for rank in rank_labels[:8])
     warnings.append(
         f"the file has lines of {len(rank_labels)} ranks ({names}); those of rank {rank_labels[0]} are used"
     )
-    return [step for step in steps if step.rank == rank_labels[0]], rank_labels[0]
+    return [step for step in steps if step.rank == rank_labels[0]]
 
 
 def _drop_repeats(steps: list[LogStep], warnings: list[str]) -> list[LogStep]:
@@ -146,14 +144,3 @@ def _find_log_interval(steps: list[LogStep], values_are_means: bool, warnings: l
     if gaps:
         warnings.append(f"steps are missing: {count(len(gaps), 'gap')}, the first from {gaps[0]}")
     return interval
-
-
-def _fault_warnings(run: StepLog) -> Iterator[str]:
-    if run.untimed:
-        yield f"the log has no time for {format_steps(run.untimed)}"
-    if run.skipped:
-        numbers = [step.number for step in run.steps if step.skipped]
-        yield f"the optimizer skipped {run.skipped} steps, at {format_steps(numbers)}"
-    if run.nan:
-        numbers = [step.number for step in run.steps if step.nan]
-        yield f"the loss is not finite in {run.nan} steps, at {format_steps(numbers)}"

@@ -4,17 +4,17 @@ Only regular files are opened. Lines end at a line feed or a carriage return (pr
 any step line are skipped, and terminal escapes (colours) are removed.
 """
 
+import math
 import os
 import re
 import stat
-from collections.abc import Iterator
-from functools import cached_property
-from io import FileIO
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from regbot.records.text.printable import ESCAPE, printable
-from regbot.workloads.logs.step_log import LogError
+from regbot.workloads.logs.step_log import LogError, LogStep
 
 CHUNK_BYTES = 2**18
 HEAD_BYTES = 2**16
@@ -29,6 +29,10 @@ WHOLE_FILE = 0
 """Stands in place of a line number if an error is about the whole file."""
 _ONE_FILE = "give a file; one file is one run"
 _LINE_END = re.compile(rb"[\r\n]++")
+_LABEL = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,6})\]:?|\[\d+,(\d{1,6})\]<std\w+>:|(?:rank ?)?(\d{1,6}):\s)")
+"""Labels of ranks: ``[rank0]:`` and ``[default0]:`` of torchrun, ``[1,0]<stdout>:`` of mpirun, ``0:`` of
+srun --label.
+"""
 _OTHER_WORK = re.compile(r"\b(?:(evaluat|eval\b|validat)|(checkpoint)|(profil))", re.IGNORECASE)
 _WORK_NAMES = ("an evaluation", "a checkpoint", "the profiler")
 MAX_OTHER_WORK = 100_000
@@ -41,6 +45,12 @@ class LogLine(NamedTuple):
     whole: bool
     """False if this is the last line and it has no line feed, because it may then be incomplete."""
 
+    @property
+    def rank(self) -> str:
+        """Rank label, such as '3' for '[rank3]:'; '' if the line has none."""
+        match = _LABEL.match(self.text)
+        return next(rank for rank in match.groups() if rank is not None) if match else ""
+
 
 class StepLogFile:
     """A file with the step log of training code. The content is untrusted. ``lines`` can be called more than once.
@@ -49,16 +59,12 @@ class StepLogFile:
     tokens per second.
     """
 
-    def __init__(self, path: Path, tokens_per_step: float | None = None, max_bytes: int = MAX_BYTES) -> None:
-        self._path, self.tokens_per_step, self._max_bytes = path, tokens_per_step, max_bytes
+    def __init__(self, path: Path, tokens_per_step: float | None = None) -> None:
+        self._path, self.name, self.tokens_per_step = path, printable(str(path)), tokens_per_step
         self.incomplete_lines: list[int] = []
         """Numbers of the step lines that a reader has left out, because their end is missing."""
         self.other_work: dict[int, str] = {}
         """What lines say the job did besides its steps, by line number; at most ``MAX_OTHER_WORK`` lines."""
-
-    @cached_property
-    def name(self) -> str:
-        return printable(str(self._path))
 
     def head(self) -> str:
         """Return the beginning of the file, long enough to recognise a document; '' for an empty file.
@@ -90,40 +96,90 @@ class StepLogFile:
         text = data.decode("utf-8", "replace")
         text = ESCAPE.sub("", text) if "\x1b" in text else text
         if len(self.other_work) < MAX_OTHER_WORK and (work := _OTHER_WORK.search(text)):
-            self.other_work[number] = next(
-                name for name, found in zip(_WORK_NAMES, work.groups(), strict=True) if found
-            )
+            self.other_work[number] = _WORK_NAMES[(work.lastindex or 0) - 1]  # each kind of work has a group
         return LogLine(number, text, whole)
 
     def document(self) -> bytes:
-        content = bytearray()
-        for chunk in self._chunks():
-            content += chunk
-            if len(content) > MAX_DOCUMENT_BYTES:
-                problem = f"has more than {MAX_DOCUMENT_BYTES:,} bytes"
-                raise self.error(WHOLE_FILE, problem, "give a file of golden values, which are smaller")
-        return bytes(content)
+        return b"".join(self._chunks(max_bytes=MAX_DOCUMENT_BYTES))
 
     def error(self, number: int, problem: str, advice: str) -> LogError:
         return LogError(f"{self.name}:{number}" if number else self.name, problem, advice)
 
-    def _chunks(self, size: int = CHUNK_BYTES) -> Iterator[bytes]:
-        total = 0
-        with self._open() as file:
-            while chunk := file.read(size):
-                total += len(chunk)
-                if total > self._max_bytes:
-                    raise self.error(WHOLE_FILE, f"has more than {self._max_bytes:,} bytes", "give the log of one rank")
-                yield chunk
-
-    def _open(self) -> FileIO:
-        """Open the file. Raises LogError if it is not a regular file. A pipe, for example, could block."""
+    def _chunks(self, size: int = CHUNK_BYTES, max_bytes: int = MAX_BYTES) -> Iterator[bytes]:
+        """Yield the content. Raises LogError if the file is not a regular file. A pipe, for example, could block."""
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             file = os.fdopen(descriptor, "rb", buffering=0)
         except OSError as error:
             raise self.error(WHOLE_FILE, f"cannot be read: {error.strerror}", _ONE_FILE) from error
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            file.close()
-            raise self.error(WHOLE_FILE, "is not a regular file", _ONE_FILE)
-        return file
+        with file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise self.error(WHOLE_FILE, "is not a regular file", _ONE_FILE)
+            total = 0
+            while chunk := file.read(size):
+                total += len(chunk)
+                if total > max_bytes:
+                    raise self.error(WHOLE_FILE, f"has more than {max_bytes:,} bytes", "give the log of one rank")
+                yield chunk
+
+
+@dataclass(frozen=True)
+class StepLine:
+    """A kind of line with the number and the time of one step. The group of each pattern is the value of a field."""
+
+    word: str
+    """Text of every such line. It is found faster than a pattern."""
+    number: re.Pattern[str]
+    """Where the step begins in the line."""
+    time: re.Pattern[str]
+    loss: re.Pattern[str] | None = None
+    skipped: re.Pattern[str] | None = None
+    nan: re.Pattern[str] | None = None
+    last: re.Pattern[str] | None = None
+    """The last field. A line that has it is complete even if its line feed is missing."""
+
+    def is_in(self, text: str) -> bool:
+        match = self.number.search(text) if self.word in text else None
+        return match is not None and self.time.search(text, match.start()) is not None
+
+    def steps(self, log: StepLogFile, to_seconds: Callable[[float], float] = float) -> Iterator[LogStep]:
+        for line in log.lines():
+            if step := self.read(log, line, to_seconds):
+                yield step
+
+    def read(self, log: StepLogFile, line: LogLine, to_seconds: Callable[[float], float] = float) -> LogStep | None:
+        """Return the step of ``line``; None if it is of another kind, or incomplete, which is noted in ``log``.
+
+        ``to_seconds`` converts the value of ``time``.
+        """
+        match = self.number.search(line.text) if self.word in line.text else None
+        if match is None:
+            return None
+        text = line.text[match.start() :]
+        time = find_number(self.time, text)
+        if time is None or not (line.whole or (self.last and self.last.search(text))):
+            log.incomplete_lines.append(line.number)
+            return None
+        return LogStep(
+            int(match[1]),
+            to_seconds(time),
+            loss=find_number(self.loss, text),
+            skipped=int(find_number(self.skipped, text) or 0),
+            nan=int(find_number(self.nan, text) or 0),
+            line=line.number,
+            rank=line.rank,
+        )
+
+
+def find_number(pattern: re.Pattern[str] | None, text: str) -> float | None:
+    match = pattern.search(text) if pattern is not None else None
+    return number_or_nan(match[1]) if match is not None else None
+
+
+def number_or_nan(text: str) -> float:
+    """Parse a number as frameworks print it (thousands commas, NAN, INF); NaN if it is not finite."""
+    try:
+        value = float(text.replace(",", ""))
+    except ValueError:
+        return math.nan
+    return value if math.isfinite(value) else math.nan

@@ -15,13 +15,12 @@ without seconds.
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from decimal import Decimal
 from statistics import median
 from typing import Any
 
-from regbot.workloads.logs.job import extract_run, rank_label
-from regbot.workloads.logs.lines import LogLine, StepLogFile
-from regbot.workloads.logs.step_log import LogStep, StepLog, format_steps, make_step, number_or_nan, parse_json
+from regbot.workloads.logs.job import extract_run
+from regbot.workloads.logs.lines import LogLine, StepLine, StepLogFile
+from regbot.workloads.logs.step_log import LogStep, StepLog, format_steps, parse_json, printed_resolution
 
 NAME = "maxtext"
 TITLE = "'completed step' lines and metrics_file of MaxText"
@@ -31,25 +30,23 @@ MIN_STEP_SHARE = 0.25
 times faster than the median.
 """
 
-_STEP_LINE_START = re.compile(r"\bcompleted step: (\d{1,12}), ")
-_SECONDS = re.compile(r"\bseconds: ([^\s,]+(?:,\d{3}(?:\.\d+)?)*),")
-_LOSS = re.compile(r"(?<![\w])loss: ([^\s,]+)")
-_TFLOPS = re.compile(r"\bTFLOP/s/device: ([^\s,]+),")
+_STEP_LINE = StepLine(
+    word="completed ",
+    number=re.compile(r"\bcompleted step: (\d{1,12}), "),
+    time=re.compile(r"\bseconds: ([^\s,]+(?:,\d{3}(?:\.\d+)?)*),"),
+    loss=re.compile(r"(?<![\w])loss: ([^\s,]+)"),
+)
 _PROFILER = re.compile(r"\bcompleted profiler activation/deactivation step: (\d{1,12})\b")
 _TIME_KEY = "perf/step_time_seconds"
 _QUOTED_TIME_KEY = f'"{_TIME_KEY}"'
 
-_ADVICE = "give a log with 'completed step: N, seconds: S', or the metrics_file"
-
 
 def recognises(text: str) -> bool:
-    if "completed step" in text and _STEP_LINE_START.search(text):
-        return True
-    return _QUOTED_TIME_KEY in text and text.lstrip().startswith("{")
+    return _STEP_LINE.is_in(text) or (_QUOTED_TIME_KEY in text and text.lstrip().startswith("{"))
 
 
 def read(log: StepLogFile) -> StepLog:
-    run = extract_run(log, NAME, _steps(log), _ADVICE)
+    run = extract_run(log, NAME, _steps(log), "give a log with 'completed step: N, seconds: S', or the metrics_file")
     median_s = median(run.step_s)
     suspect = tuple(step.number for step in run.timed if step.seconds and step.seconds < MIN_STEP_SHARE * median_s)
     warnings = []
@@ -58,8 +55,7 @@ def read(log: StepLogFile) -> StepLog:
             f"{format_steps(suspect)} took less than a quarter of the median step ({median_s:.4g} s): only the "
             "launch of the step by the host was timed. A step beside it contains the rest, so this is no step time"
         )
-    # Trailing zeros may be left out, so the time with the most digits shows the resolution.
-    resolution_s = 10.0 ** min(int(Decimal(str(seconds)).as_tuple().exponent) for seconds in run.step_s)
+    resolution_s = printed_resolution(run.step_s)
     # MaxText times every step separately, even if it prints only some steps.
     return replace(run, steps_per_value=1, suspect=suspect, resolution_s=resolution_s).with_warnings(*warnings)
 
@@ -68,21 +64,10 @@ def _steps(log: StepLogFile) -> Iterator[LogStep]:
     for line in log.lines():
         if _QUOTED_TIME_KEY in line.text:
             yield from _read_metrics(log, line)
-        elif "completed " not in line.text:
-            continue
         elif profiler_match := _PROFILER.search(line.text):
-            yield LogStep(int(profiler_match[1]), seconds=None, line=line.number, rank=rank_label(line.text))
-        elif step_match := _STEP_LINE_START.search(line.text):
-            number, step_text = int(step_match[1]), line.text[step_match.start() :]
-            seconds_match = _SECONDS.search(step_text)
-            if seconds_match is None or not line.whole:  # the end of the file may cut off the last line
-                log.incomplete_lines.append(line.number)
-                continue
-            loss_match, tflops_match = _LOSS.search(step_text), _TFLOPS.search(step_text)
-            loss = number_or_nan(loss_match[1]) if loss_match else None
-            tflops = number_or_nan(tflops_match[1]) if tflops_match else None
-            seconds = number_or_nan(seconds_match[1])
-            yield make_step(number, seconds, loss, tflops, place=(line.number, rank_label(line.text)))
+            yield LogStep(int(profiler_match[1]), seconds=None, line=line.number, rank=line.rank)
+        elif step := _STEP_LINE.read(log, line):
+            yield step
 
 
 def _read_metrics(log: StepLogFile, line: LogLine) -> Iterator[LogStep]:
@@ -98,8 +83,7 @@ def _read_metrics(log: StepLogFile, line: LogLine) -> Iterator[LogStep]:
     number, seconds = _parse_number(entry.get("step")), _parse_number(entry[_TIME_KEY])
     if number is None or seconds is None or not number.is_integer():
         raise log.error(line.number, "has no step number or no step time", "give MaxText's own metrics_file")
-    loss, tflops = _parse_number(entry.get("learning/loss")), _parse_number(entry.get("perf/per_device_tflops_per_sec"))
-    yield make_step(int(number), seconds, loss, tflops, place=(line.number, ""))
+    yield LogStep(int(number), seconds, _parse_number(entry.get("learning/loss")), line=line.number)
 
 
 def _parse_number(value: Any) -> float | None:

@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
 
-from regbot.workloads.logs.job import extract_run, rank_label
-from regbot.workloads.logs.lines import StepLogFile
-from regbot.workloads.logs.step_log import LogStep, StepLog, make_step, number_or_nan
+from regbot.workloads.logs.job import extract_run
+from regbot.workloads.logs.lines import StepLine, StepLogFile, number_or_nan
+from regbot.workloads.logs.step_log import LogStep, StepLog
 
 NAME = "megatron"
 TITLE = "iteration lines of Megatron-LM and Megatron Bridge"
@@ -28,31 +28,29 @@ RESOLUTION_S = {"iteration": 1e-4, "Step Time": 1e-2}
 MAX_RESOLUTION_SHARE = 0.002
 """If the resolution is a larger share of a step, the log gets a warning, because rounding can hide a regression."""
 
-_STEP_LINE_START = re.compile(r"\biteration\s+(\d{1,12})/\s*\d+ \|")
-_MILLISECONDS = re.compile(r"\| elapsed time per iteration \(ms\):\s*([^|\s]+)\s*\|")
-_LOSS = re.compile(r"\| lm loss:\s*([^|\s]+)\s*\|")
-_TFLOPS = re.compile(r"\| throughput per GPU \(TFLOP/s/GPU\):\s*([^|\s]+)\s*\|")
-_SKIPPED = re.compile(r"\| number of skipped iterations:\s*(\d{1,9})\s*\|")
-_LAST_FIELD = re.compile(r"\| number of nan iterations:\s*(\d{1,9})\s*\|")
-"""The last field of a step line. A line that has it is complete even if its newline is missing."""
-_STEP_TIME = re.compile(r"\bStep Time : ([\d.,]+)s GPU utilization: ([^\sA-Z]+)MODEL_TFLOP")
-
-_ADVICE = "give the log of the last rank, which prints 'elapsed time per iteration (ms)'"
+_NAN = re.compile(r"\| number of nan iterations:\s*(\d{1,9})\s*\|")
+_ITERATION = StepLine(
+    word="iteration",
+    number=re.compile(r"\biteration\s+(\d{1,12})/\s*\d+ \|"),
+    time=re.compile(r"\| elapsed time per iteration \(ms\):\s*([^|\s]+)\s*\|"),
+    loss=re.compile(r"\| lm loss:\s*([^|\s]+)\s*\|"),
+    skipped=re.compile(r"\| number of skipped iterations:\s*(\d{1,9})\s*\|"),
+    nan=_NAN,
+    last=_NAN,
+)
+_STEP_TIME = re.compile(r"\bStep Time : ([\d.,]+)s GPU utilization: [^\sA-Z]+MODEL_TFLOP")
 
 
 def recognises(text: str) -> bool:
-    if "iteration" in text and _STEP_LINE_START.search(text):
-        return True
-    return "Step Time" in text and _STEP_TIME.search(text) is not None
+    return _ITERATION.is_in(text) or ("Step Time" in text and _STEP_TIME.search(text) is not None)
 
 
 def read(log: StepLogFile) -> StepLog:
-    iteration_steps = _iteration_steps(log)
+    iteration_steps = _ITERATION.steps(log, lambda milliseconds: milliseconds / 1000)
     first = next(iteration_steps, None)
-    # The kind of lines that are read, as a key of ``RESOLUTION_S``.
-    kind = "iteration" if first is not None else "Step Time"
+    kind = "iteration" if first is not None else "Step Time"  # of lines that are read, as a key of ``RESOLUTION_S``
     steps = chain([first], iteration_steps) if first is not None else _step_time_steps(log)
-    run = extract_run(log, NAME, steps, _ADVICE)
+    run = extract_run(log, NAME, steps, "give the log of the last rank, which prints 'elapsed time per iteration (ms)'")
     warnings = ["'Step Time' lines have no step number; they are numbered from 1"] if kind == "Step Time" else []
     resolution_s, shortest_s = RESOLUTION_S[kind], min(run.step_s)
     if resolution_s > MAX_RESOLUTION_SHARE * shortest_s:
@@ -61,37 +59,9 @@ def read(log: StepLogFile) -> StepLog:
     return replace(run, resolution_s=resolution_s).with_warnings(*warnings)
 
 
-def _iteration_steps(log: StepLogFile) -> Iterator[LogStep]:
-    for line in log.lines():
-        step_match = _STEP_LINE_START.search(line.text) if "iteration" in line.text else None
-        if step_match is None:
-            continue
-        step_text = line.text[step_match.start() :]
-        time_match = _MILLISECONDS.search(step_text)
-        is_complete = line.whole or _LAST_FIELD.search(step_text) is not None
-        if time_match is None or not is_complete:
-            log.incomplete_lines.append(line.number)
-            continue
-        yield make_step(
-            number=int(step_match[1]),
-            seconds=number_or_nan(time_match[1]) / 1000,
-            loss=_find_number(_LOSS, step_text),
-            nan=int(_find_number(_LAST_FIELD, step_text) or 0),
-            tflops=_find_number(_TFLOPS, step_text),
-            skipped=int(_find_number(_SKIPPED, step_text) or 0),
-            place=(line.number, rank_label(line.text)),
-        )
-
-
 def _step_time_steps(log: StepLogFile) -> Iterator[LogStep]:
     number = 0
     for line in log.lines():
         if match := _STEP_TIME.search(line.text):
             number += 1
-            seconds, tflops = (number_or_nan(text) for text in match.groups())
-            yield make_step(number, seconds, tflops=tflops, place=(line.number, rank_label(line.text)))
-
-
-def _find_number(pattern: re.Pattern[str], text: str) -> float | None:
-    match = pattern.search(text)
-    return number_or_nan(match[1]) if match else None
+            yield LogStep(number, number_or_nan(match[1]), line=line.number, rank=line.rank)

@@ -5,9 +5,9 @@ steps are warm-up, or whether the logged code is the commit under test.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,13 +23,14 @@ class LogError(UserError):
 
 
 class LogStep(NamedTuple):
+    """A step. A reader may give seconds that are no step time and a loss that is not finite; ``extract_run`` then puts
+    None and NaN in their place."""
+
     number: int
     seconds: float | None
     """Seconds of the step; None if the log has the step without its time."""
     loss: float | None = None
     """Loss; None if the log has no loss, NaN if the loss is not finite."""
-    tflops: float | None = None
-    """TFLOP/s per device, as the framework counts FLOPs."""
     skipped: int = 0
     """Number of steps that the optimizer skipped. It can exceed 1 if the values are means over several steps."""
     nan: int = 0
@@ -55,7 +56,6 @@ class StepLog:
     steps: tuple[LogStep, ...]
     steps_per_value: int | None = 1
     """Each value is the mean over this number of steps (the log interval); None if the log does not say."""
-    rank: str = ""
     suspect: tuple[int, ...] = ()
     """Numbers of steps whose seconds are no step times, for example because only the dispatch was timed."""
     explained: Mapping[int, str] = field(default_factory=dict)
@@ -69,13 +69,11 @@ class StepLog:
     @property
     def too_coarse(self) -> str:
         """Why rounded step times are too coarse for a verdict; '' if they are not too coarse."""
-        resolution_share = self.resolution_s / median(self.step_s)
-        if resolution_share <= MAX_RESOLUTION_SHARE:
+        share = self.resolution_s / median(self.step_s)
+        if share <= MAX_RESOLUTION_SHARE:
             return ""
-        return (
-            f"step times are printed to {self.resolution_s:g} s, {100 * resolution_share:.2g}% of a step: too coarse "
-            "to detect a slowdown of 2%; make steps longer, or log more digits"
-        )
+        coarse = "too coarse to detect a slowdown of 2%; make steps longer, or log more digits"
+        return f"step times are printed to {self.resolution_s:g} s, {100 * share:.2g}% of a step: {coarse}"
 
     @property
     def timed(self) -> tuple[LogStep, ...]:
@@ -116,32 +114,10 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("nested too deeply") from error
 
 
-def make_step(
-    number: int,
-    seconds: float | None,
-    loss: float | None = None,
-    tflops: float | None = None,
-    skipped: int = 0,
-    nan: int = 0,
-    place: tuple[int, str] = (0, ""),
-) -> LogStep:
-    """Return the step. Seconds that are no step time become None. A loss that is not finite counts in ``nan``.
-
-    ``place`` is the line and the rank label of the step.
-    """
-    is_time = seconds is not None and math.isfinite(seconds) and seconds > 0
-    if loss is not None and not math.isfinite(loss):
-        loss, nan = math.nan, max(nan, 1)
-    return LogStep(number, seconds if is_time else None, loss, tflops, skipped, nan, *place)
-
-
-def number_or_nan(text: str) -> float:
-    """Parse a number as frameworks print it (thousands commas, NAN, INF); NaN if it is not finite."""
-    try:
-        value = float(text.replace(",", ""))
-    except ValueError:
-        return math.nan
-    return value if math.isfinite(value) else math.nan
+def printed_resolution(step_s: Sequence[float]) -> float:
+    """Return the resolution of printed step times, in seconds. Trailing zeros may be left out, so the time with the
+    most digits shows it."""
+    return 10.0 ** min(int(Decimal(str(seconds)).as_tuple().exponent) for seconds in step_s)
 
 
 def format_steps(numbers: Sequence[int], limit: int = 5) -> str:

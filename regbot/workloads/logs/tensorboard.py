@@ -15,7 +15,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter, ValidationError
 from regbot.records.files import describe_validation_error
 from regbot.workloads.logs.job import extract_run
 from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
-from regbot.workloads.logs.step_log import StepLog, make_step
+from regbot.workloads.logs.step_log import LogStep, StepLog
 
 NAME = "tensorboard"
 TITLE = "TensorBoard's JSON export of a step time"
@@ -49,5 +49,5 @@ def read(log: StepLogFile) -> StepLog:
             f"wall time is {median(ratios):.3g} times the values" if ratios else "no wall times to compare with"
         )
         raise log.error(WHOLE_FILE, f"has another scalar than step times: {comparison}", _ADVICE)
-    steps = (make_step(step, value, place=(number, "")) for number, (_, step, value) in enumerate(entries, start=1))
+    steps = (LogStep(step, value, line=number) for number, (_, step, value) in enumerate(entries, start=1))
     return extract_run(log, NAME, steps, _ADVICE)

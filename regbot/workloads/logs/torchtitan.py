@@ -14,11 +14,10 @@ group of ranks (tensor, context and pipeline parallelism) shares one batch, so t
 
 import math
 import re
-from collections.abc import Iterator
 
-from regbot.workloads.logs.job import extract_run, rank_label
-from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile
-from regbot.workloads.logs.step_log import LogStep, StepLog, make_step, number_or_nan
+from regbot.workloads.logs.job import extract_run
+from regbot.workloads.logs.lines import WHOLE_FILE, StepLine, StepLogFile
+from regbot.workloads.logs.step_log import StepLog
 
 NAME = "torchtitan"
 TITLE = "step lines of torchtitan"
@@ -26,8 +25,14 @@ TITLE = "step lines of torchtitan"
 MIN_TPS = 250
 """With a smaller tps (tokens per second), rounding to a whole number changes the step time by 0.2% or more."""
 
-_STEP_LINE_START = re.compile(r"(?<!validate )\bstep:\s+(\d{1,12})\s+loss:\s+(\S+)\s")
-_TPS = re.compile(r"\btps: ([\d,]+)\s+(?:tflops: (\S+)\s+)?mfu: (?:[\d.]+%|N/A|nan%?)")
+_TPS = re.compile(r"\btps: ([\d,]+)\s+(?:tflops: \S+\s+)?mfu: (?:[\d.]+%|N/A|nan%?)")
+_STEP_LINE = StepLine(
+    word="step:",
+    number=re.compile(r"(?<!validate )\bstep:\s+(\d{1,12})\s+loss:\s+\S+\s"),
+    time=_TPS,
+    loss=re.compile(r"\bloss:\s+(\S+)\s"),
+    last=_TPS,
+)
 
 _ADVICE = (
     "give the tokens of one step (tokens_per_step of a workload, --tokens-per-step of compare: local batch x sequence "
@@ -36,19 +41,19 @@ _ADVICE = (
 
 
 def recognises(text: str) -> bool:
-    return "grad_norm:" in text and bool(_STEP_LINE_START.search(text))
+    return _STEP_LINE.is_in(text)
 
 
 def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError, also if ``tokens_per_step`` of ``log`` is missing."""
     tokens_per_step = log.tokens_per_step
-    steps = _steps(log)
     if tokens_per_step is None:
-        first = next(steps, None)
+        first = next(_STEP_LINE.steps(log), None)
         line_number = first.line if first else WHOLE_FILE
         raise log.error(line_number, "torchtitan prints tokens per second but no step time", _ADVICE)
     if not (math.isfinite(tokens_per_step) and tokens_per_step > 0):
         raise log.error(WHOLE_FILE, f"tokens per step are {tokens_per_step:g}, but must be positive", _ADVICE)
+    steps = _STEP_LINE.steps(log, lambda tps: tokens_per_step / tps if tps else math.nan)
     run = extract_run(log, NAME, steps, _ADVICE)
     warnings = [f"step times are derived: {tokens_per_step:g} tokens per step and rank, divided by the printed tps"]
     slowest_tps = tokens_per_step / max(run.step_s)
@@ -56,20 +61,3 @@ def read(log: StepLogFile) -> StepLog:
         rounding_pct = 50 / slowest_tps  # rounding changes tps by up to 0.5
         warnings.append(f"tps is printed as a whole number; at {slowest_tps:.0f} that is {rounding_pct:.2g}% of a step")
     return run.with_warnings(*warnings)
-
-
-def _steps(log: StepLogFile) -> Iterator[LogStep]:
-    for line in log.lines():
-        step_match = _STEP_LINE_START.search(line.text) if "step:" in line.text else None
-        if step_match is None:
-            continue
-        speed_match = _TPS.search(line.text, step_match.end())
-        if speed_match is None:
-            log.incomplete_lines.append(line.number)
-            continue
-        number, loss = step_match.groups()
-        tps, tflops = number_or_nan(speed_match[1]), number_or_nan(speed_match[2]) if speed_match[2] else None
-        # Without ``tokens_per_step``, ``read`` uses only the line number of the first step.
-        seconds = (log.tokens_per_step or 0) / tps if tps else None
-        place = (line.number, rank_label(line.text))
-        yield make_step(int(number), seconds, number_or_nan(loss), tflops, place=place)

@@ -28,7 +28,13 @@ from regbot.engines.sandbox import leads_through
 from regbot.records.config import SandboxSettings
 from regbot.records.files import write_text
 from regbot.records.text.printable import printable
-from regbot.workloads.paper.torch_files import NoPaperGpuError, TorchFiles, find_torch, find_torch_of_checkout
+from regbot.workloads.paper.torch_files import (
+    NoPaperGpuError,
+    TorchFiles,
+    digest_file,
+    find_torch,
+    find_torch_of_checkout,
+)
 
 LIBRARY_NAME = "libregbot_paper.so"
 DIGEST_NAME = "sha256"
@@ -73,19 +79,6 @@ def library_for(python: str, cache: Path, logs: Path, untrusted: Sequence[Path] 
     if leads_through(torch.folder, untrusted) and not is_of_regbot:
         raise NoPaperGpuError(f"{python}: code under test may have changed its torch in {torch.folder}")
     return _build_once(torch, _cached_folder(torch, cache), os.environ, logs)
-
-
-def library_of_checkout(
-    python: str, root: Path, private: Path, logs: Path, sandbox: SandboxSettings | None = None
-) -> PaperLibrary:
-    """Return the library for the torch of ``python``, an interpreter in the checkout ``root``. Build it if necessary.
-
-    The interpreter is not started. ``private`` is the folder for libraries of this checkout, to which no code under
-    test may write. See ``library_for`` for ``logs``. Raises NoPaperGpuError and OSError.
-    """
-    torch = find_torch_of_checkout(python, root)
-    # Code under test may forge the metadata, which makes only its own library unusable.
-    return _build_once(torch, private / _key(torch.digest_metadata()), {"PATH": os.defpath}, logs, sandbox)
 
 
 class Libraries:
@@ -137,7 +130,11 @@ class Libraries:
             if checkout is None:
                 library = library_for(python, self._cache, self._logs, self._untrusted)
             else:
-                library = library_of_checkout(python, *checkout, self._logs, self._sandbox)
+                root, private = checkout
+                torch = find_torch_of_checkout(python, root)  # does not start the interpreter, which is code under test
+                # Code under test may forge the metadata, which makes only its own library unusable.
+                folder = private / _key(torch.digest_metadata())
+                library = _build_once(torch, folder, {"PATH": os.defpath}, self._logs, self._sandbox)
         except OSError as error:
             raise NoPaperGpuError(printable(f"the paper GPU cannot be built: {error}")) from error
         if library.built_s is not None:
@@ -194,8 +191,7 @@ def find_compiler() -> str:
 def _is_whole(key_folder: Path) -> bool:
     try:
         recorded = (key_folder / DIGEST_NAME).read_text(encoding="ascii").strip()
-        with (key_folder / LIBRARY_NAME).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest() == recorded
+        return digest_file(key_folder / LIBRARY_NAME) == recorded
     except OSError:
         return False
 
@@ -211,11 +207,11 @@ def _build_once(
         return PaperLibrary(key_folder / LIBRARY_NAME)
     place = key_folder.parent
     place.mkdir(parents=True, exist_ok=True)
-    with FileLock(place / f"{key_folder.name}.lock", timeout=LOCK_TIMEOUT_S):
-        if _is_whole(key_folder):
-            return PaperLibrary(key_folder / LIBRARY_NAME)
-        with tempfile.TemporaryDirectory(dir=place, prefix=".build-") as scratch:
-            built_s = _build(torch, Path(scratch), key_folder, environment, logs, sandbox)
+    lock = FileLock(place / f"{key_folder.name}.lock", timeout=LOCK_TIMEOUT_S)
+    with lock, tempfile.TemporaryDirectory(dir=place, prefix=".build-") as scratch:
+        built_s = (
+            None if _is_whole(key_folder) else _build(torch, Path(scratch), key_folder, environment, logs, sandbox)
+        )
     return PaperLibrary(key_folder / LIBRARY_NAME, built_s)
 
 
@@ -239,13 +235,10 @@ def _build(
         command=(
             compiler,
             *OPTIONS,
-            *(word for folder in torch.include_folders for word in ("-isystem", str(folder))),
+            *(f"-isystem{folder}" for folder in torch.include_folders),
             str(source_folder() / "all.cpp"),
-            f"-L{torch.folder / 'lib'}",
-            "-lc10",
-            "-ltorch_cpu",
-            "-o",
-            str(compiled_library),
+            *(f"-L{torch.folder / 'lib'}", "-lc10", "-ltorch_cpu"),
+            *("-o", str(compiled_library)),
         ),
         cwd=scratch,
         env={**environment, "TMPDIR": str(scratch), "LC_ALL": "C"},
@@ -270,9 +263,7 @@ def _build(
     new_folder = scratch / "entry"
     new_folder.mkdir()
     library = compiled_library.replace(new_folder / LIBRARY_NAME)
-    with library.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    (new_folder / DIGEST_NAME).write_text(digest + "\n", encoding="ascii")
+    (new_folder / DIGEST_NAME).write_text(f"{digest_file(library)}\n", encoding="ascii")
     library.chmod(0o444)
     if key_folder.exists():  # the old folder is incomplete or does not match its hash
         shutil.rmtree(key_folder)

@@ -52,20 +52,14 @@ class TorchFiles:
 
     def digest_metadata(self) -> str:
         """Return a digest of the names, sizes, modification times and inode numbers of all files."""
-        digest = hashlib.sha256()
-        for path in self.list_files():
-            status = path.stat()
-            digest.update(f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino}\n".encode("utf-8", "replace"))
-        return digest.hexdigest()
+        files = [(path, path.stat()) for path in self.list_files()]
+        lines = (f"{path} {status.st_size} {status.st_mtime_ns} {status.st_ino}\n" for path, status in files)
+        return hashlib.sha256("".join(lines).encode("utf-8", "replace")).hexdigest()
 
     def digest_content(self) -> str:
         """Return the SHA-256 of all libraries and headers, in hex."""
-        digest = hashlib.sha256()
-        for path in self.list_files():
-            digest.update(f"{path.relative_to(self.folder)}\n".encode())
-            with path.open("rb") as file:
-                digest.update(hashlib.file_digest(file, "sha256").digest())
-        return digest.hexdigest()
+        lines = (f"{path.relative_to(self.folder)}\n{digest_file(path)}\n" for path in self.list_files())
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def _list_headers(self) -> Iterator[Path]:
         listed = set()
@@ -76,26 +70,27 @@ class TorchFiles:
                 continue
             listed.add((status.st_dev, status.st_ino))
             subfolders.sort()
-            paths = [Path(folder, name) for name in sorted(names)]
-            for path in (*(Path(folder, name) for name in subfolders), *paths):
-                if path.is_symlink():
-                    self._check_place(path)
-            yield from paths
+            for name in (*subfolders, *names):
+                if Path(folder, name).is_symlink():
+                    self._check_place(Path(folder, name))
+            yield from (Path(folder, name) for name in sorted(names))
 
     def _check_place(self, path: Path) -> None:
         if self.root is not None and not Path(os.path.realpath(path)).is_relative_to(self.root.resolve()):
             raise NoPaperGpuError(f"{printable(os.path.relpath(path, self.root))} in the checkout leads out of it")
 
 
+def digest_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def find_torch(python: str) -> TorchFiles:
     """Return the torch that the interpreter ``python`` would import. Starts the interpreter. Raises NoPaperGpuError."""
     try:
+        command = [python, "-I", "-c", _FIND]
         result = subprocess.run(
-            [python, "-I", "-c", _FIND],
-            capture_output=True,
-            text=True,
-            timeout=FIND_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
+            command, capture_output=True, text=True, timeout=FIND_TIMEOUT_S, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoPaperGpuError(f"{python}: cannot find its torch ({error})") from error

@@ -24,6 +24,10 @@ SUFFIXES = ("skewed", "dense", "moe")
 """Endings of variant names: uneven routing, an MLP instead of the experts, no embedding and output head."""
 
 
+DEFAULT_SHAPES = ("qwen3-30b-a3b", "mixtral-8x7b")
+"""Shapes that are listed first."""
+
+
 class ShapeError(UserError):
     """An unknown shape or variant, or an invalid mesh. The advice lists the valid names."""
 
@@ -81,8 +85,7 @@ class Geometry(Record):
     @property
     def expert_flops_share(self) -> float:
         """Share of the model FLOPs that the routed experts compute, in [0, 1]."""
-        expert_flops = 6 * self.layers * self.top_k * self._parameters_per_expert
-        return expert_flops / self.flops_per_token
+        return 6 * self.layers * self.top_k * self._parameters_per_expert / self.flops_per_token
 
     @property
     def _parameters_per_expert(self) -> int:
@@ -134,8 +137,7 @@ class Shape(Record):
         words = name.split("-")
         size = words.pop(0) if words[0] in SIZES else "full"
         suffix = words.pop(0) if words and words[0] in SUFFIXES else ""
-        has_unknown_words = bool(words)
-        if has_unknown_words or size not in self.sizes:
+        if words or size not in self.sizes:  # unknown words are left
             endings = ("", *(f"-{known_suffix}" for known_suffix in SUFFIXES))
             known_variants = ", ".join(f"{known_size}{ending}" for known_size in self.sizes for ending in endings)
             raise ShapeError(f"shape {self.id} has no variant {name!r}", f"its variants are {known_variants}")
@@ -168,7 +170,8 @@ class Shape(Record):
 def shape_names() -> list[str]:
     """Return the names of all shapes, in display order."""
     files = (resources.files("regbot.workloads.shapes") / "data").iterdir()
-    return sorted((file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")), key=_sort_key)
+    names = (file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml"))
+    return sorted(names, key=lambda name: (*(name != default for default in DEFAULT_SHAPES), name))
 
 
 @cache
@@ -180,9 +183,8 @@ def load_shape(name: str) -> Shape:
     text = (resources.files("regbot.workloads.shapes") / "data" / f"{base_name}.toml").read_text(encoding="utf-8")
     shape = Shape.model_validate(_expand(tomllib.loads(text)))
     if version and version != str(shape.version):
-        raise ShapeError(
-            f"shape {base_name} is at version {shape.version}", f"{name!r} is not shipped with this regbot"
-        )
+        problem = f"shape {base_name} is at version {shape.version}"
+        raise ShapeError(problem, f"{name!r} is not shipped with this regbot")
     return shape
 
 
@@ -202,8 +204,3 @@ def _expand(document: dict[str, Any]) -> dict[str, Any]:
         for size, size_meshes in meshes.items()
     }
     return document
-
-
-def _sort_key(name: str) -> tuple[int, str]:
-    default_shapes = ("qwen3-30b-a3b", "mixtral-8x7b")
-    return (default_shapes.index(name) if name in default_shapes else len(default_shapes), name)
