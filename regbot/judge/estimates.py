@@ -1,9 +1,11 @@
 """Estimates on the log scale, formatted as percentages of a ratio, and what they are tested against."""
 
 import math
+from collections.abc import Sequence
 
 from regbot.records.session import SessionHeader
 from regbot.records.settings import ThroughputThresholds
+from regbot.records.verdict import Decision, PrimaryTest
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import Interval, Thresholds
 from regbot.stats.prediction import PredictionInterval
@@ -26,6 +28,11 @@ def percent_fields(estimate: LogEstimate) -> dict[str, float]:
 def format_estimate(estimate: LogEstimate) -> str:
     """Return an estimate with its interval: ``+46.70% (+38.20% to +55.90%)``."""
     return f"{percent(estimate.estimate):+.2f}% ({percent(estimate.low):+.2f}% to {percent(estimate.high):+.2f}%)"
+
+
+def primary_test(name: str, decision: Decision, estimate: LogEstimate, ratios: Sequence[float]) -> PrimaryTest:
+    fields = {"summary": name, "decision": decision, "sd_pct": 100 * estimate.sd, "log_ratios": list(ratios)}
+    return PrimaryTest.model_validate({**fields, **percent_fields(estimate)})
 
 
 def count_primary_tests(header: SessionHeader) -> int:

@@ -9,14 +9,20 @@ environment has drifted since, or main has changed, and the stored sessions are 
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from regbot.baselines.intake import environment_of, node_class_of
 from regbot.judge.backends import DISPATCHER
-from regbot.judge.estimates import count_primary_tests, format_estimate, percent, percent_fields, thresholds
+from regbot.judge.estimates import (
+    count_primary_tests,
+    format_estimate,
+    percent,
+    percent_fields,
+    primary_test,
+    thresholds,
+)
 from regbot.judge.pairs import is_head_only, is_sound, pair_up, summarise_timing
 from regbot.judge.steadiness import has_gpus
 from regbot.judge.training import has_other_trajectory, loss_rounding
@@ -48,19 +54,15 @@ MIN_INTERVAL_SESSIONS = 2
 """Minimum number of stored sessions for an interval beside pairs. A warning or a decision needs ``MIN_SESSIONS``."""
 
 
-@dataclass(frozen=True)
-class StoredVerdict:
-    decision: Decision | None
-    """None if head may not be compared with stored sessions, for ``reason``."""
-    reason: str = ""
-    reference: Reference | None = None
-    tests: Mapping[str, tuple[Decision, PredictionInterval]] = field(default_factory=dict)
-    """Decision and interval by summary; {} if stored sessions cannot decide."""
+class StoredVerdict(NamedTuple):
+    """Result of the comparison of head with stored sessions."""
 
-    @property
-    def bound(self) -> float:
-        """Largest slowdown that is not excluded, as a log-ratio. Only with ``tests``."""
-        return max(prediction.high for _, prediction in self.tests.values())
+    decision: Decision | None
+    """None if head may not be compared with stored sessions."""
+    reasons: Sequence[str]
+    fields: Mapping[str, Any] = {}
+    """Fields of the throughput section for a decision."""
+    warnings: Sequence[str] = ()
 
 
 def select_whole_comparison(runs: Sequence[Run]) -> list[Run]:
@@ -86,66 +88,64 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
     failed_runs = [run for run in attempt_runs if not is_sound(run)]
     # "refused": the guest reported that this cannot be measured.
     if failed_runs and (attempt >= MAX_ATTEMPTS or failed_runs[0].outcome == "refused"):
-        return StoredVerdict(None, "the runs of head did not end well")
+        return StoredVerdict(None, ["the runs of head did not end well"])
     if failed_runs or not attempt_runs:
         return None
     reference = select_reference(plan, attempt_runs[0])
     if isinstance(reference, str):
-        return StoredVerdict(None, reference)  # a string says why there is no reference
+        return StoredVerdict(None, [reference])  # a string says why there is no reference
     doubt = explain_few_sessions(reference, MIN_SESSIONS)
     if not doubt and len(attempt_runs) < HEAD_RUNS:
         return None
     head = attempt_runs[1:HEAD_RUNS]  # without the warm launch
     if doubt := doubt or explain_unknown_node(reference, head[-1]) or _explain_difference(reference, head):
-        return StoredVerdict(None, doubt, reference)
-    # The largest slowdown that a pass may leave possible.
-    max_bound = math.log1p(header.throughput.screen_bound_pct / 100)
+        return StoredVerdict(None, [doubt])
+    levels = stored_levels(reference)
     decision, tests = stored_gate(
-        stored_levels(reference),
+        levels,
         _level((run, None) for run in head),
         count_primary_tests(header),
         thresholds(header.throughput),
-        max_bound,
+        math.log1p(header.throughput.screen_bound_pct / 100),  # the largest slowdown that a pass may leave possible
         other_nodes(reference, head[-1]),
     )
-    return StoredVerdict(decision, reference=reference, tests=tests)
+    # The largest slowdown that is not excluded.
+    bound_pct = percent(max(prediction.high for _, prediction in tests.values()))
+    _, median_prediction = tests["median"]
+    fields = {
+        **percent_fields(median_prediction),
+        "alpha": median_prediction.alpha,
+        "sessions": len(reference.sessions),
+        "base_step_s": math.exp(fmean(levels["median"])),
+        "bound_pct": bound_pct if decision in ("within_bound", "no_change", "improved") else None,
+        "calibrated": reference.calibrated,
+        "tests": [primary_test(name, *test, ratios=[]) for name, test in tests.items()],
+    }
+    reasons = _explain(decision, tests, count(len(reference.sessions), "session"), bound_pct)
+    return StoredVerdict(decision, reasons, fields, reference.warnings)
 
 
-def explain_stored(result: StoredVerdict) -> list[str]:
-    """Return the reasons of a result with ``tests``."""
-    assert result.reference is not None
-    _, median_prediction = result.tests["median"]
-    sessions = count(len(result.reference.sessions), "session")
+def _explain(
+    decision: Decision, tests: Mapping[str, tuple[Decision, PredictionInterval]], sessions: str, bound_pct: float
+) -> list[str]:
+    _, median_prediction = tests["median"]
     give = f"{SESSION_RUNS} runs of head against the last {sessions} of main give"
     spread = f"sessions of one commit differ by {100 * median_prediction.sd:.2g}%"
-    if result.decision in ("regressed", "improved"):
-        word = "slower" if result.decision == "regressed" else "faster"
+    if decision in ("regressed", "improved"):
+        word = "slower" if decision == "regressed" else "faster"
         sentences = [
             f"head is {word} than the stored baseline by the {name} step time: {give} {format_estimate(prediction)}"
-            for name, (decision, prediction) in result.tests.items()
-            if decision == result.decision
+            for name, (test_decision, prediction) in tests.items()
+            if test_decision == decision
         ]
         return [*sentences, f"{spread}; pairs on one node can detect smaller changes (gate = 'pairs')"]
     comparison = f"{give} {format_estimate(median_prediction)}"
-    if result.decision == "within_bound":
-        excluded = f"A slowdown above {round_up_percent(percent(result.bound))} against these sessions is ruled out"
+    if decision == "within_bound":
+        excluded = f"A slowdown above {round_up_percent(bound_pct)} against these sessions is ruled out"
         return [f"head is within the stored baseline: {comparison}. {excluded}. A smaller one is not, because {spread}"]
-    if result.decision == "no_change":
+    if decision == "no_change":
         return [f"no change: {comparison}"]
     return [f"undecided: {comparison}, and {spread}; pairs on one node would settle it (gate = 'pairs')"]
-
-
-def stored_numbers(result: StoredVerdict) -> dict[str, Any]:
-    """Return the fields of the throughput section for a result with ``tests``."""
-    assert result.reference is not None
-    _, median_prediction = result.tests["median"]
-    return {
-        **percent_fields(median_prediction),
-        "alpha": median_prediction.alpha,
-        "sessions": len(result.reference.sessions),
-        "base_step_s": math.exp(fmean(stored_levels(result.reference)["median"])),
-        "bound_pct": (percent(result.bound) if result.decision in ("within_bound", "no_change", "improved") else None),
-    }
 
 
 def compare_times(

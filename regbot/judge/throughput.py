@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, unmet_dispatcher_request
-from regbot.judge.estimates import LogEstimate, percent, percent_fields, thresholds
+from regbot.judge.estimates import percent, percent_fields, primary_test, thresholds
 from regbot.judge.expert_share import find_expert_share
 from regbot.judge.health import describe_node_effects
 from regbot.judge.identity import first_difference
@@ -14,7 +14,7 @@ from regbot.judge.pairs import PairSet, is_head_only, is_sound, is_warm
 from regbot.judge.reasons import describe_slow_launches, explain_decision, explain_luck
 from regbot.judge.run_verdicts import compare_ranks, run_verdicts, step_s
 from regbot.judge.steadiness import has_gpus, measure_warmup_steps, warn_of_unsteady_arms
-from regbot.judge.stored_times import explain_stored, judge_by_stored, select_reference, stored_numbers
+from regbot.judge.stored_times import judge_by_stored, select_reference
 from regbot.judge.stragglers import warn_of_stragglers
 from regbot.judge.timed_validity import (
     describe_run_failure,
@@ -29,7 +29,7 @@ from regbot.judge.walls import find_wall, run_secondary_tests
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.clip import clip, clip_message
-from regbot.records.verdict import Cost, Decision, PrimaryTest, RunRole, SlowLaunch, Status, Throughput, Validity
+from regbot.records.verdict import Cost, Decision, RunRole, SlowLaunch, Status, Throughput, Validity
 from regbot.stats.paired import LOOKS, session_mde
 from regbot.stats.slow_launches import PairOutlier
 
@@ -129,23 +129,15 @@ def _judge_head_only(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]
         )
     if result.decision is None:  # head may not be compared with the stored sessions
         if failures := list(dict.fromkeys(describe_run_failure(run) for run in runs if not is_sound(run))):
-            return TimedResult(_section("INVALID", result.reason), make_validity("INVALID", *failures))
-        reason = f"stored sessions cannot decide: {result.reason}; pairs on one node can (gate = 'pairs')"
+            return TimedResult(_section("INVALID", *result.reasons), make_validity("INVALID", *failures))
+        reason = f"stored sessions cannot decide: {result.reasons[0]}; pairs on one node can (gate = 'pairs')"
         return TimedResult(_undecided(reason, by="stored"))
     head = find_last_good(runs, "head")
     if head is not None and (invalid := _distrust(header, plan, runs, (head,), PairSet(()))):
         return replace(invalid, head=head)
-    assert result.reference is not None
-    section = _section(
-        STATUS[result.decision],
-        *explain_stored(result),
-        decision=result.decision,
-        by="stored",
-        calibrated=result.reference.calibrated,
-        tests=[primary_test(name, *test, ratios=[]) for name, test in result.tests.items()],
-        **stored_numbers(result),
-    )
-    return TimedResult(section, head=head, warnings=tuple(result.reference.warnings))
+    status, decision = STATUS[result.decision], result.decision
+    section = _section(status, *result.reasons, decision=decision, by="stored", **result.fields)
+    return TimedResult(section, head=head, warnings=tuple(result.warnings))
 
 
 def _distrust(
@@ -249,11 +241,6 @@ def slow_launches(outliers: Iterable[PairOutlier]) -> list[SlowLaunch]:
     return [
         SlowLaunch(pair=outlier.pair + 1, arm=outlier.arm, slower_pct=percent(outlier.excess)) for outlier in outliers
     ]
-
-
-def primary_test(name: str, decision: Decision, estimate: LogEstimate, ratios: Sequence[float]) -> PrimaryTest:
-    fields = {"summary": name, "decision": decision, "sd_pct": 100 * estimate.sd, "log_ratios": list(ratios)}
-    return PrimaryTest.model_validate({**fields, **percent_fields(estimate)})
 
 
 def _section(status: Status, *reasons: str, **fields: Any) -> Throughput:
