@@ -59,7 +59,7 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     """Return the result for the entry of ``plan``. ``traced`` has the static runs of base and head if both are good."""
     header, runs = session.header, session.timed_runs(plan.entry)
     if not runs:
-        return TimedResult(_judge_untimed(header, plan, traced) if traced is not None else None)
+        return _judge_untimed(header, plan, traced) if traced is not None else TimedResult(None)
     warnings = [
         *list_failures(runs),
         *describe_node_effects([run for run in runs if not is_warm(run)]),
@@ -68,10 +68,7 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
     ]
     paired_runs = [run for run in runs if not is_head_only(run)]
     interim = decide_so_far(paired_runs, header, plan)
-    if paired_runs:
-        result = _judge_paired(header, plan, runs, paired_runs, interim)
-    else:
-        result = _judge_head_only(header, plan, runs)
+    result = _judge_paired(header, plan, runs, interim) if paired_runs else _judge_head_only(header, plan, runs)
     section = result.throughput
     assert section is not None
     # A section without a number of pairs shows all of them.
@@ -93,15 +90,16 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
 
 
 def _judge_paired(
-    header: SessionHeader, plan: TimedPlan, all_runs: Sequence[Run], runs: Sequence[Run], interim: InterimDecision
+    header: SessionHeader, plan: TimedPlan, all_runs: Sequence[Run], interim: InterimDecision
 ) -> TimedResult:
     """Failed runs, runs that cannot be trusted, and another dispatcher than the requested one come before the pairs.
-    ``all_runs`` may have runs of head alone beside ``runs``."""
+    There may be runs of head alone beside those of pairs."""
+    runs = [run for run in all_runs if not is_head_only(run)]
     if validity := judge_failures(runs):
-        return TimedResult(_section("INVALID", "not timed to the end, because runs failed"), validity)
+        return _result("INVALID", "not timed to the end, because runs failed", validity=validity)
     base, head = find_last_good(runs, "base"), find_last_good(runs, "head")
     if base is None or head is None:
-        return TimedResult(_undecided("an arm has no good run yet; go on with --resume"))
+        return _undecided("an arm has no good run yet; go on with --resume")
     warnings = [*environment_warnings(base, head), *backend_warnings(base, head)]
     if invalid := _distrust(header, plan, all_runs, (base, head), interim.pair_set):
         return replace(invalid, base=base, head=head, warnings=tuple(warnings))
@@ -114,30 +112,26 @@ def _judge_paired(
     if valid and not has_gpus(valid[-1].head):
         warnings += warn_of_unsteady_arms(valid)
     validity = make_validity("REVIEW", *training.proven) if training.proven else None
-    return TimedResult(_judge_pairs(header, plan, interim, runs), validity, base, head, tuple(warnings))
+    result = _judge_pairs(header, plan, interim, runs)
+    return replace(result, validity=validity, base=base, head=head, warnings=tuple(warnings))
 
 
 def _judge_head_only(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> TimedResult:
     if header.throughput.gate != "stored":
-        return TimedResult(
-            _undecided("head was run alone, and only pairs of base and head decide: run the check again")
-        )
+        return _undecided("head was run alone, and only pairs of base and head decide: run the check again")
     result = judge_by_stored(header, plan, runs)
     if result is None:  # more runs of head are needed
-        return TimedResult(
-            _undecided("the comparison with stored sessions is incomplete: go on with --resume", by="stored")
-        )
+        return _undecided("the comparison with stored sessions is incomplete: go on with --resume", by="stored")
     if result.decision is None:  # head may not be compared with the stored sessions
         if failures := list(dict.fromkeys(describe_run_failure(run) for run in runs if not is_sound(run))):
-            return TimedResult(_section("INVALID", *result.reasons), make_validity("INVALID", *failures))
+            return _result("INVALID", *result.reasons, validity=make_validity("INVALID", *failures))
         reason = f"stored sessions cannot decide: {result.reasons[0]}; pairs on one node can (gate = 'pairs')"
-        return TimedResult(_undecided(reason, by="stored"))
+        return _undecided(reason, by="stored")
     head = find_last_good(runs, "head")
     if head is not None and (invalid := _distrust(header, plan, runs, (head,), PairSet(()))):
         return replace(invalid, head=head)
-    status, decision = STATUS[result.decision], result.decision
-    section = _section(status, *result.reasons, decision=decision, by="stored", **result.fields)
-    return TimedResult(section, head=head, warnings=tuple(result.warnings))
+    judged = _result(STATUS[result.decision], *result.reasons, decision=result.decision, by="stored", **result.fields)
+    return replace(judged, head=head, warnings=tuple(result.warnings))
 
 
 def _distrust(
@@ -146,8 +140,7 @@ def _distrust(
     """Return the INVALID result of runs that cannot be trusted, or that ran another dispatcher than the requested one;
     None if there is no such reason. ``last_runs`` has the last good run of each arm that was timed."""
     if reasons := [*dict.fromkeys(distrust_timed(header, plan, runs))]:
-        section = _section("INVALID", "the timed runs cannot be trusted")
-        return TimedResult(section, make_validity("INVALID", *reasons))
+        return _result("INVALID", "the timed runs cannot be trusted", validity=make_validity("INVALID", *reasons))
     is_pair = len(last_runs) == 2
     problems = [*(dispatcher_problems(*last_runs) if is_pair else unmet_dispatcher_request(last_runs[0]))]
     if not problems:
@@ -157,11 +150,11 @@ def _distrust(
     request = f"but {unmet.requested} was requested" if is_pair else "which was not requested"
     reason = f"the runs used {unmet.executed}, {request}, so their times cannot be used"
     # ``fallback``: the times are of another dispatcher than the requested one.
-    section = _section("INVALID", reason, fallback=True, **_estimate_fields(pair_set))
-    return TimedResult(section, make_validity("INVALID", *problems))
+    validity = make_validity("INVALID", *problems)
+    return _result("INVALID", reason, validity=validity, fallback=True, **_estimate_fields(pair_set))
 
 
-def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
+def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> TimedResult:
     """PASS if both arms provably run the same program, unless the user asked to time it even so; else INCONCLUSIVE."""
     difference = first_difference(header, *traced)
     if not difference and not plan.even_if_identical:
@@ -171,7 +164,7 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
         )
         if header.inert_files:
             reason += f", except files that count as inert: {clip(', '.join(header.inert_files), 300)}"
-        return _section("PASS", reason, decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)
+        return _result("PASS", reason, decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)
     if header.throughput.gate == "stored" and not plan.references:
         cause = plan.no_reference or "no session of this workload is stored"
         reason = f"stored sessions cannot decide, because there is none to compare head with: {cause}"
@@ -180,7 +173,7 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
     return _undecided(f"nothing has been timed yet{cause}; go on with --resume")
 
 
-def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecision, runs: Sequence[Run]) -> Throughput:
+def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecision, runs: Sequence[Run]) -> TimedResult:
     test, limits, log_ratios = interim.test, thresholds(header.throughput), interim.pair_set.log_ratios()
     if test is None:
         too_few = f"{len(interim.pair_set.valid)} valid pairs are too few to decide; at least {LOOKS[0]} are needed"
@@ -218,7 +211,7 @@ def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecisio
         reason = f"regbot judges no step times on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
     if reason:
         section |= {"decision": "undecided", "pass_withheld": False, "decision_without_luck": None}
-        return _section("INCONCLUSIVE", reason, **section)
+        return _result("INCONCLUSIVE", reason, **section)
     if STATUS[test.decision] == "PASS":
         section["bound_pct"] = percent(interim.bound)
     if test.decision in ("regressed", "improved"):
@@ -227,7 +220,7 @@ def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecisio
         section["wall_kind"], section["wall"] = find_wall(used_pairs, summary, test.decision == "regressed")
         section["secondary"] = run_secondary_tests(used_pairs)
     reasons = (*explain_decision(interim, test, header, runs), *explain_luck(interim))
-    return _section(STATUS[test.decision], *reasons, **section)
+    return _result(STATUS[test.decision], *reasons, **section)
 
 
 def _estimate_fields(pair_set: PairSet) -> dict[str, Any]:
@@ -243,9 +236,9 @@ def slow_launches(outliers: Iterable[PairOutlier]) -> list[SlowLaunch]:
     ]
 
 
-def _section(status: Status, *reasons: str, **fields: Any) -> Throughput:
-    return Throughput(status=status, reasons=[clip_message(reason) for reason in reasons], **fields)
+def _result(status: Status, *reasons: str, validity: Validity | None = None, **fields: Any) -> TimedResult:
+    return TimedResult(Throughput(status=status, reasons=[*map(clip_message, reasons)], **fields), validity)
 
 
-def _undecided(*reasons: str, by: str = "pairs", **fields: Any) -> Throughput:
-    return _section("INCONCLUSIVE", *reasons, decision="undecided", by=by, **fields)
+def _undecided(*reasons: str, by: str = "pairs", **fields: Any) -> TimedResult:
+    return _result("INCONCLUSIVE", *reasons, decision="undecided", by=by, **fields)
