@@ -28,7 +28,7 @@ from regbot.github.metadata import Subject
 from regbot.github.trusted_runs import build_trusted_session
 from regbot.github.types import WorkflowRun
 from regbot.judge import judge
-from regbot.judge.preflight.dump import read_dump
+from regbot.judge.preflight.facts import read_dump
 from regbot.ledgers.readers import READERS, ReadError, Source
 from regbot.records.base import Record
 from regbot.records.bisection import Bisection

@@ -6,19 +6,11 @@ from pathlib import Path
 
 from regbot.check.static_trace import TraceOptions, trace_working_tree
 from regbot.engines.health.machine import this_node
-from regbot.judge.preflight import (
-    Advice,
-    Conflict,
-    Dump,
-    facts_of_run,
-    find_advice,
-    find_conflicts,
-    read_dump,
-    unknown_hardware,
-)
+from regbot.judge.preflight.facts import Dump, facts_of_run, read_dump, unknown_hardware
+from regbot.judge.preflight.rules import find_advice, find_conflicts
 from regbot.records.config import ConfigError
 from regbot.records.preflight import Preflight, PreflightAdvice, PreflightConflict
-from regbot.records.text.clip import clip_label, clip_message
+from regbot.records.text.clip import clip_label
 from regbot.records.text.printable import printable
 from regbot.records.text.progress import Watcher
 
@@ -29,42 +21,19 @@ class PreflightResult:
 
     workload: str
     """Name of the workload; the given file or workload if the configuration names none."""
-    conflicts: Sequence[Conflict]
-    advice: Sequence[Advice]
+    conflicts: Sequence[PreflightConflict]
+    advice: Sequence[PreflightAdvice]
     unknown: str = ""
     """Sentence that says why rules about hardware did not apply; '' if the GPU is known."""
 
     @property
     def invalid(self) -> bool:
         """Whether a run with this configuration would not measure the requested program."""
-        return any(conflict.rule.severity == "invalid" for conflict in self.conflicts)
+        return any(conflict.severity == "invalid" for conflict in self.conflicts)
 
     def record(self) -> Preflight:
-        return Preflight(
-            workload=clip_label(printable(self.workload)),
-            conflicts=[
-                PreflightConflict(
-                    rule=conflict.rule.id,
-                    severity=conflict.rule.severity,
-                    effect=conflict.rule.effect,
-                    description=conflict.rule.what,
-                    values=conflict.values,
-                    fix=conflict.rule.fix,
-                    source=conflict.rule.source,
-                )
-                for conflict in self.conflicts
-            ],
-            # Here an entry is one of the list of advice (``advice.toml``), and not a workload on a mesh.
-            advice=[
-                PreflightAdvice(
-                    advice=applicable.entry.id,
-                    text=applicable.entry.text,
-                    source=applicable.entry.source,
-                    command=clip_message(printable(applicable.command)),
-                )
-                for applicable in self.advice
-            ],
-        )
+        workload = clip_label(printable(self.workload))
+        return Preflight(workload=workload, conflicts=[*self.conflicts], advice=[*self.advice])
 
 
 def examine_configuration(target: str, folder: Path, cache: Path, watch: Watcher = lambda _: None) -> PreflightResult:

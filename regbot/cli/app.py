@@ -407,7 +407,7 @@ def preflight(
     """Report conflicts in a resolved configuration before any node is used, and what to try on this hardware."""
     with usage_errors(), progress(quiet=json) as watch:
         from regbot.check.preflight import examine_configuration
-        from regbot.judge.preflight import preflight_page
+        from regbot.judge.preflight.rules import preflight_page
 
         result = examine_configuration(what, Path.cwd(), cache_folder(), watch)
         text = result.record().to_json() if json else preflight_page(result.conflicts, result.advice, result.unknown)

@@ -20,7 +20,7 @@ from regbot.check.refresh.night import describe_absorbed_slowdown
 from regbot.check.refresh.storing import remove_withheld_copies, store_files, timed_sessions
 from regbot.errors import UserError
 from regbot.github.artifact import read_single_file
-from regbot.judge.interim import thresholds_from
+from regbot.judge.estimates import thresholds
 from regbot.records.baseline import Anchor, Baseline
 from regbot.records.config import Config
 from regbot.records.files import MAX_RECORD_BYTES, parse_record
@@ -112,7 +112,7 @@ def _find_session_faults(
     if against is None or against.commit != (night.anchor or main):
         yield "was not run beside the commit that the night names"
     elif session.series == "rolling" and night.accepted is None:
-        thresholds, budget_pct = thresholds_from(config.throughput), config.baselines.creep_budget_pct
+        limits, budget_pct = thresholds(config.throughput), config.baselines.creep_budget_pct
         if len(against.log_ratios.get("median", ())) < LOOKS[0]:
             yield "would join the reference with too few pairs for an estimate"
         folder = class_folder(session.workload, session.variant, session.node_class)
@@ -122,7 +122,7 @@ def _find_session_faults(
             if stored.environment == session.environment and stored.session != session.session
         ]
         nights = [comparison for comparison in earlier if comparison and comparison.commit == against.commit]
-        if reason := describe_absorbed_slowdown([*nights, against], thresholds, budget_pct):
+        if reason := describe_absorbed_slowdown([*nights, against], limits, budget_pct):
             yield f"would join the reference, and {reason}"
 
 

@@ -18,8 +18,16 @@ JOB_TOLERANCE_S = 120.0
 def find_impossible_times(session: Session, job_s: float) -> list[str]:
     """Return why the times of ``session`` are impossible for a job that took ``job_s`` seconds; [] if they are
     possible. Runs of earlier sessions are only compared with the clocks in their own records."""
-    session_runs = [run for run in session.runs if not run.is_from_earlier_session]
-    return [*find_contradicted_times(session.runs), *_check_job(session_runs, job_s)]
+    reasons = find_contradicted_times(session.runs)
+    runs = [run for run in session.runs if not run.is_from_earlier_session]
+    timed_s = sum(run.wall_s for run in runs if run.tier == "timed")
+    if timed_s > job_s + JOB_TOLERANCE_S:
+        reasons.append(f"the timed runs together claim {timed_s:.0f} s, but the whole job took {job_s:.0f} s")
+    # Traces run in parallel, so only the longest trace is compared with the job.
+    longest_trace_s = max((run.wall_s for run in runs if run.tier == "static"), default=0.0)
+    if longest_trace_s > job_s + JOB_TOLERANCE_S:
+        reasons.append(f"one trace claims {longest_trace_s:.0f} s, but the whole job took {job_s:.0f} s")
+    return reasons
 
 
 def find_contradicted_times(runs: Sequence[Run]) -> list[str]:
@@ -38,26 +46,16 @@ def _check_run(run: Run) -> Iterator[str]:
         yield f"{name} claims {claimed_s:.4g} s for its steps, but the process ran for {run.wall_s:.4g} s"
     if timing.clock == "log":
         return  # the program printed these times itself, so there is no clock of the harness to compare with
-    has_steady_steps = len(timing.step_s) > timing.cut
+    has_steady_steps = bool(timing.steady_s)
     # By the harness's clock, all steps took ``harness_s``, and the steps after the warm-up took ``harness_steady_s``.
     if timing.harness_s is None or (has_steady_steps and timing.harness_steady_s is None):
         yield f"{name} was not timed by the harness's own clock"
         return
+    clocks = [("its steps", 0, timing.harness_s, STEPS_TOLERANCE)]
+    if has_steady_steps and timing.harness_steady_s is not None:
+        clocks.append(("its steps after the warm-up", timing.cut, timing.harness_steady_s, STEADY_TOLERANCE))
     for rank in timing.ranks.values():
-        claims = [("its steps", sum(rank.step_s), timing.harness_s, STEPS_TOLERANCE)]
-        if has_steady_steps and timing.harness_steady_s is not None:
-            steady_s = sum(rank.step_s[timing.cut :])
-            claims.append(("its steps after the warm-up", steady_s, timing.harness_steady_s, STEADY_TOLERANCE))
-        for steps, steps_s, harness_s, tolerance in claims:
+        for steps, first_step, harness_s, tolerance in clocks:
+            steps_s = sum(rank.step_s[first_step:])
             if abs(steps_s - harness_s) > max(TOLERANCE_S, tolerance * harness_s):
                 yield f"{name} claims {steps_s:.4g} s for {steps}, but the harness's clock measured {harness_s:.4g} s"
-
-
-def _check_job(runs: Sequence[Run], job_s: float) -> Iterator[str]:
-    """Traces run in parallel, so only the longest trace is compared with the job."""
-    timed_s = sum(run.wall_s for run in runs if run.tier == "timed")
-    if timed_s > job_s + JOB_TOLERANCE_S:
-        yield f"the timed runs together claim {timed_s:.0f} s, but the whole job took {job_s:.0f} s"
-    longest_trace_s = max((run.wall_s for run in runs if run.tier == "static"), default=0.0)
-    if longest_trace_s > job_s + JOB_TOLERANCE_S:
-        yield f"one trace claims {longest_trace_s:.0f} s, but the whole job took {job_s:.0f} s"

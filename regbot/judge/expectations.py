@@ -39,10 +39,16 @@ class Expectation:
     def covers(self, finding: Finding, workload: str) -> bool:
         """Return whether the rule covers the finding. If it has several axes, such as 'ep -> dp', the rule must match
         this whole text, or every single axis."""
-        if finding.pattern != self.pattern or not _matches(workload, self.workload):
-            return False
+
+        def matches(name: str, pattern: str) -> bool:
+            return name == pattern or fnmatchcase(name, pattern)
+
         single_axes = _AXIS_SEPARATORS.split(finding.axis)
-        return _matches(finding.axis, self.axis) or all(_matches(axis, self.axis) for axis in single_axes)
+        return (
+            finding.pattern == self.pattern
+            and matches(workload, self.workload)
+            and (matches(finding.axis, self.axis) or all(matches(axis, self.axis) for axis in single_axes))
+        )
 
     def __str__(self) -> str:
         return f"{self.pattern}@{self.axis}@{self.workload}"
@@ -61,29 +67,22 @@ def parse_expectation(text: str) -> Expectation:
     if len(parts) != 3 or not all(parts):
         raise ExpectationError(text, f"write '{FORM}'; axis and workload may be '*'")
     pattern, axis, workload = parts
-    names = {_normalise(name): name for name in PATTERNS}
-    if _normalise(pattern) not in names:
+    name = next((name for name in PATTERNS if _normalise(name) == _normalise(pattern)), None)
+    if name is None:
         raise ExpectationError(text, f"unknown pattern {pattern!r}; the patterns are: {'; '.join(PATTERNS)}")
-    return Expectation(names[_normalise(pattern)], axis, workload, reason)
+    return Expectation(name, axis, workload, reason)
 
 
 def accept(findings: Iterable[Finding], expectations: Iterable[Expectation], workload: str) -> list[Finding]:
     """Return the findings of one workload. A finding that a rule covers becomes PASS, with the reason of the first such
     rule."""
-    rules = list(expectations)
-    judged = []
+    rules, judged = list(expectations), []
     for finding in findings:
-        covering_rule = next((rule for rule in rules if rule.covers(finding, workload)), None)
-        update = {}
-        if covering_rule is not None:
-            update = {"status": "PASS", "accepted": clip(covering_rule.reason, REASON_CHARACTERS)}
-        judged.append(finding.model_copy(update=update))
+        reason = next((rule.reason for rule in rules if rule.covers(finding, workload)), None)
+        accepted = {} if reason is None else {"status": "PASS", "accepted": clip(reason, REASON_CHARACTERS)}
+        judged.append(finding.model_copy(update=accepted))
     return judged
 
 
 def _normalise(name: str) -> str:
     return " ".join(name.replace("-", " ").casefold().split())
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return name == pattern or fnmatchcase(name, pattern)

@@ -57,8 +57,8 @@ def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
     reason why their runs are void. A slowdown in one arm only may be caused by that arm, so it makes no run void."""
     causes_by_block: dict[tuple[int, int], dict[str, str]] = {}
     for run in runs:
-        is_in_block = run.position is not None and run.position.block > 0  # block 0 has the warm launches
-        if run.position is not None and is_in_block and (cause := _hardware_slowdown(run)):
+        # Block 0 has the warm launches.
+        if run.position is not None and run.position.block > 0 and (cause := _hardware_slowdown(run)):
             causes_by_block.setdefault((run.position.block, run.attempt), {})[run.arm.name] = cause
     return {
         block: f"in runs of both arms of a block {cause_by_arm['head']}; look at the node's cooling and power supply"
@@ -68,22 +68,15 @@ def find_slowed_blocks(runs: Sequence[Run]) -> dict[tuple[int, int], str]:
 
 
 def describe_node_effects(runs: Sequence[Run]) -> list[str]:
-    """Return warnings that say how the node affected the runs of one entry. Warm launches are left out. These warnings
-    make no run void."""
-    runs_that_count = [run for run in runs if run.health is not None and not _is_warm(run)]
+    """Return warnings that say how the node affected the runs of one entry, without warm launches. These warnings make
+    no run void."""
+    known_runs = [run for run in runs if run.health is not None]
     return [
-        *_driver_errors(runs_that_count),
-        *_throttling_of_an_arm(runs_that_count),
-        *_low_clock_settings(runs_that_count),
-        *_processor_load(runs_that_count),
+        *_driver_errors(known_runs),
+        *_throttling_of_an_arm(known_runs),
+        *_low_clock_settings(known_runs),
+        *_processor_load(known_runs),
     ]
-
-
-def _is_warm(run: Run) -> bool:
-    """As ``pairs.is_warm``, which cannot be imported here."""
-    if run.position is None:
-        return False
-    return run.position.slot == 0 if run.position.order == "head" else run.position.block == 0
 
 
 def _hardware_slowdown(run: Run) -> str:
@@ -97,17 +90,14 @@ def _hardware_slowdown(run: Run) -> str:
     return ""
 
 
-def _causes_by_run(runs: Sequence[Run], kind: str) -> list[list[str]]:
-    return [
-        [cause.text for cause in run.health.causes if cause.kind == kind and not cause.outside]
-        for run in runs
-        if run.health
-    ]
+def _causes(run: Run, kind: str) -> list[str]:
+    causes = run.health.causes if run.health is not None else []
+    return [cause.text for cause in causes if cause.kind == kind and not cause.outside]
 
 
 def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
     for arm in ("base", "head"):
-        texts_by_run = _causes_by_run([run for run in runs if run.arm.name == arm], "xid")
+        texts_by_run = [_causes(run, "xid") for run in runs if run.arm.name == arm]
         for text in sorted(set().union(*texts_by_run)):
             yield f"{arm}: {text} ({_run_count(sum(text in texts for texts in texts_by_run), len(texts_by_run))})"
 
@@ -115,50 +105,40 @@ def _driver_errors(runs: Sequence[Run]) -> Iterator[str]:
 def _throttling_of_an_arm(runs: Sequence[Run]) -> Iterator[str]:
     """Yield a warning for each cause that throttles most runs of one arm and few of the other (``LIMITED_ARM_SHARE``),
     if this difference is significant (``ALPHA``)."""
-    runs_by_arm = {arm: [run for run in runs if run.arm.name == arm and _gpus(run)] for arm in ("base", "head")}
-    if not all(runs_by_arm.values()):
+    gpus_by_arm = {arm: [_gpus(run) for run in runs if run.arm.name == arm and _gpus(run)] for arm in ("base", "head")}
+    if not all(gpus_by_arm.values()):
         return
     for cause, reasons in THROTTLE_REASONS.items():
-        # For each throttled run, the share of its samples and its most throttled GPU.
+
+        def share_of(gpu: GpuUsage, reasons: Sequence[ClockReason] = reasons) -> float:
+            return max(gpu.reasons.get(reason, 0.0) for reason in reasons)
+
+        # The most throttled GPU of each throttled run.
         throttled_by_arm = {
-            arm: [
-                (share, gpu)
-                for share, gpu in (_most_throttled(run, reasons) for run in arm_runs)
-                if share >= THROTTLED_SHARE
-            ]
-            for arm, arm_runs in runs_by_arm.items()
+            arm: [gpu for gpu in (max(gpus, key=share_of) for gpus in arm_runs) if share_of(gpu) >= THROTTLED_SHARE]
+            for arm, arm_runs in gpus_by_arm.items()
         }
-        for arm, other_arm in (("head", "base"), ("base", "head")):
-            throttled, total = len(throttled_by_arm[arm]), len(runs_by_arm[arm])
-            other_throttled, other_total = len(throttled_by_arm[other_arm]), len(runs_by_arm[other_arm])
+        for arm, other in (("head", "base"), ("base", "head")):
+            throttled, total = len(throttled_by_arm[arm]), len(gpus_by_arm[arm])
+            other_throttled, other_total = len(throttled_by_arm[other]), len(gpus_by_arm[other])
             only_this_arm = throttled >= LIMITED_ARM_SHARE * total and other_throttled <= OTHER_ARM_SHARE * other_total
             if not only_this_arm or fisher(throttled, total, other_throttled, other_total) > ALPHA:
                 continue
-            share, gpu = max(throttled_by_arm[arm], key=lambda pair: pair[0])
-            other_mhz = _median_clock(runs_by_arm[other_arm], gpu.index)
-            other_clock_text = f" against {other_mhz:.0f} of {other_arm}" if other_mhz is not None else ""
-            clock_text = f", at {gpu.sm_mhz.median:.0f} MHz{other_clock_text}" if gpu.sm_mhz is not None else ""
+            gpu = max(throttled_by_arm[arm], key=share_of)
+            clock = f", at {gpu.sm_mhz.median:.0f} MHz" if gpu.sm_mhz is not None else ""
+            same_gpus = (same for gpus in gpus_by_arm[other] for same in gpus if same.index == gpu.index)
+            other_mhz = sorted(same.sm_mhz.median for same in same_gpus if same.sm_mhz is not None)
+            if clock and other_mhz:
+                clock += f" against {other_mhz[len(other_mhz) // 2]:.0f} of {other}"
             yield (
-                f"{arm} is throttled by {cause} on its GPUs in {_run_count(throttled, total)}, {other_arm} in "
-                f"{_run_count(other_throttled, other_total)} (GPU {gpu.index}: {100 * share:.0f}% of the "
-                f"time{clock_text}): {arm} causes this, so it is part of its cost"
+                f"{arm} is throttled by {cause} on its GPUs in {_run_count(throttled, total)}, {other} in "
+                f"{_run_count(other_throttled, other_total)} (GPU {gpu.index}: {100 * share_of(gpu):.0f}% of the "
+                f"time{clock}): {arm} causes this, so it is part of its cost"
             )
 
 
-def _most_throttled(run: Run, reasons: Sequence[ClockReason]) -> tuple[float, GpuUsage]:
-    shares = [(max(gpu.reasons.get(reason, 0.0) for reason in reasons), gpu) for gpu in _gpus(run)]
-    return max(shares, key=lambda pair: pair[0])
-
-
-def _median_clock(runs: Sequence[Run], index: int) -> float | None:
-    clocks_mhz = [
-        gpu.sm_mhz.median for run in runs for gpu in _gpus(run) if gpu.index == index and gpu.sm_mhz is not None
-    ]
-    return sorted(clocks_mhz)[len(clocks_mhz) // 2] if clocks_mhz else None
-
-
 def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
-    if slow_runs := [texts for texts in _causes_by_run(runs, "low_clock") if texts]:
+    if slow_runs := [texts for texts in (_causes(run, "low_clock") for run in runs) if texts]:
         yield (
             f"{slow_runs[0][0]}, in {_run_count(len(slow_runs), len(runs))}: this slows down both arms, and their "
             "times cannot be compared with nodes that have other settings"
@@ -167,14 +147,15 @@ def _low_clock_settings(runs: Sequence[Run]) -> Iterator[str]:
 
 def _processor_load(runs: Sequence[Run]) -> Iterator[str]:
     cpu_by_run = [run.health.during.cpu for run in runs if run.health is not None]
-    for shares, limit, sentence in (
-        ([cpu.other_share for cpu in cpu_by_run], BUSY_SHARE, "other work used up to {:.0f}% of the cores during {}"),
+    for field, limit, sentence in (
+        ("other_share", BUSY_SHARE, "other work used up to {:.0f}% of the cores during {}"),
         (
-            [cpu.steal_share for cpu in cpu_by_run],
+            "steal_share",
             STEAL_SHARE,
             "the hypervisor gave up to {:.0f}% of the cores' time to other machines during {}",
         ),
     ):
+        shares = [getattr(cpu, field) for cpu in cpu_by_run]
         if high_shares := [share for share in shares if share is not None and share >= limit]:
             yield sentence.format(100 * max(high_shares), _run_count(len(high_shares), len(runs)))
     clocks_mhz = [cpu.mhz.median for cpu in cpu_by_run if cpu.mhz is not None]

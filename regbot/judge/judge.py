@@ -10,9 +10,10 @@ from regbot.judge.backends import dispatcher_change
 from regbot.judge.expectations import Expectation
 from regbot.judge.profiled_steps import examine_profiles
 from regbot.judge.sharding import judge_sharding
-from regbot.judge.stored_comparison import compare_head_with_stored, compare_times, compare_with_stored
+from regbot.judge.stored_ledgers import compare_head_with_stored, compare_with_stored
+from regbot.judge.stored_times import compare_times
 from regbot.judge.throughput import judge_timed
-from regbot.judge.validity import TracedRuns, examine_traced_runs
+from regbot.judge.validity import TracedRuns, examine_traced_runs, make_validity
 from regbot.records.config import Config
 from regbot.records.session import Session
 from regbot.records.text.clip import clip_message
@@ -20,7 +21,6 @@ from regbot.records.verdict import (
     GRAVITY,
     Finding,
     Sharding,
-    Status,
     StoredComparison,
     Validity,
     Verdict,
@@ -39,10 +39,9 @@ def judge(session: Session, config: Config, expectations: Iterable[Expectation] 
     measured = {run.workload for run in session.runs}
     unconcerned = {workload.entry: workload for workload in header.unconcerned if workload.entry not in measured}
     for name in dict.fromkeys(header.workloads):
-        if name in unconcerned:
-            # A proof shows that the change cannot affect the workload.
-            status: Status = "PASS" if unconcerned[name].proof is not None else "INCONCLUSIVE"
-            validity = Validity(status=status, reasons=[unconcerned[name].reason])
+        if (workload := unconcerned.get(name)) is not None:
+            # With a proof, the change cannot affect the workload.
+            validity = make_validity("PASS" if workload.proof is not None else "INCONCLUSIVE", workload.reason)
             workloads.append(
                 WorkloadVerdict(name=name, sharding=None, throughput=None, validity=validity, unconcerned=True)
             )
@@ -71,7 +70,6 @@ def _judge_workload(
     """Return the verdict on one workload that was run, all findings of its traces and profiles, and warnings. The
     verdict may show only the findings of the traces or those of the profiles."""
     header = session.header
-    warnings: list[str] = []
     traces = examine_traced_runs(session, name)
     profiles = examine_profiles(session, name, traces)  # None if the step is not compiled
     validity = traces.validity
@@ -79,24 +77,20 @@ def _judge_workload(
         # If the traces failed because the step is compiled, only the profiles count.
         validity = _combine_validity(profiles.validity, None if traces.needs_profile else traces.validity)
     base, head = traces.base, traces.head
-    traced_arms = (base, head) if base is not None and head is not None else None
     # Set if both arms request the same dispatcher and only one of them executes it, else None.
-    change_of_dispatcher = dispatcher_change(*traced_arms) if traced_arms is not None else None
+    change_of_dispatcher = dispatcher_change(base, head)
 
-    throughput, stored_times = None, None
+    warnings: list[str] = []
+    throughput, times, collectives = None, None, None
     plan = next((plan for plan in reversed(header.timed) if plan.entry == name), None)  # the last plan counts
     if plan is not None:
-        timed = judge_timed(session, plan, traced_arms)
+        timed = judge_timed(session, plan, (base, head) if base is not None and head is not None else None)
         throughput, validity = timed.throughput, _combine_validity(validity, timed.validity)
         warnings += timed.warnings
         if throughput is not None and throughput.status != "INVALID":
-            stored_times, drift_warnings = compare_times(header, plan, session.timed_runs(name))
+            times, drift_warnings = compare_times(header, plan, session.timed_runs(name))
             warnings += drift_warnings
-        if change_of_dispatcher is None and timed.base is not None and timed.head is not None:
-            change_of_dispatcher = dispatcher_change(timed.base, timed.head)
-
-    # One commit with two configurations: the differences are intended, so they are shown and not judged.
-    configurations_only = header.base.commit == header.head.commit and header.base.overrides != header.head.overrides
+        change_of_dispatcher = change_of_dispatcher or dispatcher_change(timed.base, timed.head)
 
     def compare(runs: TracedRuns) -> Sharding | None:
         if runs.base is None or runs.head is None or runs.base.ledger is None or runs.head.ledger is None:
@@ -108,29 +102,31 @@ def _judge_workload(
             dispatcher=change_of_dispatcher,
             workload=name,
             expectations=rules,
-            configurations_only=configurations_only,
+            # One commit with two configurations: the differences are intended, so they are shown and not judged.
+            configurations_only=header.base.commit == header.head.commit
+            and header.base.overrides != header.head.overrides,
         )
         return section.model_copy(update={"variant": runs.head.variant, "tier": runs.head.tier})
 
-    stored_collectives = None
     sharding = compare(traces)
     if base is not None and head is not None and sharding is not None:
-        sharding, stored_warnings = compare_with_stored(sharding, base, header.stored, config)
+        sharding, stored_warnings = compare_with_stored(sharding, base, header, config)
         warnings += stored_warnings
-        stored_collectives = compare_head_with_stored(header, head, config)
+        collectives = compare_head_with_stored(header, head, config)
     findings = list(sharding.findings) if sharding is not None else []
     if profiles is not None:
         warnings += profiles.warnings
         if (profiles_sharding := compare(profiles)) is not None:
             findings += profiles_sharding.findings
             sharding = _combine_sharding(sharding, profiles_sharding)
-    warnings += traces.warnings
-
-    stored = None
-    if stored_times is not None or stored_collectives is not None:
-        stored = StoredComparison(times=stored_times, collectives=stored_collectives)
-    verdict = WorkloadVerdict(name=name, sharding=sharding, throughput=throughput, validity=validity, stored=stored)
-    return verdict, findings, warnings
+    verdict = WorkloadVerdict(
+        name=name,
+        sharding=sharding,
+        throughput=throughput,
+        validity=validity,
+        stored=StoredComparison(times=times, collectives=collectives) if times or collectives else None,
+    )
+    return verdict, findings, [*warnings, *traces.warnings]
 
 
 def _combine_sharding(traced: Sharding | None, profiled: Sharding) -> Sharding:

@@ -12,8 +12,6 @@ from regbot.records.run import Run, Timing
 from regbot.stats.launch import SUMMARIES, launch_cut, launch_summaries
 from regbot.stats.stalls import common_period
 
-PARTNER_VOID = "the other run of its pair does not count"
-
 
 class PairKey(NamedTuple):
     """Position of a pair in its session."""
@@ -96,22 +94,30 @@ def pair_up(runs: Iterable[Run]) -> PairSet:
             members.setdefault(key, []).append(run)
     slowed = find_slowed_blocks(runs)  # why the hardware makes a block void, by block and attempt
     complete: list[tuple[PairKey, Run, Run]] = []
-    reasons: dict[PairKey, str] = {}
+    reasons: dict[PairKey, str] = {}  # worded for the sound run of a pair
     unstarted: list[PairKey] = []
     for key, pair_runs in members.items():
         by_arm = {run.arm.name: run for run in pair_runs}
-        is_repeated = key.attempt < last_attempts[key.block]
-        node_reason = slowed.get((key.block, key.attempt), "")
-        if reason := node_reason or _void_reason(pair_runs, is_repeated):
+        if reason := slowed.get((key.block, key.attempt), ""):
             reasons[key] = reason
+        elif any(describe_fault(run) for run in pair_runs):
+            reasons[key] = "the other run of its pair does not count"
+        elif key.attempt < last_attempts[key.block]:
+            reasons[key] = "its block was repeated"
         elif len(pair_runs) == 1:
             reasons[key] = "the other run of its pair was not started"
             unstarted.append(key)
+        elif len(pair_runs) != 2 or len(by_arm) != 2:
+            reasons[key] = "its pair is void: it does not have exactly one run of each arm"
+        elif mismatch := describe_mismatch(by_arm["base"], by_arm["head"]):
+            reasons[key] = f"its pair is void: {mismatch}"
         else:
             complete.append((key, by_arm["base"], by_arm["head"]))
-    period = _find_period(complete)
-    valid = tuple(_build_pair(key, base, head, period) for key, base, head in complete)
-    return PairSet(valid, reasons, unstarted)
+    # The period of the stalls that both arms have, in steps; 0 if they have none in common.
+    period = common_period(
+        [_steady_steps(base) for _, base, _ in complete], [_steady_steps(head) for _, _, head in complete]
+    )
+    return PairSet(tuple(_build_pair(*pair, period) for pair in complete), reasons, unstarted)
 
 
 def pair_key(run: Run) -> PairKey | None:
@@ -131,45 +137,22 @@ def describe_fault(run: Run) -> str:
     return "" if run.timing is not None and run.timing.steady_s else "it has no steady step"
 
 
-def _void_reason(runs: Sequence[Run], is_repeated: bool) -> str:
-    """Return why one pair is void, worded for its sound run; '' if it is not void. A pair whose second run was not
-    started is not void."""
-    by_arm = {run.arm.name: run for run in runs}
-    if any(describe_fault(run) for run in runs):
-        return PARTNER_VOID
-    if is_repeated:
-        return "its block was repeated"
-    if len(runs) == 1:
-        return ""
-    if len(runs) != 2 or len(by_arm) != 2:
-        return "its pair is void: it does not have exactly one run of each arm"
-    mismatch = describe_mismatch(by_arm["base"], by_arm["head"])
-    return f"its pair is void: {mismatch}" if mismatch else ""
-
-
-def _find_period(pairs: Sequence[tuple[PairKey, Run, Run]]) -> int:
-    """Return the period of the stalls that both arms have, in steps; 0 if they have none in common."""
-    arms = ([base.timing for _, base, _ in pairs], [head.timing for _, _, head in pairs])
-    base, head = ([timing.step_s[launch_cut(timing) :] for timing in arm if timing is not None] for arm in arms)
-    return common_period(base, head)
+def _steady_steps(run: Run) -> Sequence[float]:
+    return run.timing.step_s[launch_cut(run.timing) :] if run.timing is not None else ()
 
 
 def _build_pair(key: PairKey, base: Run, head: Run, period: int) -> Pair:
     assert base.timing is not None
     assert head.timing is not None
-    cut = choose_shared_cut(base.timing, head.timing)
+    # Both runs have the same cut, so that the end of the warm-up and the thermal rise cancel in the ratio. At least one
+    # step is left.
     steps = min(len(base.timing.step_s), len(head.timing.step_s))
+    cut = min(max(launch_cut(base.timing), launch_cut(head.timing)), steps - 1)
     if 0 < period <= steps - cut:
         cut += (steps - cut) % period  # whole periods are left
     base_summary, head_summary = summarise_timing(base.timing, cut), summarise_timing(head.timing, cut)
     log_ratios = {name: head_summary[name] - base_summary[name] for name in SUMMARIES}
     return Pair(key, base, head, cut, log_ratios, base_summary)
-
-
-def choose_shared_cut(base: Timing, head: Timing) -> int:
-    """Return the number of leading steps to exclude from both runs of a pair, so that the end of the warm-up and the
-    thermal rise cancel in the ratio. At least one step is left."""
-    return min(max(launch_cut(base), launch_cut(head)), len(base.step_s) - 1, len(head.step_s) - 1)
 
 
 def summarise_timing(timing: Timing, cut: int) -> dict[str, float]:

@@ -4,21 +4,14 @@ The timed runs execute the compiled code and profile three of its steps. If the 
 are compared like traces. If they are not, or if two profiles of one arm differ, the workload is INVALID.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from regbot.judge.pairs import is_head_only
-from regbot.judge.validity import (
-    TracedRuns,
-    distrust_run,
-    find_missing_expert_traffic,
-    list_conflicts,
-    list_incomparabilities,
-)
+from regbot.judge.validity import TracedRuns, compare_runs, distrust_run, make_validity
 from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session
-from regbot.records.text.clip import clip_message
-from regbot.records.verdict import Validity
 
 HEAD_ALONE = (
     "the timed steps are compiled. Only head was timed, so no profiles were compared; the collectives are those of the "
@@ -29,31 +22,33 @@ HEAD_ALONE = (
 def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> TracedRuns | None:
     """Return the timed runs whose ledgers are compared, and their validity. None if profiles are not needed: the traces
     counted the steps and no timed run was profiled, or they failed for another reason than compiled code."""
-    header, runs = session.header, [run for run in session.timed_runs(workload) if run.outcome == "ok"]
+    runs = [run for run in session.timed_runs(workload) if run.outcome == "ok"]
     is_profiled = any(run.profile is not None for run in runs)
-    has_traces = traced.base is not None
-    if not traced.needs_profile and not (is_profiled and has_traces):
-        return None
-    if not traced.needs_profile and all(is_head_only(run) for run in runs):
-        return TracedRuns(Validity(status="PASS", reasons=[]), warnings=(HEAD_ALONE,))
+    if not traced.needs_profile:
+        if not is_profiled or traced.base is None:
+            return None
+        if all(is_head_only(run) for run in runs):
+            return TracedRuns(make_validity("PASS"), warnings=(HEAD_ALONE,))
     base, head = choose_run(runs, "base"), choose_run(runs, "head")
     problems: list[str] = []
-    for arm, run in ((header.base, base), (header.head, head)):
+    for arm, run in ((session.header.base, base), (session.header.head, head)):
         problems += [*_distrust(arm, run, is_profiled), *_find_contradictions(runs, arm.name)]
+    warnings: list[str] = []
     if not problems and base is not None and head is not None:
-        problems = [
-            *list_incomparabilities(base, head),
-            *find_missing_expert_traffic(base, head),
-            *list_conflicts(base, head, "invalid"),
-        ]
+        problems, warnings = compare_runs(base, head)
     if problems or base is None or head is None:
         # Without profiles, also say why the traces did not count the step.
-        reasons = [*problems, *(traced.validity.reasons if not is_profiled else [])]
-        return TracedRuns(Validity(status="INVALID", reasons=[clip_message(reason) for reason in reasons]))
+        return TracedRuns(make_validity("INVALID", *problems, *([] if is_profiled else traced.validity.reasons)))
     proof = "the collectives were counted in timed runs of both arms; the profiles show every planted collective"
-    # Violated rules of ``regbot preflight`` that only give a warning.
-    conflicts = [text for text in list_conflicts(base, head, "warning") if text not in traced.warnings]
-    return TracedRuns(Validity(status="PASS", reasons=[proof]), base, head, (*conflicts, *_list_warnings(base, head)))
+    warnings = [warning for warning in warnings if warning not in traced.warnings]
+    for run in (base, head):
+        if run.profile is not None:
+            reason = run.profile.reason
+            warnings.append(f"{run.arm.name}: three timed steps were profiled and none was counted ({reason})")
+        warnings += [
+            f"{run.arm.name}: {warning}" for warning in (run.ledger.warnings if run.ledger is not None else ())
+        ]
+    return TracedRuns(make_validity("PASS", proof), base, head, tuple(warnings))
 
 
 def choose_run(runs: Sequence[Run], arm: str) -> Run | None:
@@ -71,10 +66,8 @@ def _has_usable_ledger(run: Run) -> bool:
 def _find_contradictions(runs: Sequence[Run], arm: str) -> Iterator[str]:
     """Yield a message if the profiles of one arm differ: the verdict compares only one of each arm. Phases are not
     compared, because a profile derives them from the thread that issued a call."""
-    ledgers = [
-        run.ledger for run in runs if run.arm.name == arm and run.profile and run.ledger and _has_usable_ledger(run)
-    ]
-    first_sums, *other_runs_sums = [_sum_collectives(ledger) for ledger in ledgers] or [{}]
+    profiled_runs = [run for run in runs if run.arm.name == arm and run.profile and _has_usable_ledger(run)]
+    first_sums, *other_runs_sums = [_sum_collectives(run.ledger) for run in profiled_runs if run.ledger] or [{}]
     for sums in other_runs_sums:
         if keys := sorted(key for key in first_sums.keys() | sums.keys() if first_sums.get(key) != sums.get(key)):
             kind, axis, group_size, dtype, role = keys[0]
@@ -90,12 +83,14 @@ def _find_contradictions(runs: Sequence[Run], arm: str) -> Iterator[str]:
 
 
 def _sum_collectives(ledger: Ledger) -> dict[tuple[str, str, int, str, str], tuple[int, int]]:
-    sums: dict[tuple[str, str, int, str, str], tuple[int, int]] = {}
+    """Return the calls and bytes of the collectives of a step."""
+    calls: Counter[tuple[str, str, int, str, str]] = Counter()
+    total_bytes = calls.copy()
     for entry in ledger.entries:
         key = (entry.kind, entry.axis, entry.group_size, entry.dtype, entry.role)
-        count, total_bytes = sums.get(key, (0, 0))
-        sums[key] = (count + entry.count, total_bytes + entry.bytes)
-    return sums
+        calls[key] += entry.count
+        total_bytes[key] += entry.bytes
+    return {key: (calls[key], total_bytes[key]) for key in calls}
 
 
 def _distrust(arm: Arm, run: Run | None, is_profiled: bool) -> Iterator[str]:
@@ -115,11 +110,3 @@ def _distrust(arm: Arm, run: Run | None, is_profiled: bool) -> Iterator[str]:
         )
     else:
         yield from distrust_run(run, arm)
-
-
-def _list_warnings(base: Run, head: Run) -> Iterator[str]:
-    for run in (base, head):
-        if run.profile is not None:
-            yield f"{run.arm.name}: three timed steps were profiled and none was counted ({run.profile.reason})"
-        for warning in run.ledger.warnings if run.ledger is not None else ():
-            yield f"{run.arm.name}: {warning}"

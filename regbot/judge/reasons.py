@@ -2,78 +2,81 @@
 
 from collections.abc import Iterator, Sequence
 
-from regbot.judge.estimates import format_estimate, percent
-from regbot.judge.interim import InterimDecision, count_primary_tests
+from regbot.judge.estimates import count_primary_tests, format_estimate, percent, thresholds
+from regbot.judge.interim import InterimDecision
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.text.words import count
-from regbot.stats.paired import LOOKS, Thresholds, look_alpha, luck_of_draw, pairs_needed, session_mde
+from regbot.stats.paired import LOOKS, SequentialTest, look_alpha, luck_of_draw, pairs_needed, session_mde
 from regbot.stats.slow_launches import PairOutlier, set_aside
 
 
 def explain_decision(
-    interim: InterimDecision, limits: Thresholds, header: SessionHeader, runs: Sequence[Run]
+    interim: InterimDecision, test: SequentialTest, header: SessionHeader, runs: Sequence[Run]
 ) -> Iterator[str]:
-    """Yield what the pairs decided and why. If they are undecided, yield what a decision would require.
-
-    ``limits`` are the thresholds on the log scale. ``runs`` are the timed runs, which give the minutes so far.
-    """
-    settings = header.throughput
+    """Yield what the pairs decided and why. If they are undecided, yield what a decision would require. ``test`` is
+    that of ``interim``. ``runs`` are the timed runs, which give the minutes so far."""
+    settings, pairs = header.throughput, test.pairs
     if interim.continued:  # pairs of an earlier session are included
-        earlier_pairs = sum(pair.head.is_from_earlier_session for pair in interim.pair_set.valid[: interim.pairs])
-        new_pairs = count(interim.pairs - earlier_pairs, "new pair")
+        earlier_pairs = sum(pair.head.is_from_earlier_session for pair in interim.pair_set.valid[:pairs])
         yield (
-            f"the same code was timed before: {new_pairs} and {earlier_pairs} earlier ones are judged together. Each "
-            "new test is another chance of a false alarm, so the interval is wider (99% instead of 95%)"
+            f"the same code was timed before: {count(pairs - earlier_pairs, 'new pair')} and {earlier_pairs} earlier "
+            "ones are judged together. Each new test is another chance of a false alarm, so the interval is wider (99% "
+            "instead of 95%)"
         )
-    if interim.decision in ("regressed", "improved"):
-        word = "slower" if interim.decision == "regressed" else "faster"
-        for name, (decision, interval) in interim.tests.items():
-            if decision == interim.decision:
+    if test.decision in ("regressed", "improved"):
+        word = "slower" if test.decision == "regressed" else "faster"
+        for name, (decision, interval) in test.tests.items():
+            if decision == test.decision:
                 yield (
                     f"head is {word} than base by the {name} step time: {format_estimate(interval)} over "
-                    f"{interim.pairs} pairs; the interval lies beyond the limit of {settings.indifference_pct:g}%"
+                    f"{pairs} pairs; the interval lies beyond the limit of {settings.indifference_pct:g}%"
                 )
         return
-    if interim.decision == "within_bound":
+    _, median_interval = test.tests["median"]
+    if test.decision in ("within_bound", "no_change"):
+        bound = "head is not slower than base"
+        if interim.bound > 0:
+            bound = f"head is at most {round_up_percent(percent(interim.bound))} slower than base"
+        limit, estimate = f"{settings.threshold_pct:g}%", format_estimate(median_interval)
         yield (
-            f"no slowdown of {settings.threshold_pct:g}% or more: {interim.pairs} pairs give "
-            f"{format_estimate(interim.median_interval)}; {_describe_bound(interim.bound)}"
+            f"no slowdown of {limit} or more: {pairs} pairs give {estimate}; {bound}"
+            if test.decision == "within_bound"
+            else f"no change: over {pairs} pairs the median and mean step times differ by less than {limit}; {bound}"
         )
-        yield from _describe_class_noise(interim)
+        if interim.class_noise is not None and pairs < LOOKS[0]:
+            yield (
+                f"{pairs} pairs suffice, because stored pairs of this node class scatter by "
+                f"{100 * interim.class_noise.median_sd:.2g}% ({interim.class_noise.df} degrees of freedom) and these "
+                "pairs are not noisier"
+            )
         return
-    if interim.decision == "no_change":
-        yield (
-            f"no change: over {interim.pairs} pairs the median and mean step times differ by less than "
-            f"{settings.threshold_pct:g}%; {_describe_bound(interim.bound)}"
-        )
-        yield from _describe_class_noise(interim)
-        return
-    yield f"undecided after {interim.pairs} pairs: {format_estimate(interim.median_interval)} by the median step time"
-    if interim.withheld:
-        yield explain_withheld(interim.outliers)
+    yield f"undecided after {pairs} pairs: {format_estimate(median_interval)} by the median step time"
+    if test.withheld:
+        yield explain_withheld(test.outliers)
     if interim.continued:
         return  # the advice below is about the looks of one session, and a continued session has none
+    max_pairs = LOOKS[-1]
     if not interim.final:  # the session ended before its last look
         spent_min = sum(run.wall_s for run in runs) / 60
         reason = "the budget did not allow more" if header.budget_min is not None else "the session ended early"
-        yield f"{interim.pairs} of at most {LOOKS[-1]} pairs were run in {spent_min:.1f} minutes: {reason}"
-    if interim.withheld or interim.decision_without_luck:
+        yield f"{pairs} of at most {max_pairs} pairs were run in {spent_min:.1f} minutes: {reason}"
+    if test.withheld or interim.decision_without_luck:
         return  # noise is not the cause, so the advice on noise does not apply
-    max_pairs = LOOKS[-1]
     sd = max(interval.sd for interval in interim.intervals)
     # The luck of an arm is the part of its speed that is drawn with its compiler caches.
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
+    limits = thresholds(settings)
     needed_pairs = pairs_needed(sd, look_alpha(max_pairs, count_primary_tests(header)), limits, luck=luck)
     # ``eps`` is the slowdown above which an interval proves a regression.
     detectable_slowdown = round_up_percent(percent(session_mde(interim.intervals, max_pairs, limits.eps)))
     effort = f"about {needed_pairs} pairs" if needed_pairs is not None else "too many pairs to run"
-    exceeds_session = needed_pairs is None or needed_pairs > max_pairs
-    advice = f"; a session has at most {max_pairs} pairs, so use a quieter node" if exceeds_session else ""
+    if needed_pairs is None or needed_pairs > max_pairs:
+        effort += f"; a session has at most {max_pairs} pairs, so use a quieter node"
     yield (
         f"with this noise ({100 * sd:.2g}% per pair), {max_pairs} pairs can detect a slowdown of "
-        f"{detectable_slowdown} or more; to detect {settings.threshold_pct:g}% takes {effort}{advice}"
+        f"{detectable_slowdown} or more; to detect {settings.threshold_pct:g}% takes {effort}"
     )
 
 
@@ -94,21 +97,6 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
             f"the interval is widened by the luck of the arms, which is drawn with their compiler caches: with "
             f"{count(draws, 'draw')} it changes the estimate by {100 * luck_sd:.2g}% (standard deviation)"
         )
-
-
-def _describe_class_noise(interim: InterimDecision) -> Iterator[str]:
-    if interim.class_noise is not None and interim.pairs < LOOKS[0]:
-        noise = interim.class_noise
-        yield (
-            f"{interim.pairs} pairs suffice, because stored pairs of this node class scatter by "
-            f"{100 * noise.median_sd:.2g}% ({noise.df} degrees of freedom) and these pairs are not noisier"
-        )
-
-
-def _describe_bound(bound: float) -> str:
-    if bound <= 0:
-        return "head is not slower than base"
-    return f"head is at most {round_up_percent(percent(bound))} slower than base"
 
 
 def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:

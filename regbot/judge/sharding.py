@@ -9,15 +9,13 @@ from regbot.judge.validity import changed_config, not_comparable
 from regbot.ledgers.patterns import DispatcherChange, compare_ledgers
 from regbot.ledgers.wire import wire_s
 from regbot.records.config import Config
-from regbot.records.ledger import GuessKind, Kind, Ledger
+from regbot.records.ledger import GuessKind, Kind, Ledger, Role
 from regbot.records.text.clip import clip, clip_label, clip_message
 from regbot.records.text.words import count, listed
-from regbot.records.verdict import RoleCounts, Sharding, Status, WireTime
+from regbot.records.verdict import GRAVITY, RoleCounts, Sharding, Status, WireTime
 
 ALWAYS_COUNTED: tuple[Kind, ...] = ("all_to_all", "all_gather", "reduce_scatter")
 """Kinds whose counts are always shown, even if they are 0."""
-SEVERITY: tuple[Status, ...] = ("FAIL", "REVIEW", "PASS")
-"""Statuses of findings, the worst first."""
 HARMLESS_GUESSES: tuple[GuessKind, ...] = ("finite", "assertion")
 """Guesses that decide no size, such as that the gradient norm is finite. If one is wrong in a real step, the step is
 skipped or crashes."""
@@ -55,40 +53,41 @@ def judge_sharding(
     finding. If unclassified communication differs, it is INVALID with findings, else REVIEW. Guesses that differ turn
     PASS into REVIEW. If the ledgers cover a whole file, findings are REVIEW."""
     findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
-    if configurations_only:
-        findings = [finding.model_copy(update={"status": "PASS"}) for finding in findings]
     # "whole": the counts are those of a whole file. Its number of steps is unknown, so different counts prove nothing.
-    if base.scope == "whole":
-        findings = [
-            finding if finding.accepted else finding.model_copy(update={"status": "REVIEW"}) for finding in findings
-        ]
-    is_identical = not findings and _runs_same_program(base, head)
-    finding_statuses = {finding.status for finding in findings}
-    worst_status: Status = next((severity for severity in SEVERITY if severity in finding_statuses), "PASS")
+    forced: Status | None = "REVIEW" if base.scope == "whole" else "PASS" if configurations_only else None
+    findings = [
+        finding if forced is None or finding.accepted else finding.model_copy(update={"status": forced})
+        for finding in findings
+    ]
+    worst_status: Status = min((finding.status for finding in findings), key=GRAVITY.index, default="PASS")
     guess_reasons, guesses_need_review = _describe_guesses(base, head)
-    unclassified_reasons = _unclassified_differences(base, head)
+    reasons = _unclassified_differences(base, head)
     status = worst_status
     if not configurations_only:
-        if unclassified_reasons and findings:
+        if reasons and findings:
             status = "INVALID"
-        elif worst_status == "PASS" and (guesses_need_review or unclassified_reasons):
+        elif worst_status == "PASS" and (guesses_need_review or reasons):
             status = "REVIEW"
     changes = changed_config(base, head)
-    reasons = [*unclassified_reasons]
     if status != worst_status:  # first, because they may be why the status is REVIEW
         reasons += guess_reasons
-    if not findings:
-        reasons.append(_describe_no_findings(base, head, is_identical))
-    elif configurations_only:
-        reasons.append("comparison of two configurations: differences are shown, not judged")
-    for finding in findings:
-        if finding.status == worst_status:
-            is_accepted = finding.accepted is not None
-            reasons.append(
-                f"{finding.pattern}, accepted: {finding.accepted}"
-                if is_accepted
-                else f"{finding.pattern}: {finding.text}"
-            )
+    is_same_program = _runs_same_program(base, head)
+    if findings:
+        if configurations_only:
+            reasons.append("comparison of two configurations: differences are shown, not judged")
+        reasons += (
+            f"{finding.pattern}: {finding.text}"
+            if finding.accepted is None
+            else f"{finding.pattern}, accepted: {finding.accepted}"
+            for finding in findings
+            if finding.status == worst_status
+        )
+    elif is_same_program:
+        reasons.append("device program identical: both arms run the same operators and collectives")
+    elif base.program is None or head.program is None:
+        reasons.append("same collectives; operators were not compared, because an arm has no fingerprint of them")
+    else:
+        reasons.append("same collectives, but head runs other operators than base")
     if status == worst_status:
         reasons += guess_reasons
     reasons += _incomparable_measures(base, head)
@@ -103,7 +102,7 @@ def judge_sharding(
         base=_counts(base, head),
         head=_counts(head, base),
         source=_describe_source(base),
-        identical_program=is_identical,
+        identical_program=is_same_program and not findings,
         wire=WireTime(base_s=wire_s(base, config.wire), head_s=wire_s(head, config.wire)),
         config_changes=changes,
     )
@@ -113,48 +112,41 @@ def _runs_same_program(base: Ledger, head: Ledger) -> bool:
     return base.program is not None and base.program == head.program
 
 
-def _describe_no_findings(base: Ledger, head: Ledger, is_identical: bool) -> str:
-    if is_identical:
-        return "device program identical: both arms run the same operators and collectives"
-    if base.program is None or head.program is None:
-        return "same collectives; operators were not compared, because an arm has no fingerprint of them"
-    return "same collectives, but head runs other operators than base"
-
-
 def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:
     """Return reasons that describe values which were guessed while counting, and whether a reviewer has to look at
     them: programs and guesses differ, so that equal counts may be a coincidence. ``HARMLESS_GUESSES`` decide no size.
     """
-    base_guesses, head_guesses = sorted(base.guesses), sorted(head.guesses)
-    if _runs_same_program(base, head) or not (base_guesses or head_guesses):
+    guesses, size_guesses = (
+        [
+            sorted(guess for guess in ledger.guesses if ledger.guess_kinds.get(guess) not in ignored)
+            for ledger in (base, head)
+        ]
+        for ignored in ((), HARMLESS_GUESSES)
+    )
+    if _runs_same_program(base, head) or not any(guesses):
         return [], False
-    if base.scope == "step" and base_guesses == head_guesses:
-        guesses = _list_guesses(base_guesses)
-        return [f"sizes may depend on guessed values, which are the same in both arms: {guesses}"], False
-    if base.scope == "step" and _list_size_guesses(base) == _list_size_guesses(head):
-        only_base = _list_guesses(sorted({*base_guesses} - {*head_guesses}))
-        only_head = _list_guesses(sorted({*head_guesses} - {*base_guesses}))
+    if base.scope == "step" and guesses[0] == guesses[1]:
+        same = _list_guesses(guesses[0])
+        return [f"sizes may depend on guessed values, which are the same in both arms: {same}"], False
+    if base.scope == "step" and size_guesses[0] == size_guesses[1]:
+        only_base, only_head = (_list_guesses(sorted({*own} - {*other})) for own, other in (guesses, guesses[::-1]))
         sentence = "assumptions of a healthy step differ between the arms, and no size depends on them"
         return [f"{sentence}: {only_base} only in base, {only_head} only in head"], False
-    by_arm = f"{_list_guesses(base_guesses)} in base, {_list_guesses(head_guesses)} in head"
+    by_arm = f"{_list_guesses(guesses[0])} in base, {_list_guesses(guesses[1])} in head"
     return [f"sizes may depend on guessed values, which differ between the arms: {by_arm}"], True
 
 
 def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
     """Unclassified communication is a call without a kind of collective. The counts leave it out, so they can prove
     neither "unchanged" nor "removed"."""
-    base_counts, head_counts = (
-        Counter({call.name: call.count for call in ledger.unclassified}) for ledger in (base, head)
-    )
+    base_counts, head_counts = ({call.name: call.count for call in ledger.unclassified} for ledger in (base, head))
     differences = [
-        f"{name} ({base_counts[name]} in base, {head_counts[name]} in head)"
-        for name in sorted(base_counts.keys() | head_counts.keys())
-        if base_counts[name] != head_counts[name]
+        f"{name} ({base_counts.get(name, 0)} in base, {head_counts.get(name, 0)} in head)"
+        for name in sorted(base_counts | head_counts)
+        if base_counts.get(name, 0) != head_counts.get(name, 0)
     ]
-    if not differences:
-        return []
     calls = listed(differences, MAX_NAMED)
-    return [f"unclassified communication differs, so the counts do not show what changed: {calls}"]
+    return [f"unclassified communication differs, so the counts do not show what changed: {calls}"] if calls else []
 
 
 def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
@@ -168,22 +160,16 @@ def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
             yield f"{measure} not compared: not known in {'head' if is_known_in_base else 'base'}"
 
 
-def _list_size_guesses(ledger: Ledger) -> list[str]:
-    return sorted(guess for guess in ledger.guesses if ledger.guess_kinds.get(guess) not in HARMLESS_GUESSES)
-
-
 def _list_guesses(guesses: list[str]) -> str:
     return listed([clip(guess, GUESS_CHARACTERS) for guess in guesses], MAX_NAMED, separator="; ") or "nothing"
 
 
 def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, RoleCounts]:
-    kinds = dict.fromkeys((*ALWAYS_COUNTED, *sorted({entry.kind for entry in (*ledger.entries, *other.entries)})))
-    counts: dict[Kind, Counter[str]] = {kind: Counter() for kind in kinds}
+    kinds = dict.fromkeys((*ALWAYS_COUNTED, *sorted(entry.kind for entry in (*ledger.entries, *other.entries))))
+    counts: Counter[tuple[Kind, Role]] = Counter()
     for entry in ledger.entries:
-        counts[entry.kind][entry.role] += entry.count
-    return {
-        kind: RoleCounts(payload=by_role["payload"], control=by_role["control"]) for kind, by_role in counts.items()
-    }
+        counts[entry.kind, entry.role] += entry.count
+    return {kind: RoleCounts(payload=counts[kind, "payload"], control=counts[kind, "control"]) for kind in kinds}
 
 
 def _describe_source(ledger: Ledger) -> str:

@@ -7,8 +7,8 @@ ranks report themselves.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean, median
+from typing import NamedTuple
 
 from regbot.judge.pairs import is_sound, is_warm
 from regbot.records.run import Run
@@ -24,44 +24,18 @@ MAX_NAMED = 4
 """Warnings name at most this many ranks, the most delayed rank first. A last warning counts the other ranks."""
 
 
-@dataclass(frozen=True)
-class Straggler:
+class Straggler(NamedTuple):
     """A rank that the others wait for."""
 
     rank: int
     host: str
-    slower_pct: float
-    seconds: float
-    """Percent and seconds per step by which the rank's own work takes longer, in the arms where the rank is late."""
     arms: tuple[str, ...]
-    steps_share: float
-    """Share of the steady steps in which the rank's work took longer, in [0, 1]."""
+    """Arms in which the rank is late."""
+    slower_pct: float
+    """Percent by which the rank's own work takes longer in ``arms``."""
     by_arm: Mapping[str, float]
-    """Percent by which the rank's own work takes longer, for every timed arm, even if the rank is not late there."""
-
-    @property
-    def responsible_arm(self) -> str | None:
-        """The arm that causes the lateness; None if it is late in both arms, or if only one arm was timed."""
-        return self.arms[0] if len(self.arms) == 1 and len(self.by_arm) == 2 else None
-
-    @property
-    def text(self) -> str:
-        host = f" ({self.host})" if self.host else ""
-        sentence = (
-            f"the others wait for rank {self.rank}{host}: its own work takes {self.slower_pct:.0f}% longer "
-            f"({1000 * self.seconds:.3g} ms per step, in {self.steps_share:.0%} of the steps)"
-        )
-        if len(self.by_arm) < 2:
-            (timed_arm,) = self.by_arm
-            return f"{sentence} in {timed_arm}; the other arm was not timed, so the cause is not known"
-        if self.responsible_arm is not None:
-            other_arm = "base" if self.responsible_arm == "head" else "head"
-            difference = f"{self.by_arm[other_arm]:+.0f}% in {other_arm}"
-            return f"{sentence} in {self.responsible_arm}, and {difference}: the cause is {self.responsible_arm}"
-        return (
-            f"{sentence}, in base and head alike ({self.by_arm['base']:+.0f}% and {self.by_arm['head']:+.0f}%): its "
-            "node or core is slower, or it gets more work"
-        )
+    """The same for every timed arm, even if the rank is not late there."""
+    text: str
 
 
 def find_stragglers(runs: Sequence[Run]) -> list[Straggler]:
@@ -69,11 +43,23 @@ def find_stragglers(runs: Sequence[Run]) -> list[Straggler]:
     is identified by its number and its host, so that a session that moved does not mix two machines."""
     lateness_by_rank: dict[tuple[int, str], dict[str, list[Lateness]]] = {}
     for run in runs:
-        if is_sound(run) and not is_warm(run):
-            for lateness in _measure_lateness(run):
-                by_arm = lateness_by_rank.setdefault((lateness.rank, host_of(run, lateness.rank)), {})
-                by_arm.setdefault(run.arm.name, []).append(lateness)
-    stragglers = [_build_straggler(rank, host, by_arm) for (rank, host), by_arm in lateness_by_rank.items()]
+        timing = run.timing
+        if timing is None or timing.clock == "log" or not is_sound(run) or is_warm(run):
+            continue  # a step log has no times of ranks
+        names = [str(rank) for rank in range(len(timing.ranks))]
+        if set(names) != set(timing.ranks):
+            continue  # the times of a rank are missing
+        ranks = [timing.ranks[name] for name in names]
+        hosts = run.allocation.hosts if run.allocation is not None else []
+        hosts = hosts or [run.node.name if run.node is not None else ""]
+        # Hosts are assumed to be in the order of their ranks, with equally many each.
+        ranks_per_host = math.ceil(len(ranks) / len(hosts))
+        for lateness in rank_lateness(
+            [rank.step_s[timing.cut :] for rank in ranks], [rank.wait_s[timing.cut :] for rank in ranks]
+        ):
+            key = (lateness.rank, hosts[lateness.rank // ranks_per_host])
+            lateness_by_rank.setdefault(key, {}).setdefault(run.arm.name, []).append(lateness)
+    stragglers = [_build_straggler(*key, by_arm) for key, by_arm in lateness_by_rank.items()]
     return sorted((straggler for straggler in stragglers if straggler is not None), key=lambda late: -late.slower_pct)
 
 
@@ -84,56 +70,41 @@ def warn_of_stragglers(runs: Sequence[Run]) -> list[str]:
     return [*(straggler.text for straggler in stragglers[:MAX_NAMED]), *more]
 
 
-def host_of(run: Run, rank: int) -> str:
-    """Return the host of a rank, '' if unknown. Hosts are assumed to be in the order of their ranks, with equally many
-    each."""
-    hosts = run.allocation.hosts if run.allocation is not None else []
-    if not hosts or run.timing is None:
-        return run.node.name if run.node is not None else ""
-    ranks_per_host = max(1, math.ceil(len(run.timing.ranks) / len(hosts)))
-    return hosts[min(rank // ranks_per_host, len(hosts) - 1)]
-
-
-def _measure_lateness(run: Run) -> list[Lateness]:
-    if run.timing is None or run.timing.clock == "log":  # a step log has no times of ranks
-        return []
-    ranks, cut = run.timing.ranks, run.timing.cut
-    names = [str(rank) for rank in range(len(ranks))]
-    if set(names) != set(ranks):
-        return []  # the times of a rank are missing
-    return rank_lateness([ranks[name].step_s[cut:] for name in names], [ranks[name].wait_s[cut:] for name in names])
-
-
 def _build_straggler(rank: int, host: str, by_arm: Mapping[str, Sequence[Lateness]]) -> Straggler | None:
     """``by_arm``: the lateness of the rank in each run, by arm. None if the rank is late in no arm."""
-    slowdowns_pct = {
-        name: 100 * median(lateness.slowdown for lateness in lateness_of_runs)
-        for name, lateness_of_runs in by_arm.items()
-    }
-    clearly_late_arms = [name for name, lateness_of_runs in by_arm.items() if _is_late(lateness_of_runs)]
+    slower_pct = {arm: 100 * median(lateness.slowdown for lateness in runs) for arm, runs in by_arm.items()}
+    clearly_late_arms = [
+        arm
+        for arm, runs in by_arm.items()
+        if sum(lateness.is_late for lateness in runs) >= LATE_RUN_SHARE * len(runs)
+        and median(lateness.slowdown for lateness in runs) > LATE_SHARE
+    ]
     if not clearly_late_arms:
         return None
-    min_pct = SIMILAR_SHARE * max(slowdowns_pct[name] for name in clearly_late_arms)
+    min_pct = SIMILAR_SHARE * max(slower_pct[arm] for arm in clearly_late_arms)
     late_arms = tuple(
-        name
-        for name in ARMS
-        if name in by_arm
-        and slowdowns_pct[name] >= min_pct
-        and median(lateness.steps_share for lateness in by_arm[name]) >= MIN_SLOWER_SHARE
+        arm
+        for arm in ARMS
+        if arm in by_arm
+        and slower_pct[arm] >= min_pct
+        and median(lateness.steps_share for lateness in by_arm[arm]) >= MIN_SLOWER_SHARE
     )
-    late_runs = [lateness for name in late_arms for lateness in by_arm[name]]
-    return Straggler(
-        rank=rank,
-        host=host,
-        slower_pct=fmean(slowdowns_pct[name] for name in late_arms),
-        seconds=median(lateness.seconds for lateness in late_runs),
-        arms=late_arms,
-        steps_share=fmean(lateness.steps_share for lateness in late_runs),
-        by_arm=slowdowns_pct,
+    late_runs = [lateness for arm in late_arms for lateness in by_arm[arm]]
+    mean_pct = fmean(slower_pct[arm] for arm in late_arms)
+    text = (
+        f"the others wait for rank {rank}{f' ({host})' if host else ''}: its own work takes {mean_pct:.0f}% longer "
+        f"({1000 * median(lateness.seconds for lateness in late_runs):.3g} ms per step, in "
+        f"{fmean(lateness.steps_share for lateness in late_runs):.0%} of the steps)"
     )
-
-
-def _is_late(lateness_of_runs: Sequence[Lateness]) -> bool:
-    late_runs = sum(lateness.is_late for lateness in lateness_of_runs)
-    median_slowdown = median(lateness.slowdown for lateness in lateness_of_runs)
-    return late_runs >= LATE_RUN_SHARE * len(lateness_of_runs) and median_slowdown > LATE_SHARE
+    if len(by_arm) < 2:
+        text += f" in {late_arms[0]}; the other arm was not timed, so the cause is not known"
+    elif len(late_arms) == 1:
+        (arm,) = late_arms
+        other_arm = "base" if arm == "head" else "head"
+        text += f" in {arm}, and {slower_pct[other_arm]:+.0f}% in {other_arm}: the cause is {arm}"
+    else:
+        text += (
+            f", in base and head alike ({slower_pct['base']:+.0f}% and {slower_pct['head']:+.0f}%): its node or core "
+            "is slower, or it gets more work"
+        )
+    return Straggler(rank, host, late_arms, mean_pct, slower_pct, text)

@@ -5,35 +5,31 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, unmet_dispatcher_request
-from regbot.judge.estimates import LogEstimate, percent
+from regbot.judge.estimates import percent, percent_fields, primary_test, thresholds
 from regbot.judge.expert_share import find_expert_share
 from regbot.judge.health import describe_node_effects
 from regbot.judge.identity import first_difference
-from regbot.judge.interim import InterimDecision, decide_so_far, thresholds
-from regbot.judge.pairs import PairSet, is_head_only, is_sound
+from regbot.judge.interim import InterimDecision, decide_so_far
+from regbot.judge.pairs import PairSet, is_head_only, is_sound, is_warm
 from regbot.judge.reasons import describe_slow_launches, explain_decision, explain_luck
-from regbot.judge.references import select_reference
 from regbot.judge.run_verdicts import compare_ranks, run_verdicts, step_s
-from regbot.judge.secondary_measures import run_secondary_tests
 from regbot.judge.steadiness import has_gpus, measure_warmup_steps, warn_of_unsteady_arms
-from regbot.judge.stored_gate import explain_stored, judge_by_stored, stored_numbers
+from regbot.judge.stored_times import judge_by_stored, select_reference
 from regbot.judge.stragglers import warn_of_stragglers
 from regbot.judge.timed_validity import (
-    collect_run_warnings,
     describe_run_failure,
     distrust_timed,
     find_last_good,
     judge_failures,
     list_failures,
-    make_validity,
 )
 from regbot.judge.training import compare_training
-from regbot.judge.validity import environment_warnings
-from regbot.judge.walls import Summary, find_wall
+from regbot.judge.validity import environment_warnings, make_validity
+from regbot.judge.walls import find_wall, run_secondary_tests
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.clip import clip, clip_message
-from regbot.records.verdict import Cost, Decision, PrimaryTest, SlowLaunch, Status, Throughput, Validity
+from regbot.records.verdict import Cost, Decision, RunRole, SlowLaunch, Status, Throughput, Validity
 from regbot.stats.paired import LOOKS, session_mde
 from regbot.stats.slow_launches import PairOutlier
 
@@ -60,113 +56,105 @@ class TimedResult:
 
 
 def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | None) -> TimedResult:
-    """Return the result for the entry of ``plan``. ``traced`` has the static runs of base and head if both are good.
-    Failed runs, runs that cannot be trusted, and another dispatcher than the requested one come before the pairs."""
-    header, all_runs = session.header, session.timed_runs(plan.entry)
-    if not all_runs:
-        return TimedResult(_judge_untimed(header, plan, traced) if traced is not None else None)
-    run_warnings = [
-        *list_failures(all_runs),
-        *describe_node_effects(all_runs),
-        *warn_of_stragglers(all_runs),
-        *collect_run_warnings(all_runs),
+    """Return the result for the entry of ``plan``. ``traced`` has the static runs of base and head if both are good."""
+    header, runs = session.header, session.timed_runs(plan.entry)
+    if not runs:
+        return _judge_untimed(header, plan, traced) if traced is not None else TimedResult(None)
+    warnings = [
+        *list_failures(runs),
+        *describe_node_effects([run for run in runs if not is_warm(run)]),
+        *warn_of_stragglers(runs),
+        *(warning for run in runs for warning in run.warnings),
     ]
-    warnings = tuple(dict.fromkeys(run_warnings))
-    paired_runs = [run for run in all_runs if not is_head_only(run)]
-    if not paired_runs:
-        return _judge_head_only(header, plan, all_runs, warnings)
+    paired_runs = [run for run in runs if not is_head_only(run)]
     interim = decide_so_far(paired_runs, header, plan)
-    fields = _common_fields(plan, all_runs, interim.pair_set)
-    if validity_of_failures := judge_failures(paired_runs):
-        section = _build_section("INVALID", ["not timed to the end, because runs failed"], **fields)
-        return TimedResult(section, validity_of_failures, warnings=warnings)
-    base, head = find_last_good(paired_runs, "base"), find_last_good(paired_runs, "head")
+    result = _judge_paired(header, plan, runs, interim) if paired_runs else _judge_head_only(header, plan, runs)
+    section = result.throughput
+    assert section is not None
+    # A section without a number of pairs shows all of them.
+    verdicts = run_verdicts(runs, interim.pair_set, section.pairs or None)
+    role: RunRole = "pair" if paired_runs else "stored"
+    fields = {
+        "void_pairs": interim.pair_set.void,
+        "node": next((run.node.node_class for run in runs if run.node is not None), ""),
+        "variant": plan.variant,
+        "expert_flops_share": find_expert_share(plan, runs),
+        "cost": Cost(runs=len(runs), minutes=sum(run.wall_s for run in runs) / 60),
+        "base_step_s": section.base_step_s or step_s(verdicts, "base", role),
+        "head_step_s": step_s(verdicts, "head", role),
+        "runs": verdicts,
+        "ranks": compare_ranks(verdicts),
+    }
+    all_warnings = (*dict.fromkeys(warnings), *result.warnings)
+    return replace(result, throughput=section.model_copy(update=fields), warnings=all_warnings)
+
+
+def _judge_paired(
+    header: SessionHeader, plan: TimedPlan, all_runs: Sequence[Run], interim: InterimDecision
+) -> TimedResult:
+    """Failed runs, runs that cannot be trusted, and another dispatcher than the requested one come before the pairs.
+    There may be runs of head alone beside those of pairs."""
+    runs = [run for run in all_runs if not is_head_only(run)]
+    if validity := judge_failures(runs):
+        return _result("INVALID", "not timed to the end, because runs failed", validity=validity)
+    base, head = find_last_good(runs, "base"), find_last_good(runs, "head")
     if base is None or head is None:
-        return TimedResult(_undecided("an arm has no good run yet; go on with --resume", **fields), warnings=warnings)
-    warnings += (*environment_warnings(base, head), *backend_warnings(base, head))
-    if invalid := _distrust(header, plan, all_runs, (base, head), interim.pair_set, fields):
-        return replace(invalid, base=base, head=head, warnings=warnings)
+        return _undecided("an arm has no good run yet; go on with --resume")
+    warnings = [*environment_warnings(base, head), *backend_warnings(base, head)]
+    if invalid := _distrust(header, plan, all_runs, (base, head), interim.pair_set):
+        return replace(invalid, base=base, head=head, warnings=tuple(warnings))
     valid = interim.pair_set.valid
     training = compare_training(valid)
-    warnings += tuple(training.undecided)
-    has_enough_pairs = bool(interim.tests)  # with too few pairs, there are no tests
-    fields = _common_fields(plan, all_runs, interim.pair_set, interim.pairs if has_enough_pairs else None)
-    section = _judge_pairs(header, plan, interim, paired_runs, fields)
-    if interim.outliers:  # pairs with a slow launch
-        warnings += (describe_slow_launches(interim.outliers, interim.pairs),)
+    warnings += training.undecided
+    if interim.test is not None and interim.test.outliers:  # pairs with a slow launch
+        warnings.append(describe_slow_launches(interim.test.outliers, interim.pairs))
     # With GPUs, pairs without a steady state decide nothing (``interim``). Without GPUs, this is only a warning.
     if valid and not has_gpus(valid[-1].head):
         warnings += warn_of_unsteady_arms(valid)
-    validity = make_validity("REVIEW", training.proven) if training.proven else None
-    return TimedResult(section, validity, base, head, warnings)
+    validity = make_validity("REVIEW", *training.proven) if training.proven else None
+    result = _judge_pairs(header, plan, interim, runs)
+    return replace(result, validity=validity, base=base, head=head, warnings=tuple(warnings))
 
 
-def _judge_head_only(
-    header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], warnings: tuple[str, ...]
-) -> TimedResult:
-    fields = _common_fields(plan, runs, PairSet(()))
-    fields["head_step_s"] = step_s(fields["runs"], "head", role="stored")  # the role of runs of head alone
+def _judge_head_only(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> TimedResult:
     if header.throughput.gate != "stored":
-        reason = "head was run alone, and only pairs of base and head decide: run the check again"
-        return TimedResult(_undecided(reason, **fields), warnings=warnings)
+        return _undecided("head was run alone, and only pairs of base and head decide: run the check again")
     result = judge_by_stored(header, plan, runs)
     if result is None:  # more runs of head are needed
-        reason = "the comparison with stored sessions is incomplete: go on with --resume"
-        return TimedResult(_undecided(reason, by="stored", **fields), warnings=warnings)
+        return _undecided("the comparison with stored sessions is incomplete: go on with --resume", by="stored")
     if result.decision is None:  # head may not be compared with the stored sessions
         if failures := list(dict.fromkeys(describe_run_failure(run) for run in runs if not is_sound(run))):
-            section = _build_section("INVALID", [result.reason], **fields)
-            return TimedResult(section, make_validity("INVALID", failures), warnings=warnings)
-        reason = f"stored sessions cannot decide: {result.reason}; pairs on one node can (gate = 'pairs')"
-        return TimedResult(_undecided(reason, by="stored", **fields), warnings=warnings)
+            return _result("INVALID", *result.reasons, validity=make_validity("INVALID", *failures))
+        reason = f"stored sessions cannot decide: {result.reasons[0]}; pairs on one node can (gate = 'pairs')"
+        return _undecided(reason, by="stored")
     head = find_last_good(runs, "head")
-    if head is not None and (invalid := _distrust(header, plan, runs, (head,), PairSet(()), fields)):
-        return replace(invalid, head=head, warnings=warnings)
-    section_fields = fields | stored_numbers(result)
-    if result.reference is not None:
-        warnings += tuple(result.reference.warnings)
-        section_fields["calibrated"] = result.reference.calibrated
-    section_fields["tests"] = [
-        primary_test(name, decision, prediction, ratios=[])
-        for name, (decision, prediction) in (result.tests or {}).items()
-    ]
-    section = _build_section(
-        STATUS[result.decision], explain_stored(result), decision=result.decision, by="stored", **section_fields
-    )
-    return TimedResult(section, head=head, warnings=warnings)
+    if head is not None and (invalid := _distrust(header, plan, runs, (head,), PairSet(()))):
+        return replace(invalid, head=head)
+    judged = _result(STATUS[result.decision], *result.reasons, decision=result.decision, by="stored", **result.fields)
+    return replace(judged, head=head, warnings=tuple(result.warnings))
 
 
 def _distrust(
-    header: SessionHeader,
-    plan: TimedPlan,
-    runs: Sequence[Run],
-    last_runs: Sequence[Run],
-    pair_set: PairSet,
-    fields: dict[str, Any],
+    header: SessionHeader, plan: TimedPlan, runs: Sequence[Run], last_runs: Sequence[Run], pair_set: PairSet
 ) -> TimedResult | None:
     """Return the INVALID result of runs that cannot be trusted, or that ran another dispatcher than the requested one;
     None if there is no such reason. ``last_runs`` has the last good run of each arm that was timed."""
     if reasons := [*dict.fromkeys(distrust_timed(header, plan, runs))]:
-        section = _build_section("INVALID", ["the timed runs cannot be trusted"], **fields)
-        return TimedResult(section, make_validity("INVALID", reasons))
+        return _result("INVALID", "the timed runs cannot be trusted", validity=make_validity("INVALID", *reasons))
     is_pair = len(last_runs) == 2
     problems = [*(dispatcher_problems(*last_runs) if is_pair else unmet_dispatcher_request(last_runs[0]))]
     if not problems:
         return None
     backends = [run.backends[DISPATCHER] for run in last_runs if DISPATCHER in run.backends]
     unmet = next(backend for backend in backends if backend.executed != backend.requested)
-    reason = (
-        f"the runs used {unmet.executed}, but {unmet.requested} was requested, so their times cannot be used"
-        if is_pair
-        else f"the runs used {unmet.executed}, which was not requested, so their times cannot be used"
-    )
-    estimate = _estimate_fields(pair_set) if is_pair else {}
+    request = f"but {unmet.requested} was requested" if is_pair else "which was not requested"
+    reason = f"the runs used {unmet.executed}, {request}, so their times cannot be used"
     # ``fallback``: the times are of another dispatcher than the requested one.
-    section = _build_section("INVALID", [reason], fallback=True, **fields, **estimate)
-    return TimedResult(section, make_validity("INVALID", problems))
+    validity = make_validity("INVALID", *problems)
+    return _result("INVALID", reason, validity=validity, fallback=True, **_estimate_fields(pair_set))
 
 
-def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> Throughput:
+def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Run]) -> TimedResult:
     """PASS if both arms provably run the same program, unless the user asked to time it even so; else INCONCLUSIVE."""
     difference = first_difference(header, *traced)
     if not difference and not plan.even_if_identical:
@@ -176,7 +164,7 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
         )
         if header.inert_files:
             reason += f", except files that count as inert: {clip(', '.join(header.inert_files), 300)}"
-        return _build_section("PASS", [reason], decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)
+        return _result("PASS", reason, decision="no_change", by="identity", estimate_pct=0.0, bound_pct=0.0)
     if header.throughput.gate == "stored" and not plan.references:
         cause = plan.no_reference or "no session of this workload is stored"
         reason = f"stored sessions cannot decide, because there is none to compare head with: {cause}"
@@ -185,56 +173,30 @@ def _judge_untimed(header: SessionHeader, plan: TimedPlan, traced: tuple[Run, Ru
     return _undecided(f"nothing has been timed yet{cause}; go on with --resume")
 
 
-def _common_fields(plan: TimedPlan, runs: Sequence[Run], pair_set: PairSet, used: int | None = None) -> dict[str, Any]:
-    """Return the fields that every section with timed runs has. ``used``: number of pairs that the decision used,
-    counted from the first one; None for all."""
-    verdicts = run_verdicts(runs, pair_set, used)
-    return {
-        "void_pairs": pair_set.void,
-        "node": next((run.node.node_class for run in runs if run.node is not None), ""),
-        "variant": plan.variant,
-        "expert_flops_share": find_expert_share(plan, runs),
-        "cost": Cost(runs=len(runs), minutes=sum(run.wall_s for run in runs) / 60),
-        "base_step_s": step_s(verdicts, "base"),
-        "head_step_s": step_s(verdicts, "head"),
-        "runs": verdicts,
-        "ranks": compare_ranks(verdicts),
-    }
-
-
-def _judge_pairs(
-    header: SessionHeader, plan: TimedPlan, interim: InterimDecision, runs: Sequence[Run], fields: dict[str, Any]
-) -> Throughput:
-    limits, log_ratios = thresholds(header), interim.pair_set.log_ratios()
-    if not interim.tests:
+def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecision, runs: Sequence[Run]) -> TimedResult:
+    test, limits, log_ratios = interim.test, thresholds(header.throughput), interim.pair_set.log_ratios()
+    if test is None:
         too_few = f"{len(interim.pair_set.valid)} valid pairs are too few to decide; at least {LOOKS[0]} are needed"
         advice = "go on with --resume, or set a larger budget"
-        return _undecided(too_few, advice, **fields, **_estimate_fields(interim.pair_set))
-    assert interim.alpha is not None
-    used_pairs = interim.pair_set.valid[: interim.pairs]
-    median_interval = interim.median_interval
+        return _undecided(too_few, advice, **_estimate_fields(interim.pair_set))
+    used_pairs = interim.pair_set.valid[: test.pairs]
+    median_decision, median_interval = test.tests["median"]
     reference = select_reference(plan, used_pairs[-1].head)
     calibrated = None if isinstance(reference, str) else reference.calibrated
     section: dict[str, Any] = {
-        **fields,
+        **percent_fields(median_interval),
         "base_warmup_steps": measure_warmup_steps(pair.base for pair in used_pairs),
         "head_warmup_steps": measure_warmup_steps(pair.head for pair in used_pairs),
-        "decision": interim.decision,
+        "decision": test.decision,
         "by": "pairs",
         "class_noise": interim.class_noise,
-        "estimate_pct": percent(median_interval.estimate),
-        "low_pct": percent(median_interval.low),
-        "high_pct": percent(median_interval.high),
-        "pairs": interim.pairs,
-        "unused_pairs": interim.unused,
-        "alpha": interim.alpha,
-        "tests": [
-            primary_test(name, decision, interval, log_ratios[name][: interim.pairs])
-            for name, (decision, interval) in interim.tests.items()
-        ],
+        "pairs": test.pairs,
+        "unused_pairs": test.unused,
+        "alpha": test.alpha,
+        "tests": [primary_test(name, *result, log_ratios[name][: test.pairs]) for name, result in test.tests.items()],
         "calibrated": calibrated,
-        "slow_launches": slow_launches(interim.outliers),
-        "pass_withheld": interim.withheld,
+        "slow_launches": slow_launches(test.outliers),
+        "pass_withheld": test.withheld,
         "assumed_luck_pct": 100 * interim.assumed_luck,
         "decision_without_luck": interim.decision_without_luck,
     }
@@ -242,24 +204,23 @@ def _judge_pairs(
     # detectable slowdowns hold for the looks only: ``mde_pct`` with these pairs, ``mde_full_pct`` with those of a full
     # session. ``eps`` is the slowdown above which an interval proves a regression.
     if not interim.continued:
-        section["mde_pct"] = percent(session_mde(interim.intervals, interim.pairs, limits.eps))
+        section["mde_pct"] = percent(session_mde(interim.intervals, test.pairs, limits.eps))
         section["mde_full_pct"] = percent(session_mde(interim.intervals, LOOKS[-1], limits.eps))
-    reason = interim.barred
+    reason = test.barred
     if calibrated is not None and calibrated.contradicted:  # the gate has no vote on this node class
         reason = f"regbot judges no step times on this node class: {calibrated.contradicted}; see 'regbot calibrate'"
     if reason:
         section |= {"decision": "undecided", "pass_withheld": False, "decision_without_luck": None}
-        return _build_section("INCONCLUSIVE", [reason], **section)
-    if STATUS[interim.decision] == "PASS":
+        return _result("INCONCLUSIVE", reason, **section)
+    if STATUS[test.decision] == "PASS":
         section["bound_pct"] = percent(interim.bound)
-    if interim.decision in ("regressed", "improved"):
-        median_decision, _ = interim.tests["median"]
-        deciding_summary: Summary = "median" if median_decision == interim.decision else "mean"
-        if wall := find_wall(used_pairs, deciding_summary, is_slowdown=interim.decision == "regressed"):
-            section["wall"], section["wall_kind"] = wall.sentence, wall.kind
+    if test.decision in ("regressed", "improved"):
+        # Stalls change the mean step time but not the median.
+        summary = "median" if median_decision == test.decision else "mean"
+        section["wall_kind"], section["wall"] = find_wall(used_pairs, summary, test.decision == "regressed")
         section["secondary"] = run_secondary_tests(used_pairs)
-    reasons = [*explain_decision(interim, limits, header, runs), *explain_luck(interim)]
-    return _build_section(STATUS[interim.decision], reasons, **section)
+    reasons = (*explain_decision(interim, test, header, runs), *explain_luck(interim))
+    return _result(STATUS[test.decision], *reasons, **section)
 
 
 def _estimate_fields(pair_set: PairSet) -> dict[str, Any]:
@@ -275,23 +236,9 @@ def slow_launches(outliers: Iterable[PairOutlier]) -> list[SlowLaunch]:
     ]
 
 
-def primary_test(name: str, decision: Decision, estimate: LogEstimate, ratios: Sequence[float]) -> PrimaryTest:
-    return PrimaryTest.model_validate(
-        {
-            "summary": name,
-            "decision": decision,
-            "estimate_pct": percent(estimate.estimate),
-            "low_pct": percent(estimate.low),
-            "high_pct": percent(estimate.high),
-            "sd_pct": 100 * estimate.sd,
-            "log_ratios": list(ratios),
-        }
-    )
+def _result(status: Status, *reasons: str, validity: Validity | None = None, **fields: Any) -> TimedResult:
+    return TimedResult(Throughput(status=status, reasons=[*map(clip_message, reasons)], **fields), validity)
 
 
-def _build_section(status: Status, reasons: Sequence[str], **fields: Any) -> Throughput:
-    return Throughput(status=status, reasons=[clip_message(reason) for reason in reasons], **fields)
-
-
-def _undecided(*reasons: str, by: str = "pairs", **fields: Any) -> Throughput:
-    return _build_section("INCONCLUSIVE", reasons, decision="undecided", by=by, **fields)
+def _undecided(*reasons: str, by: str = "pairs", **fields: Any) -> TimedResult:
+    return _result("INCONCLUSIVE", *reasons, decision="undecided", by=by, **fields)

@@ -4,20 +4,15 @@ A block that fails in both attempts ends the session. The result is FAIL only if
 failed. Every other case is INVALID.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 
 from regbot.judge.backends import DISPATCHER, uncertain_dispatcher
 from regbot.judge.health import describe_outside_cause, find_slowed_blocks
-from regbot.judge.pairs import describe_mismatch, is_head_only, is_sound, is_warm
-from regbot.judge.validity import BROKEN, describe_failure, distrust_code
+from regbot.judge.pairs import describe_mismatch, is_head_only, is_sound, is_warm, pair_key
+from regbot.judge.validity import BROKEN, describe_failures, distrust_code, make_validity
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
-from regbot.records.text.clip import clip_message
-from regbot.records.verdict import Status, Validity
-
-SlowedBlocks = Mapping[tuple[int, int], str]
-"""Reasons by block and attempt, for the blocks in which the hardware slowed down both arms (``find_slowed_blocks``)."""
+from regbot.records.verdict import Validity
 
 
 def judge_failures(runs: Sequence[Run]) -> Validity | None:
@@ -25,83 +20,67 @@ def judge_failures(runs: Sequence[Run]) -> Validity | None:
     was lost; else None. Runs of earlier sessions are not looked at, because a session takes over only sound runs."""
     for run in runs:
         if run.outcome == "refused":
-            return make_validity("INVALID", [describe_failure(run)])
+            return make_validity("INVALID", *describe_failures([run]))
     runs = [run for run in runs if not run.is_from_earlier_session]
-    slowed = find_slowed_blocks(runs)  # blocks in which the hardware slowed down both arms
     # The warm launches of every draw of compiler caches are block 0, so a block is identified by its number and draw.
-    runs_by_block: dict[tuple[int, int | None], list[Run]] = {}
-    for run in runs:
+    attempts: dict[tuple[int, int | None], list[Run]] = {}
+    failures: dict[tuple[int, int | None], list[tuple[Run, str]]] = {}
+    for run, failure in zip(runs, _describe_faults(runs), strict=True):
         if run.position is not None and run.outcome != "lost":  # losing a node is not a failure of the code
-            runs_by_block.setdefault((run.position.block, run.position.draw), []).append(run)
-    for block_runs in runs_by_block.values():
-        failures = [run for run in block_runs if not is_sound(run) or _is_slowed(run, slowed)]
-        if not failures:
-            continue
-        first_failure = failures[0]
-        if later_failures := [run for run in failures if run.attempt > first_failure.attempt]:
-            return _judge_repeated_failure(first_failure, later_failures[0], runs, slowed)
-        if not any(run.attempt > first_failure.attempt for run in block_runs):
-            failure_text = describe_run_failure(first_failure, slowed)
-            return make_validity("INVALID", [f"{failure_text}. It was not tried twice: go on with --resume"])
+            block = (run.position.block, run.position.draw)
+            attempts.setdefault(block, []).append(run)
+            if failure:
+                failures.setdefault(block, []).append((run, failure))
+    for block in [block for block in attempts if block in failures]:
+        first_run, first_failure = failures[block][0]
+        repeated = [(run, failure) for run, failure in failures[block] if run.attempt > first_run.attempt]
+        if repeated:
+            second_run, second_failure = repeated[0]
+            if all(_is_fault_of_head(run) for run in (first_run, second_run)) and not any(
+                run.arm.name == "base" and run.outcome not in ("ok", "lost") for run in runs
+            ):
+                base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
+                base_text = "base ran" if base_ran else "base was not reached"
+                reason = f"in both attempts, {second_failure}; {base_text}"
+                return make_validity("FAIL" if base_ran else "INVALID", reason)
+            return make_validity("INVALID", *dict.fromkeys((first_failure, second_failure)))
+        if not any(run.attempt > first_run.attempt for run in attempts[block]):
+            return make_validity("INVALID", f"{first_failure}. It was not tried twice: go on with --resume")
     if runs and runs[-1].outcome == "lost":  # the session lost its node, and no other node was available
-        return make_validity("INVALID", [f"{runs[-1].reason}; go on with --resume"])
+        return make_validity("INVALID", f"{runs[-1].reason}; go on with --resume")
     return None
 
 
-def _judge_repeated_failure(
-    first_failure: Run, second_failure: Run, runs: Sequence[Run], slowed: SlowedBlocks
-) -> Validity:
-    """Judge a block that failed in both attempts. It is a FAIL if only head failed, on a healthy node, and base
-    ran."""
-    failures = (first_failure, second_failure)
-    base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
-    base_failed = any(run.outcome not in ("ok", "lost") and run.arm.name == "base" for run in runs)
-    node_at_fault = any(describe_outside_cause(run) for run in failures)
-    # ``BROKEN``: the outcomes that the code under test causes, such as a crash.
-    is_head_broken = all(run.arm.name == "head" and run.outcome in BROKEN for run in failures)
-    if is_head_broken and not base_failed and not node_at_fault:
-        base_text = "base ran" if base_ran else "base was not reached"
-        reason = f"in both attempts, {describe_failure(second_failure)}; {base_text}"
-        return make_validity("FAIL" if base_ran else "INVALID", [reason])
-    reasons = dict.fromkeys(describe_run_failure(run, slowed) for run in failures)
-    return make_validity("INVALID", list(reasons))
+def _is_fault_of_head(run: Run) -> bool:
+    return run.arm.name == "head" and run.outcome in BROKEN and not describe_outside_cause(run)
 
 
-def _is_slowed(run: Run, slowed: SlowedBlocks) -> bool:
-    return run.position is not None and (run.position.block, run.attempt) in slowed
+def _describe_faults(runs: Sequence[Run]) -> list[str]:
+    """Return what was wrong with each run: its outcome, the fault of its node, or the slowdown of its block; '' for a
+    run that may count."""
+    slowed = find_slowed_blocks(runs)  # why the hardware slowed down both arms, by block and attempt
+    faults = []
+    for run in runs:
+        slowdown = slowed.get((run.position.block, run.attempt), "") if run.position is not None else ""
+        fault = "" if is_sound(run) else describe_run_failure(run)
+        faults.append(fault or (f"the node was not fit {slowdown}" if slowdown else ""))
+    return faults
 
 
-def describe_run_failure(run: Run, slowed: SlowedBlocks = MappingProxyType({})) -> str:
-    """Return what was wrong with a run: its outcome, the fault of its node, or the slowdown of its block."""
+def describe_run_failure(run: Run) -> str:
+    """Return what was wrong with a run that is not sound: its outcome, or the fault of its node."""
     if cause := describe_outside_cause(run):
         return f"{run.arm.name} ran on a node that was not fit: {cause}"
-    if run.outcome == "ok" and run.position is not None:
-        return f"the node was not fit {slowed.get((run.position.block, run.attempt), '')}".rstrip()
-    return describe_failure(run)
+    return describe_failures([run])[0]
 
 
 def list_failures(runs: Sequence[Run]) -> Iterator[str]:
     """Yield a warning for every failed run, even if a repeat succeeded."""
-    slowed = find_slowed_blocks(runs)  # blocks in which the hardware slowed down both arms
-    for run in runs:
-        if run.position is not None and (not is_sound(run) or _is_slowed(run, slowed)):
+    for run, fault in zip(runs, _describe_faults(runs), strict=True):
+        if fault and run.position is not None:
             block = "the warm launches" if run.position.block == 0 else f"block {run.position.block}"
             block = "the runs of head alone" if is_head_only(run) else block
-            failure = describe_run_failure(run, slowed)
-            yield f"an attempt at {block} does not count, because a run failed: {failure}"
-
-
-def _pair_mismatches(runs: Sequence[Run]) -> Iterator[str]:
-    first_runs: dict[tuple[object, ...], Run] = {}
-    for run in runs:
-        if run.position is None or is_head_only(run):
-            continue
-        pair_number = run.position.slot // 2  # slots 0 and 1 of a block are its first pair
-        # ``joined`` is the earlier session that the run comes from. ``draw`` numbers the compiler caches of a session.
-        pair = (run.joined, run.position.draw, run.position.block, run.attempt, pair_number)
-        if pair in first_runs and (mismatch := describe_mismatch(first_runs[pair], run)):
-            yield mismatch
-        first_runs.setdefault(pair, run)
+            yield f"an attempt at {block} does not count, because a run failed: {fault}"
 
 
 def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -> Iterator[str]:
@@ -114,9 +93,13 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
     runs_that_count = [run for run in good_runs if not is_warm(run)]
     # Runs of different pairs may be on different nodes of one class.
     mismatches = [describe_mismatch(runs_that_count[0], run, same_pair=False) for run in runs_that_count[1:]]
-    for mismatch in (*mismatches, *_pair_mismatches(runs_that_count)):
-        if mismatch:
-            yield f"the runs cannot be compared: {mismatch}"
+    first_runs: dict[tuple[object, ...], Run] = {}
+    for run in runs_that_count:
+        if (key := pair_key(run)) is not None and not is_head_only(run):
+            # ``joined`` is the earlier session that the run comes from. ``draw`` numbers the compiler caches.
+            first_run = first_runs.setdefault((run.joined, run.position and run.position.draw, key), run)
+            mismatches.append(describe_mismatch(first_run, run) if first_run is not run else "")
+    yield from (f"the runs cannot be compared: {mismatch}" for mismatch in mismatches if mismatch)
     for arm in (header.base, header.head):
         arm_runs = [run for run in good_runs if run.arm.name == arm.name]
         if arm_runs:
@@ -146,17 +129,7 @@ def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
         )
 
 
-def collect_run_warnings(runs: Sequence[Run]) -> list[str]:
-    return list(dict.fromkeys(warning for run in runs for warning in run.warnings))
-
-
 def find_last_good(runs: Sequence[Run], arm: str) -> Run | None:
     """Return the last good run of ``arm``, if possible one that shows which dispatcher it executed."""
     good_runs = [run for run in runs if run.arm.name == arm and run.outcome == "ok"]
-    runs_with_dispatcher = [run for run in good_runs if DISPATCHER in run.backends]
-    candidates = runs_with_dispatcher or good_runs
-    return candidates[-1] if candidates else None
-
-
-def make_validity(status: Status, reasons: Sequence[str]) -> Validity:
-    return Validity(status=status, reasons=[clip_message(reason) for reason in reasons])
+    return max(reversed(good_runs), key=lambda run: DISPATCHER in run.backends, default=None)

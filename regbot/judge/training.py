@@ -7,8 +7,8 @@ that were chosen with it, so the draws are the samples.
 """
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
 from statistics import fmean
+from typing import NamedTuple
 
 from regbot.judge.pairs import Pair
 from regbot.records.run import Run
@@ -28,11 +28,10 @@ MIN_DRAWS = 3
 have one and all of head the other in 2 of 2^6 sessions with three draws."""
 
 
-@dataclass(frozen=True)
-class TrainingDifferences:
-    proven: list[str] = field(default_factory=list)
+class TrainingDifferences(NamedTuple):
+    proven: list[str]
     """How head trains differently."""
-    undecided: list[str] = field(default_factory=list)
+    undecided: list[str]
     """Differences that too few launches cannot tell from chance."""
 
 
@@ -40,22 +39,21 @@ def compare_training(pairs: Sequence[Pair]) -> TrainingDifferences:
     """Compare the arms of ``pairs``. Nothing differs if base reports too little to compare."""
     base, head = [pair.base for pair in pairs], [pair.head for pair in pairs]
     base_losses, head_losses = _complete_losses(base), _complete_losses(head)
-    differences = TrainingDifferences(proven=list(_drop_differences(base, head)))
+    proven, undecided = list(_drop_differences(base, head)), []
     if base_losses and head_losses and len(base_losses[0]) == len(head_losses[0]):
         draws = [pair.draw if pair.draw[1] is not None else index for index, pair in enumerate(pairs)]
         has_draws = any(pair.draw[1] is not None for pair in pairs)
-        enough = MIN_DRAWS if has_draws else MIN_LAUNCHES
+        enough, unit = (MIN_DRAWS, "draws of compiler caches") if has_draws else (MIN_LAUNCHES, "launches")
         difference = _compare_losses(
             _group(base_losses, draws), _group(head_losses, draws), loss_rounding(base), enough
         )
         if difference and min(len(set(draws)), len(base_losses), len(head_losses)) < enough:
-            unit = "draws of compiler caches" if has_draws else "launches"
-            differences.undecided.append(f"{difference}; {enough} {unit} of each arm would tell it from chance")
+            undecided.append(f"{difference}; {enough} {unit} of each arm would tell it from chance")
         elif difference:
-            differences.proven.append(difference)
+            proven.append(difference)
     elif base_losses and head:
-        differences.proven.append("head does not report the loss of every step, but base does")
-    return differences
+        proven.append("head does not report the loss of every step, but base does")
+    return TrainingDifferences(proven, undecided)
 
 
 def has_other_trajectory(
@@ -103,15 +101,15 @@ def _compare_losses(
 
 def _drop_differences(base: Sequence[Run], head: Sequence[Run]) -> Iterator[str]:
     base_dropped, head_dropped = _max_dropped(base), _max_dropped(head)
-    if base_dropped is not None and head_dropped is None and head:
+    if base_dropped is None:
+        return
+    if head_dropped is None and head:
         yield "head does not report the number of dropped tokens, but base does"
-    if base_dropped is not None and head_dropped is not None and head_dropped > base_dropped:
+    elif head_dropped is not None and head_dropped > base_dropped:
         # The experts receive only the tokens that are not dropped.
         processed = max((sum(run.timing.tokens_per_expert) for run in head if run.timing is not None), default=0)
-        yield (
-            f"head drops {head_dropped} of {head_dropped + processed} routed tokens per step, "
-            f"base {base_dropped or 'none'}"
-        )
+        routed = head_dropped + processed
+        yield f"head drops {head_dropped} of {routed} routed tokens per step, base {base_dropped or 'none'}"
 
 
 def _complete_losses(runs: Sequence[Run]) -> list[list[float]]:

@@ -10,14 +10,16 @@ from typing import NamedTuple
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
 from regbot.judge.crashes import explain_doubt
-from regbot.judge.preflight import Conflict, facts_of_run, find_conflicts
+from regbot.judge.preflight.facts import facts_of_run
+from regbot.judge.preflight.rules import find_conflicts
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
 from regbot.records.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, Scalar
+from regbot.records.preflight import PreflightConflict
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.session import Session
 from regbot.records.text.clip import clip_message, short_commit
-from regbot.records.verdict import Validity
+from regbot.records.verdict import Status, Validity
 
 MAX_SIGNATURES = 2000
 """Largest number of different kinds of collectives in two ledgers, which cost time. Real programs have about a hundred.
@@ -55,60 +57,44 @@ class TracedRuns(NamedTuple):
 def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
     header = session.header
     if workload in header.untraced:  # a training command, of which only the step log is read
-        return _examine_command(session, workload)
-    runs_by_arm = {
-        arm.name: [
-            run for run in session.runs if (run.tier, run.workload, run.arm.name) == ("static", workload, arm.name)
-        ]
-        for arm in (header.base, header.head)
-    }
-    if missing_arms := [arm for arm, runs in runs_by_arm.items() if not runs]:
-        return _invalid_result([f"{workload} was planned, but there is no run of {' and none of '.join(missing_arms)}"])
+        if not any(run.tier == "timed" and run.workload == workload for run in session.runs):
+            return TracedRuns(make_validity("INVALID", f"{workload} is a command, and it was not timed"))
+        limitation = "only the command's step log was read; its collectives and the code that it ran are not known"
+        return TracedRuns(make_validity("PASS", limitation), warnings=(limitation,))
+    traces = [run for run in session.runs if run.tier == "static" and run.workload == workload]
+    base_runs, head_runs = ([run for run in traces if run.arm.name == arm] for arm in ("base", "head"))
+    if missing := [name for name, runs in (("base", base_runs), ("head", head_runs)) if not runs]:
+        reason = f"{workload} was planned, but there is no run of {' and none of '.join(missing)}"
+        return TracedRuns(make_validity("INVALID", reason))
     # Of each arm, the last run that ended well, else the last run.
     base, head = (
-        next((run for run in reversed(runs) if run.outcome == "ok"), runs[-1]) for runs in runs_by_arm.values()
+        next((run for run in reversed(runs) if run.outcome == "ok"), runs[-1]) for runs in (base_runs, head_runs)
     )
     if base.outcome == "ok" and head.outcome in BROKEN:
-        return TracedRuns(_judge_broken_head(runs_by_arm["head"], header.changed_files))
+        return TracedRuns(_judge_broken_head(head_runs, header.changed_files))
     if failed_runs := [run for run in (base, head) if run.outcome != "ok"]:
-        result = _invalid_result(describe_failures(failed_runs))
-        return result._replace(needs_profile=all(run.refusal == "compiled" for run in failed_runs))
+        validity = make_validity("INVALID", *describe_failures(failed_runs))
+        return TracedRuns(validity, needs_profile=all(run.refusal == "compiled" for run in failed_runs))
 
-    problems = [
-        *_distrust_both(base, head, session),
-        *list_incomparabilities(base, head),
-        *([] if _is_left_to_timed_runs(session, base, head) else dispatcher_problems(base, head)),
-        *find_missing_expert_traffic(base, head),
-        *list_conflicts(base, head, "invalid"),
-    ]
+    # Only the timed runs can show if a dispatcher of a GPU library runs: a trace runs a substitute for it.
+    requested = {run.backends[DISPATCHER].requested for run in (base, head) if DISPATCHER in run.backends}
+    is_left_to_timed_runs = bool(header.timed) and bool(requested & {*LIBRARY_DISPATCHERS})
+    unmet_requests = [*dispatcher_problems(base, head)]
+    problems, warnings_of_rules = compare_runs(base, head, [] if is_left_to_timed_runs else unmet_requests)
+    problems = [*_distrust_both(base, head, session), *problems]
     warnings = (
-        *list_conflicts(base, head, "warning"),
+        *warnings_of_rules,
         *environment_warnings(base, head),
         *backend_warnings(base, head),
         *_own_warnings(base, head),
     )
-    # A dispatcher problem that is not in ``problems`` was left to the timed runs.
-    if not problems and any(dispatcher_problems(base, head)):
-        warnings += ("the trace is of a substitute dispatcher, because the requested one needs GPUs",)
     if problems:
-        return _invalid_result(problems, warnings)
+        return TracedRuns(make_validity("INVALID", *problems), warnings=warnings)
+    if unmet_requests:
+        warnings += ("the trace is of a substitute dispatcher, because the requested one needs GPUs",)
     seen = " and ".join(str(run.ledger.liveness.seen) for run in (base, head) if run.ledger and run.ledger.liveness)
     proof = f"both arms ran their own commit's code; the counter saw every planted collective ({seen})"
-    return TracedRuns(Validity(status="PASS", reasons=[proof]), base, head, warnings)
-
-
-def _examine_command(session: Session, workload: str) -> TracedRuns:
-    if not any(run.tier == "timed" and run.workload == workload for run in session.runs):
-        return _invalid_result([f"{workload} is a command, and it was not timed"])
-    limitation = "only the command's step log was read; its collectives and the code that it ran are not known"
-    return TracedRuns(Validity(status="PASS", reasons=[limitation]), warnings=(limitation,))
-
-
-def _is_left_to_timed_runs(session: Session, base: Run, head: Run) -> bool:
-    """Whether only the timed runs can show if the requested dispatcher runs: a trace runs a substitute for one of a GPU
-    library."""
-    requested = {run.backends[DISPATCHER].requested for run in (base, head) if DISPATCHER in run.backends}
-    return bool(session.header.timed) and bool(requested & {*LIBRARY_DISPATCHERS})
+    return TracedRuns(make_validity("PASS", proof), base, head, warnings)
 
 
 def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base", "head")) -> str | None:
@@ -147,9 +133,7 @@ def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base",
 
 def changed_config(base: Ledger, head: Ledger) -> dict[str, tuple[Scalar, Scalar]]:
     """Return the keys of the resolved configuration that differ, with the values in base and head; None if missing."""
-    pairs = {
-        key: (base.config.get(key), head.config.get(key)) for key in sorted(base.config.keys() | head.config.keys())
-    }
+    pairs = {key: (base.config.get(key), head.config.get(key)) for key in sorted(base.config | head.config)}
     return {key: values for key, values in pairs.items() if values[0] != values[1]}
 
 
@@ -162,21 +146,14 @@ def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
 def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> Validity:
     """FAIL after two failed attempts, INVALID after one, and if a crash does not show a fault of the pull request."""
     failures = {run.attempt: run for run in runs if run.outcome in BROKEN}
-    last_failure = describe_failure(runs[-1])
+    (last_failure,) = describe_failures(runs[-1:])
     if len(failures) < 2:
-        return Validity(
-            status="INVALID", reasons=[f"{last_failure}; base ran. Head was tried only once: run the check again"]
-        )
+        return make_validity("INVALID", f"{last_failure}; base ran. Head was tried only once: run the check again")
+    doubts = (explain_doubt(run.crash, changed_files) for run in failures.values() if run.crash is not None)
+    if doubt := next(filter(None, doubts), ""):
+        return make_validity("INVALID", f"{doubt}. Base ran, but {last_failure}")
     attempts = "both attempts" if len(failures) == 2 else f"all {len(failures)} attempts"
-    crashes = [run.crash for run in failures.values() if run.crash is not None]
-    doubts = [doubt for crash in crashes if (doubt := explain_doubt(crash, changed_files))]
-    if doubts:
-        return Validity(status="INVALID", reasons=[clip_message(f"{doubts[0]}. Base ran, but {last_failure}")])
-    return Validity(status="FAIL", reasons=[f"in {attempts}, {last_failure}; base ran"])
-
-
-def describe_failure(run: Run) -> str:
-    return describe_failures([run])[0]
+    return make_validity("FAIL", f"in {attempts}, {last_failure}; base ran")
 
 
 def describe_failures(runs: Sequence[Run]) -> list[str]:
@@ -237,12 +214,12 @@ def distrust_run(run: Run, planned: Arm) -> Iterator[str]:
 
 
 def _distrust_both(base: Run, head: Run, session: Session) -> list[str]:
-    shared_texts: dict[str, str] = {}  # sentence about one arm -> sentence about both arms
-    if base.code is not None and head.code is not None:
-        for package, path in base.code.foreign.items() & head.code.foreign.items():
-            for arm in ("base", "head"):
-                text = _describe_foreign_import("base and head", package, path)
-                shared_texts[_describe_foreign_import(arm, package, path)] = text
+    foreign = [run.code.foreign.items() for run in (base, head) if run.code is not None]
+    shared_texts = {  # sentence about one arm -> sentence about both arms
+        _describe_foreign_import(arm, *imported): _describe_foreign_import("base and head", *imported)
+        for imported in (foreign[0] & foreign[1] if len(foreign) == 2 else ())
+        for arm in ("base", "head")
+    }
     reasons = [*distrust_run(base, session.header.base), *distrust_run(head, session.header.head)]
     return list(dict.fromkeys(shared_texts.get(reason, reason) for reason in reasons))
 
@@ -251,21 +228,26 @@ def _describe_foreign_import(arms: str, package: str, path: str) -> str:
     return f"{arms} imported {package} from {path}, outside the checkout; uninstall it or fix 'source_roots'"
 
 
-def list_incomparabilities(base: Run, head: Run) -> Iterator[str]:
-    if base.ledger is None or head.ledger is None:
-        return
-    if reason := not_comparable(base.ledger, head.ledger):
-        yield f"not comparable: the ledgers {reason}"
-    for name in ("shape", "variant"):
-        base_value, head_value = getattr(base, name), getattr(head, name)
-        if base_value != head_value:
-            yield f"not comparable: {name} {base_value} in base, {head_value} in head"
-    for key, (base_setting, head_setting) in changed_config(base.ledger, head.ledger).items():
-        if key in GEOMETRY_KEYS:
-            yield f"not comparable: {key} is {base_setting!r} in base, {head_setting!r} in head, but the shape fixes it"
+def compare_runs(base: Run, head: Run, unmet_requests: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Return why the ledgers of two runs cannot be compared, with ``unmet_requests`` among the reasons, and warnings by
+    the rules of ``regbot preflight``."""
+    problems: list[str] = []
+    if base.ledger is not None and head.ledger is not None:
+        if reason := not_comparable(base.ledger, head.ledger):
+            problems.append(f"not comparable: the ledgers {reason}")
+        for name in ("shape", "variant"):
+            base_value, head_value = getattr(base, name), getattr(head, name)
+            if base_value != head_value:
+                problems.append(f"not comparable: {name} {base_value} in base, {head_value} in head")
+        for key, (base_setting, head_setting) in changed_config(base.ledger, head.ledger).items():
+            if key in GEOMETRY_KEYS:
+                settings = f"{key} is {base_setting!r} in base, {head_setting!r} in head"
+                problems.append(f"not comparable: {settings}, but the shape fixes it")
+    conflicts, warnings = _list_conflicts(base, head)
+    return [*problems, *unmet_requests, *_find_missing_expert_traffic(base, head), *conflicts], warnings
 
 
-def find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
+def _find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
     """Yield a reason if neither arm moves tokens between expert-parallel ranks: such a step does not test sharding of
     experts."""
     if base.ledger is None or head.ledger is None:
@@ -282,33 +264,34 @@ def find_missing_expert_traffic(base: Run, head: Run) -> Iterator[str]:
         )
 
 
-def list_conflicts(base: Run, head: Run, severity: str) -> Iterator[str]:
-    """Yield the violated rules of ``regbot preflight`` of this ``severity`` ("warning" or "invalid"), once for both
-    arms. A conflict in base alone counts as a warning, because head no longer has it."""
-    conflicts: dict[str, dict[str, Conflict]] = {}  # by rule and arm
+def _list_conflicts(base: Run, head: Run) -> tuple[list[str], list[str]]:
+    """Return the violated rules of ``regbot preflight`` that make the runs invalid, and those that only give a warning,
+    once for both arms. A conflict in base alone counts as a warning, because head no longer has it."""
+    conflicts: dict[str, dict[str, PreflightConflict]] = {}  # by rule and arm
     for run in (base, head):
         if run.adapter in FRAMEWORKS and run.ledger is not None:
             for conflict in find_conflicts(run.ledger.config, facts_of_run(run)):
-                conflicts.setdefault(conflict.rule.id, {})[run.arm.name] = conflict
+                conflicts.setdefault(conflict.rule, {})[run.arm.name] = conflict
+    invalid: list[str] = []
+    warnings: list[str] = []
     for by_arm in conflicts.values():
         conflict = by_arm.get("head") or by_arm["base"]
-        is_repaired = "head" not in by_arm
-        if severity == ("warning" if is_repaired else conflict.rule.severity):
-            arm_note = " of base, repaired in head" if is_repaired else " of head" if len(by_arm) == 1 else ""
-            yield f"preflight{arm_note}: {conflict.rule.what} ({conflict.values}); {conflict.rule.fix}"
+        arms = " of base, repaired in head" if "head" not in by_arm else " of head" if len(by_arm) == 1 else ""
+        is_invalid = "head" in by_arm and conflict.severity == "invalid"
+        text = f"preflight{arms}: {conflict.description} ({conflict.values}); {conflict.fix}"
+        (invalid if is_invalid else warnings).append(text)
+    return invalid, warnings
 
 
 def environment_warnings(base: Run, head: Run) -> Iterator[str]:
     base_environment, head_environment = base.environment, head.environment
     if base_environment is None or head_environment is None:
         return
-    for name in ("torch", "toolkit", "nccl", "jax", "jaxlib"):
-        base_version, head_version = getattr(base_environment, name), getattr(head_environment, name)
-        if base_version != head_version:
-            yield (
-                f"{'NCCL' if name == 'nccl' else name} is {base_version or 'unknown'} in base, "
-                f"{head_version or 'unknown'} in head; this may cause differences"
-            )
+    for field in ("torch", "toolkit", "nccl", "jax", "jaxlib"):
+        versions = [getattr(environment, field) or "unknown" for environment in (base_environment, head_environment)]
+        if versions[0] != versions[1]:
+            name = "NCCL" if field == "nccl" else field
+            yield f"{name} is {versions[0]} in base, {versions[1]} in head; this may cause differences"
     for field, phrase in (
         ("packages", "the installed packages differ"),
         ("variables", "environment variables differ"),
@@ -327,7 +310,5 @@ def _own_warnings(base: Run, head: Run) -> Iterator[str]:
         yield warning if len(arms) == 2 else f"{arms[0]}: {warning}"
 
 
-def _invalid_result(reasons: list[str], warnings: tuple[str, ...] = ()) -> TracedRuns:
-    return TracedRuns(
-        Validity(status="INVALID", reasons=[clip_message(reason) for reason in reasons]), warnings=warnings
-    )
+def make_validity(status: Status, *reasons: str) -> Validity:
+    return Validity(status=status, reasons=[clip_message(reason) for reason in reasons])

@@ -1,83 +1,94 @@
-"""Find the wall of a change in step time: the part of a step that explains most of the change, with its share.
+"""Explain a change in step time. Nothing here decides.
 
-The parts are the time in collectives and the time outside of them. On a CPU, waiting for a slower rank counts as time
-in a collective.
+The wall is the part of a step that explains most of the change, with its share. The parts are the time in collectives
+and the time outside of them. On a CPU, waiting for a slower rank counts as time in a collective. Secondary metrics,
+such as the peak memory, are tested for a change of their own.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from statistics import mean, median
-from typing import Literal, NamedTuple
+import math
+from collections.abc import Callable, Sequence
+from statistics import fmean, median
 
+from regbot.judge.estimates import percent
 from regbot.judge.pairs import Pair
 from regbot.records.run import Run
 from regbot.records.text.units import binary_bytes
-from regbot.records.verdict import WallKind
+from regbot.records.verdict import SecondaryTest, WallKind
+from regbot.stats.multiplicity import analyse_secondary_metrics
 
+STEP, WAIT, MEMORY = "step time", "seconds in collectives", "peak memory"
+SECONDARY = (MEMORY, WAIT, "seconds outside collectives", "CPU seconds")
 MEMORY_RISE = 1.05
 """Ratio of head's to base's peak memory above which the sentence mentions it."""
 CLEAR_SHARE = 0.6
 """A part of the step is the wall if it explains at least this share of the difference."""
 
 
-Summary = Literal["median", "mean"]
-_STATISTICS: dict[Summary, Callable[[Sequence[float]], float]] = {"median": median, "mean": mean}
-
-
-class Wall(NamedTuple):
-    """The part of a step that explains a difference in step time, and a sentence with the share that it explains."""
-
-    kind: WallKind
-    sentence: str
-
-
-def find_wall(pairs: Sequence[Pair], summary: Summary, is_slowdown: bool) -> Wall | None:
-    """Return the wall of a difference in step time, None if it is unknown. ``summary``: the one that shows the
-    difference; stalls change the mean step time but not the median."""
-    base_parts = _measure_parts([(pair.base, pair.cut) for pair in pairs], _STATISTICS[summary])
-    head_parts = _measure_parts([(pair.head, pair.cut) for pair in pairs], _STATISTICS[summary])
-    if base_parts is None or head_parts is None:
-        return None
-    (base_s, base_wait_s, base_bytes), (head_s, head_wait_s, head_bytes) = base_parts, head_parts
+def find_wall(pairs: Sequence[Pair], summary: str, is_slowdown: bool) -> tuple[WallKind | None, str]:
+    """Return the wall of a difference in step time, and a sentence with the share that it explains; None and '' if it
+    is unknown. ``summary``: the median or mean step time, which shows the difference."""
+    statistic = median if summary == "median" else fmean
+    medians: list[list[float]] = []  # of each arm: the step time, its part in collectives, and the peak memory
+    for runs in ([(pair.base, pair.cut) for pair in pairs], [(pair.head, pair.cut) for pair in pairs]):
+        measures = [measures for measures in (_measure(*run, statistic) for run in runs) if WAIT in measures]
+        if not measures:
+            return None, ""
+        medians.append([median(of_run[name] for of_run in measures) for name in (STEP, WAIT, MEMORY)])
+    (base_s, base_wait_s, base_bytes), (head_s, head_wait_s, head_bytes) = medians
     extra_s, extra_wait_s = head_s - base_s, head_wait_s - base_wait_s  # negative if head is faster
     if extra_s == 0 or (extra_s > 0) != is_slowdown:
         # The pairs were decided by the step time of the slowest rank. The parts here are means over all ranks. If the
         # mean moves in the other direction than the slowest rank, its parts cannot explain the difference.
-        return None
-    wait_share, direction = extra_wait_s / extra_s, "added" if extra_s > 0 else "saved"
-    extra_text = f"{direction} {abs(extra_s) * 1000:.3g} ms per step"
-    kind: WallKind
+        return None, ""
+    wait_share = extra_wait_s / extra_s
+    extra = f"{'added' if extra_s > 0 else 'saved'} {abs(extra_s) * 1000:.3g} ms per step"
+    kind: WallKind = "not one wall"
+    sentence = f"{wait_share:.0%} of the {extra} is communication (in collectives), the rest is outside of collectives"
     # The share can be outside of [0, 1], for example if collectives became slower and everything else faster.
     if wait_share >= CLEAR_SHARE:
         kind = "communication"
-        sentence = f"{min(wait_share, 1):.0%} of the {extra_text} is communication (in collectives)"
+        sentence = f"{min(wait_share, 1):.0%} of the {extra} is communication (in collectives)"
     elif wait_share <= 1 - CLEAR_SHARE:
         kind = "compute or host"
-        sentence = f"{min(1 - wait_share, 1):.0%} of the {extra_text} is compute or host time (outside of collectives)"
-    else:
-        kind = "not one wall"
-        communication = f"{wait_share:.0%} of the {extra_text} is communication (in collectives)"
-        sentence = f"{communication}, the rest is outside of collectives"
+        sentence = f"{min(1 - wait_share, 1):.0%} of the {extra} is compute or host time (outside of collectives)"
     if head_bytes > MEMORY_RISE * base_bytes:
         sentence += f"; peak memory rose from {binary_bytes(int(base_bytes))} to {binary_bytes(int(head_bytes))}"
-    return Wall(kind, sentence)
+    return kind, sentence
 
 
-def _measure_parts(
-    runs: Iterable[tuple[Run, int]], statistic: Callable[[Sequence[float]], float]
-) -> tuple[float, float, float] | None:
-    """Return the step time and its part in collectives (seconds, as means over ranks) and the peak memory, each as the
-    median over runs. ``runs`` has each run with its cut. None if no run has the times of all steps."""
-    parts = [
-        (
-            mean(statistic(rank.step_s[cut:]) for rank in run.timing.ranks.values()),
-            mean(statistic(rank.wait_s[cut:]) for rank in run.timing.ranks.values()),
-            run.timing.memory_peak_bytes,
+def run_secondary_tests(pairs: Sequence[Pair]) -> list[SecondaryTest]:
+    """Test every metric that is known in all runs of the pairs. Metrics are compared as ratios, so only positive ones
+    count."""
+    runs = [(_measure(pair.base, pair.cut, median), _measure(pair.head, pair.cut, median)) for pair in pairs]
+    log_ratios = {
+        name: [math.log(head[name] / base[name]) for base, head in runs]
+        for name in SECONDARY
+        if all(measures.get(name, 0) > 0 for pair in runs for measures in pair)
+    }
+    return [
+        SecondaryTest(
+            metric=test.name,
+            estimate_pct=percent(test.estimate),
+            p_adjusted=test.p_adjusted,
+            significant=test.significant,
         )
-        for run, cut in runs
-        if run.timing is not None
-        and all(len(rank.step_s) > cut and len(rank.wait_s) > cut for rank in run.timing.ranks.values())
+        for test in analyse_secondary_metrics(log_ratios)
     ]
-    if not parts:
-        return None
-    step_s, wait_s, peak_bytes = zip(*parts, strict=True)
-    return median(step_s), median(wait_s), median(peak_bytes)
+
+
+def _measure(run: Run, cut: int, statistic: Callable[[Sequence[float]], float]) -> dict[str, float]:
+    """Return the known measures of a run. A time is the statistic of a rank's steps after ``cut``, averaged over
+    ranks."""
+    assert run.timing is not None
+    ranks = run.timing.ranks.values()
+    seconds = {
+        STEP: [rank.step_s[cut:] for rank in ranks],
+        WAIT: [rank.wait_s[cut:] for rank in ranks],
+        "seconds outside collectives": [
+            [step_s - wait_s for step_s, wait_s in zip(rank.step_s[cut:], rank.wait_s[cut:], strict=False)]
+            for rank in ranks
+        ],
+        "CPU seconds": [rank.cpu_s[cut:] for rank in ranks],
+    }
+    times = {name: fmean(map(statistic, of_ranks)) for name, of_ranks in seconds.items() if all(of_ranks)}
+    return {MEMORY: float(run.timing.memory_peak_bytes), **times}

@@ -84,7 +84,7 @@ def test_a_kernel_that_is_drawn_with_the_caches_is_no_other_training() -> None:
     for draws in (1, 2):
         assert after(draws).proven == []
         assert after(draws).undecided[0].endswith("3 draws of compiler caches of each arm would tell it from chance")
-    assert after(3) == TrainingDifferences()
+    assert after(3) == TrainingDifferences([], [])
 
 
 def test_a_difference_in_every_draw_is_another_training() -> None:

@@ -13,9 +13,9 @@ from typing import Any
 from regbot.check.compare.launches import Order, describe_common_session
 from regbot.check.compare.run_files import StepFile
 from regbot.check.compare.steady_cut import find_unsteady, median_warm_up
-from regbot.judge.estimates import LogEstimate, format_estimate, percent
+from regbot.judge.estimates import LogEstimate, format_estimate, percent, primary_test
 from regbot.judge.reasons import describe_slow_launches, explain_withheld
-from regbot.judge.throughput import STATUS, primary_test, slow_launches
+from regbot.judge.throughput import STATUS, slow_launches
 from regbot.records.settings import ThroughputThresholds as Settings
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.text.words import count

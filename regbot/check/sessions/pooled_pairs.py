@@ -14,7 +14,7 @@ from pathlib import Path
 from regbot.baselines.intake import environment_of
 from regbot.judge.clocks import find_contradicted_times
 from regbot.judge.pairs import pair_up
-from regbot.judge.stored_gate import select_whole_comparison
+from regbot.judge.stored_times import select_whole_comparison
 from regbot.records.config import Workload
 from regbot.records.files import RecordError, write_text
 from regbot.records.run import Run

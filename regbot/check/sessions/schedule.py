@@ -26,12 +26,12 @@ from statistics import mean
 from typing import Literal, NamedTuple
 
 from regbot.check.sessions.blocks import BLOCK_SLOTS, MAX_ATTEMPTS, block_count, draw_order
-from regbot.judge.estimates import format_estimate, percent
+from regbot.judge.estimates import count_primary_tests, format_estimate, percent, thresholds
 from regbot.judge.health import find_slowed_blocks
-from regbot.judge.interim import count_primary_tests, decide_so_far, luck_in_draws, thresholds
+from regbot.judge.interim import decide_so_far, luck_in_draws
 from regbot.judge.pairs import is_head_only, is_sound, pair_up
-from regbot.judge.stored_gate import MAX_ATTEMPTS as HEAD_ATTEMPTS
-from regbot.judge.stored_gate import has_enough_sessions, judge_by_stored
+from regbot.judge.stored_times import MAX_ATTEMPTS as HEAD_ATTEMPTS
+from regbot.judge.stored_times import has_enough_sessions, judge_by_stored
 from regbot.records.run import Node, Position, Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.stats.arm_luck import DRAW_PAIRS
@@ -194,8 +194,8 @@ def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan
     log_ratios = pair_up(runs).log_ratios()["median"]
     pairs = len(log_ratios)
     interim = decide_so_far(runs, header, plan)
-    if interim.tests:  # there are enough pairs for an interval
-        estimate = f"{format_estimate(interim.median_interval)} after {interim.pairs} pairs"
+    if interim.test is not None:  # there are enough pairs for an interval
+        estimate = f"{format_estimate(interim.test.tests['median'][1])} after {interim.pairs} pairs"
     elif pairs:
         estimate = f"{percent(mean(log_ratios)):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
     else:
@@ -222,7 +222,7 @@ def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -
     if calibrations:
         # The largest noise of a pair, as a standard deviation on the log scale.
         noise = max(calibrated.sd_pct / 100 for calibrated in calibrations)
-        limits = thresholds(header)
+        limits = thresholds(header.throughput)
         alpha = look_alpha(LOOKS[-1], count_primary_tests(header))
         one_draw = [1] * DRAW_PAIRS  # the pairs of one draw of compiler caches
         lucks = [luck_in_draws(calibrated, one_draw) for calibrated in calibrations]

@@ -9,7 +9,7 @@ the whole unknown. A rule applies only if its condition is true.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,9 +35,9 @@ KEY_TESTS: dict[str, Callable[[Scalar], bool]] = {
 configuration names every key that is used."""
 
 
-def is_equal(value: Scalar, expected: Scalar) -> bool:
-    """Whether two values are equal. Unlike in Python, True is not equal to 1."""
-    return value == expected and isinstance(value, bool) == isinstance(expected, bool)
+def is_in(value: Scalar, members: Sequence[Scalar]) -> bool:
+    """Whether a value is one of several. Unlike in Python, True is not equal to 1."""
+    return any(value == member and isinstance(value, bool) == isinstance(member, bool) for member in members)
 
 
 def _is_number(value: Scalar) -> bool:
@@ -50,10 +50,10 @@ def _is_before(value: Scalar, limit: str) -> bool | None:
 
 
 TESTS: dict[str, Callable[[Any, Any], bool | None]] = {
-    "eq": is_equal,
-    "ne": lambda value, operand: not is_equal(value, operand),
-    "in": lambda value, operand: any(is_equal(value, member) for member in operand),
-    "not_in": lambda value, operand: not any(is_equal(value, member) for member in operand),
+    "eq": lambda value, operand: is_in(value, [operand]),
+    "ne": lambda value, operand: not is_in(value, [operand]),
+    "in": is_in,
+    "not_in": lambda value, operand: not is_in(value, operand),
     "gt": lambda value, operand: _is_number(value) and value > operand,
     "lt": lambda value, operand: _is_number(value) and value < operand,
     "none": lambda value, _: value is None,
@@ -81,12 +81,11 @@ def evaluate(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -
         if kind in condition:
             truths = [evaluate(part, config, facts) for part in condition[kind]]
             values = [truth.value for truth in truths]
-            value = None if None in values else not decisive
-            value = decisive if decisive in values else value
+            value = decisive if decisive in values else None if None in values else not decisive
             because = {name: cause for truth in truths for name, cause in truth.because.items()}
             return Truth(value, because if value else {})
-    is_key = "key" in condition
-    if is_key:
+    ((test, operand),) = ((field, operand) for field, operand in condition.items() if field not in ("key", "fact"))
+    if is_key := "key" in condition:
         names = [condition["key"]] if isinstance(condition["key"], str) else condition["key"]
         key_and_value = lookup(config, names)
         is_present = key_and_value is not None
@@ -95,7 +94,6 @@ def evaluate(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -
         name = condition["fact"]
         tested = facts.value(name)
         is_present = tested is not None
-    ((test, operand),) = ((field, operand) for field, operand in condition.items() if field not in ("key", "fact"))
     result: bool | None = None
     if is_key and test in KEY_TESTS:
         result = KEY_TESTS[test](tested)
@@ -107,34 +105,25 @@ def evaluate(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -
     return Truth(result, {name: tested} if result else {})
 
 
-def lookup(config: Mapping[str, Scalar], names: list[str]) -> tuple[str, Scalar] | None:
+def lookup(config: Mapping[str, Scalar], names: Sequence[str]) -> tuple[str, Scalar] | None:
     """Look up a key in a flat configuration. A key of the configuration may begin with sections, such as ``model.``. Of
     ``names``, the first one with a value counts. Return the whole key and its value; None if there is no such key, or
     if sections that are not preferred disagree."""
-    key_without_value: str | None = None
-    for name in names:
-        matches = [key for key in config if key == name or key.endswith(f".{name}")]
-        keys_with_value = [key for key in matches if config[key] is not None]
-        if keys_with_value:
+    matches = [[key for key in config if key == name or key.endswith(f".{name}")] for name in names]
+    for name, keys in zip(names, matches, strict=True):
+        if keys_with_value := [key for key in keys if config[key] is not None]:
             candidates = (name, *(section + name for section in PREFERRED_SECTIONS))
             preferred = [key for key in candidates if key in keys_with_value]
-            has_one_value = len({repr(config[key]) for key in keys_with_value}) == 1
-            if not preferred and not has_one_value:
+            if not preferred and len({repr(config[key]) for key in keys_with_value}) > 1:
                 return None
-            key_that_counts = preferred[0] if preferred else keys_with_value[0]
+            key_that_counts = (preferred or keys_with_value)[0]
             return key_that_counts, config[key_that_counts]
-        if matches and key_without_value is None:
-            key_without_value = matches[0]
-    return (key_without_value, None) if key_without_value is not None else None
+    return next(((keys[0], None) for keys in matches if keys), None)
 
 
 def _version(value: Scalar) -> tuple[int, ...] | None:
     """Parse a version such as ``2.6.0a0+git`` to (2, 6); None if the value does not begin with a number. Zeros at the
     end are removed. A pre-release counts as its release, as in the frameworks' own version checks."""
-    match = re.match(r"\d+(?:\.\d+)*", str(value))
-    if match is None:
+    if (match := re.match(r"\d+(?:\.\d+)*", str(value))) is None:
         return None
-    numbers = [int(number) for number in match.group().split(".")]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
+    return tuple(int(number) for number in re.sub(r"(\.0+)+$", "", match.group()).split("."))

@@ -5,114 +5,117 @@ A rule says what a framework does with a combination of settings, according to t
 date. It does not know what a run will do: a configuration without conflicts can still execute another dispatcher than
 the requested one, and only the ledger or the record of a run shows which. Advice has a date too and is never a verdict.
 It says which dispatcher was fastest on a vendor's cluster, and has the command that compares dispatchers here.
+
+A rule is "invalid" if the run would not measure what was requested, else a "warning". ``base`` and ``head`` of an
+advice are the overrides of both arms of the comparison to run; they are missing if there is nothing to compare.
 """
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Any
 
 import tomllib
 
-from regbot.judge.preflight.conditions import Condition, evaluate
+from regbot.judge.preflight.conditions import evaluate
 from regbot.judge.preflight.facts import Facts
 from regbot.records.ledger import Scalar
+from regbot.records.preflight import PreflightAdvice, PreflightConflict
+from regbot.records.text.clip import clip_message
 from regbot.records.text.printable import printable
+from regbot.records.text.words import count
+from regbot.records.text.wrap import wrapped
+
+WIDTH = 100
+"""Number of characters in a line of the page if the output is not a terminal."""
+EFFECTS = {
+    "error": "fails at start",
+    "silent fallback": "silently runs something else",
+    "hang": "hangs",
+    "slow": "is slower than necessary",
+    "wrong": "measures something else",
+}
+"""What happens if the configuration is run, by the effect in a rule."""
 
 MAX_VALUE, MAX_VALUES = 200, 4000
 """Limits on the number of characters that are shown: for one value, and for all values that make a rule apply."""
 
 
-@dataclass(frozen=True)
-class Rule:
-    """One rule about a conflict between settings, as it is in ``rules.toml``."""
-
-    id: str
-    severity: Literal["invalid", "warning"]
-    """invalid: the run would not measure what was requested. warning: the run may do so, or is slower."""
-    effect: Literal["error", "silent fallback", "hang", "slow", "wrong"]
-    """What happens if the configuration is run. ``page.EFFECTS`` has the words for it."""
-    what: str
-    fix: str
-    source: str
-    when: Condition
-
-
-@dataclass(frozen=True)
-class AdviceEntry:
-    """One entry of ``advice.toml``: what is known about dispatchers on some hardware."""
-
-    id: str
-    text: str
-    source: str
-    when: Condition
-    base: Mapping[str, Scalar] = field(default_factory=dict)
-    head: Mapping[str, Scalar] = field(default_factory=dict)
-    """Overrides of both arms of the comparison to run; {} if there is nothing to compare."""
-
-
-@dataclass(frozen=True)
-class Conflict:
-    """A rule that applies to a configuration."""
-
-    rule: Rule
-    because: Mapping[str, Scalar]
-
-    @property
-    def values(self) -> str:
-        """``because`` as printable text, such as ``moe_token_dispatcher_type = alltoall, gpu = NVIDIA H200``."""
-        settings = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in self.because.items()]
-        return ", ".join(settings)[:MAX_VALUES]
-
-
-@dataclass(frozen=True)
-class Advice:
-    """An advice entry that applies to a workload."""
-
-    entry: AdviceEntry
-    workload: str
-
-    @property
-    def command(self) -> str:
-        """The ``regbot check`` command that compares two dispatchers on the same commit. '' if there is nothing to
-        compare."""
-        if not self.entry.head:
-            return ""
-        words = ["regbot", "check", "--base", "HEAD", "--head", "HEAD"]
-        for option, overrides in (("--base-set", self.entry.base), ("--head-set", self.entry.head)):
-            for key, value in overrides.items():
-                words += [option, f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
-        return shlex.join([*words, "--workload", self.workload])
-
-
-def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Conflict]:
+def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[PreflightConflict]:
     """Return the rules that apply to a resolved configuration. Rules that make a run invalid come first."""
-    truths = [(rule, evaluate(rule.when, config, facts)) for rule in shipped_rules()]
-    conflicts = [Conflict(rule, truth.because) for rule, truth in truths if truth.value]
-    return sorted(conflicts, key=lambda conflict: conflict.rule.severity != "invalid")
+    conflicts = []
+    for rule in shipped("rule"):
+        truth = evaluate(rule["when"], config, facts)
+        if truth.value:
+            settings = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in truth.because.items()]
+            conflict = PreflightConflict(
+                rule=rule["id"],
+                severity=rule["severity"],
+                effect=rule["effect"],
+                description=rule["what"],
+                values=", ".join(settings)[:MAX_VALUES],
+                fix=rule["fix"],
+                source=rule["source"],
+            )
+            conflicts.append(conflict)
+    return sorted(conflicts, key=lambda conflict: conflict.severity != "invalid")
 
 
-def find_advice(facts: Facts, config: Mapping[str, Scalar], workload: str = "W") -> list[Advice]:
-    """Return the advice for this hardware and configuration. ``workload`` stands in the commands."""
-    return [Advice(entry, workload) for entry in shipped_advice() if evaluate(entry.when, config, facts).value]
+def find_advice(facts: Facts, config: Mapping[str, Scalar], workload: str = "W") -> list[PreflightAdvice]:
+    """Return the advice for this hardware and configuration, each with the ``regbot check`` command that compares two
+    dispatchers on the same commit. ``workload`` stands in the commands."""
+    advice = []
+    for entry in shipped("advice"):
+        if evaluate(entry["when"], config, facts).value:
+            words = ["regbot", "check", "--base", "HEAD", "--head", "HEAD"]
+            for arm in ("base", "head"):
+                for key, value in entry.get(arm, {}).items():
+                    words += [f"--{arm}-set", f"{key}={str(value).lower() if isinstance(value, bool) else value}"]
+            command = shlex.join([*words, "--workload", workload]) if "head" in entry else ""
+            command = clip_message(printable(command))
+            advice.append(
+                PreflightAdvice(advice=entry["id"], text=entry["text"], source=entry["source"], command=command)
+            )
+    return advice
 
 
 @cache
-def shipped_rules() -> tuple[Rule, ...]:
-    return tuple(Rule(**entry) for entry in _load("rules.toml")["rule"])
-
-
-@cache
-def shipped_advice() -> tuple[AdviceEntry, ...]:
-    return tuple(AdviceEntry(**entry) for entry in _load("advice.toml")["advice"])
-
-
-def _load(name: str) -> dict[str, Any]:
-    return tomllib.loads((resources.files("regbot.judge.preflight") / name).read_text(encoding="utf-8"))
+def shipped(kind: str) -> list[dict[str, Any]]:
+    """Return the entries of ``rules.toml`` ("rule") or ``advice.toml`` ("advice")."""
+    name = "rules.toml" if kind == "rule" else "advice.toml"
+    text = (resources.files("regbot.judge.preflight") / name).read_text(encoding="utf-8")
+    entries: list[dict[str, Any]] = tomllib.loads(text)[kind]
+    return entries
 
 
 def _clip_value(value: Scalar) -> str:
     text, ellipsis = printable(str(value)), " ..."
     return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - len(ellipsis)] + ellipsis
+
+
+def preflight_page(conflicts: Sequence[PreflightConflict], advice: Sequence[PreflightAdvice], unknown: str = "") -> str:
+    """Return the terminal page. ``unknown`` is a line about rules that could not be evaluated; '' if there are none."""
+    invalid_count = sum(conflict.severity == "invalid" for conflict in conflicts)
+    warning_count = len(conflicts) - invalid_count
+    lines = [f"{count(invalid_count, 'conflict')}, {count(warning_count, 'warning')}"]
+    if not conflicts:
+        lines.append("no rule applies to this configuration; only a trace or a run shows which dispatcher runs")
+    if unknown:
+        lines.append(unknown)
+    for conflict in conflicts:
+        severity = "INVALID" if conflict.severity == "invalid" else "WARNING"
+        lines += [
+            "",
+            f"{severity}  {conflict.rule}: {EFFECTS[conflict.effect]}",
+            wrapped(conflict.description, piped=WIDTH),
+            wrapped(f"values: {conflict.values}", piped=WIDTH),
+            wrapped(f"fix: {conflict.fix}", piped=WIDTH),
+            wrapped(f"source: {conflict.source}", piped=WIDTH),
+        ]
+    if advice:
+        lines += ["", "What to try, and the command that compares it on this hardware (advice, not a verdict):"]
+    for entry in advice:
+        lines += ["", wrapped(f"{entry.text} ({entry.source})", piped=WIDTH)]
+        lines += [f"    {entry.command}"] if entry.command else []
+    return "\n".join(lines) + "\n"
