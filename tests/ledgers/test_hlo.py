@@ -318,7 +318,7 @@ def test_a_custom_call_is_what_its_target_says_and_not_its_scope(tmp_path: Path,
     assert totals(ledger) == totals(read(TEXTS / "tpu_unrolled.hlo.txt"))
 
 
-def test_a_send_is_counted_and_its_receive_and_host_transfers_are_not(tmp_path: Path) -> None:
+def test_a_send_counts_as_a_permutation_and_its_receive_and_host_transfers_are_not(tmp_path: Path) -> None:
     lines = (
         "  %s = (bf16[4,8]{1,0}, u32[], token[]) send(%x.1, %x.1), channel_id=9, "
         "frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,0}}}\n"
@@ -327,7 +327,7 @@ def test_a_send_is_counted_and_its_receive_and_host_transfers_are_not(tmp_path: 
         "  ROOT %all-gather.1"
     )
     ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("  ROOT %all-gather.1", lines))
-    assert totals(ledger)["send_recv"] == (1, 1, 64)
+    assert totals(ledger)["permute"] == (4, 2, 3 * 64 + 64)
     assert ledger.unclassified == []
 
 

@@ -93,6 +93,36 @@ def reading(ledger: Ledger, **reads: int) -> Ledger:
     return ledger.model_copy(update={"host_reads": {name.replace("_", "."): n for name, n in reads.items()}})
 
 
+def replaced(kind: str, phase: str = "", ranks: int = 1, **changes: object) -> Change:
+    """Every payload all-to-all, of ``phase`` or of all, as a ``kind`` with ``ranks`` times the bytes."""
+    return where(f"all_to_all payload {phase}", kind=kind, bytes=lambda e: ranks * e.bytes, **changes)
+
+
+def by_transfers(phase: str = "", **changes: object) -> Change:
+    """To and from each of the 15 other ranks, a message of a sixteenth."""
+    return where(
+        f"all_to_all payload {phase}", kind="send_recv", count=60, bytes=lambda e: 30 * e.bytes // 16, **changes
+    )
+
+
+def gathered_and_scattered(axis: str = "ep") -> Ledger:
+    """All rows gathered in forward, of which a rank keeps its own; autograd sums and scatters them in backward."""
+    forward = edited(A2A, replaced("all_gather", "forward", 16, axis=axis))
+    return edited(forward, replaced("reduce_scatter", "backward", 16, axis=axis))
+
+
+def in_hops(between: str = "all_to_all", phase: str = "") -> Ledger:
+    """Tokens that travel to a rank of their node, and then, by ``between``, to that of the other node."""
+    within = where(f"all_to_all payload {phase}", axis="ep_node", group_size=8)
+    moved = [entry for entry in A2A.entries if {"all_to_all", "payload"} <= {entry.kind, entry.role}]
+    second = [
+        entry.model_copy(update={"kind": between, "axis": "ep_rail", "group_size": 2})
+        for entry in moved
+        if phase in ("", entry.phase)
+    ]
+    return edited(A2A, within, *second)
+
+
 class Case(NamedTuple):
     """``pattern`` is the one finding from base to head, its inverse the one from head to base."""
 
@@ -117,6 +147,38 @@ _POSITIVES: dict[str, list[tuple[Any, ...]]] = {
         ("fallback in one layer of many", A2A, smoke_ledger(dispatchers={2: "allgather"}), "FAIL", "PASS"),
         ("fallback over the data axis", A2A, fallback_by_all_reduce("dp"), "FAIL", "PASS"),
         ("gathering is cheaper", SMALL, SMALL_GATHERED, "REVIEW", "FAIL"),
+    ],
+    names.REPLACED_BY["all_gather"]: [
+        ("all rows gathered in both directions", A2A, replaced("all_gather", ranks=16), "FAIL", "PASS"),
+        ("all rows gathered in forward alone", A2A, replaced("all_gather", "forward", 16), "FAIL", "PASS"),
+        ("all rows gathered, and scattered in backward", A2A, gathered_and_scattered(), "FAIL", "PASS"),
+        ("all rows gathered on another axis", A2A, gathered_and_scattered("world"), "FAIL", "PASS"),
+        ("in one layer of many", A2A, one_layer(2, replaced("all_gather", ranks=16)), "FAIL", "PASS"),
+        ("each token gathered once", TWO_AXES, replaced("all_gather", ranks=2), "FAIL", "PASS"),
+    ],
+    names.REPLACED_BY["all_reduce"]: [
+        ("all rows summed", A2A, replaced("all_reduce", ranks=2), "FAIL", "PASS"),
+        ("on two meshes", TWO_AXES, replaced("all_reduce", ranks=2), "FAIL", "PASS"),
+        ("all rows summed on another axis", A2A, replaced("all_reduce", "forward", 2, axis="world"), "FAIL", "PASS"),
+    ],
+    names.REPLACED_BY["broadcast"]: [
+        ("every rank broadcasts its rows", A2A, replaced("broadcast", ranks=16, count=32), "FAIL", "PASS"),
+        ("in forward", A2A, replaced("broadcast", "forward", ranks=16, axis="world", count=32), "FAIL", "PASS"),
+        ("on two meshes", TWO_AXES, replaced("broadcast", ranks=16, axis="world", count=32), "FAIL", "PASS"),
+    ],
+    names.REPLACED_BY["scatter"]: [
+        ("every rank scatters its rows", A2A, replaced("scatter", count=32), "FAIL", "PASS"),
+        ("on two meshes", TWO_AXES, replaced("scatter", count=32), "FAIL", "PASS"),
+    ],
+    names.REPLACED_BY_TRANSFERS: [
+        ("messages to every rank", A2A, by_transfers()),
+        ("messages in forward", A2A, by_transfers("forward")),
+        ("messages in the group of all ranks", TWO_AXES, by_transfers(axis="world", group_size=64)),
+    ],
+    names.SPLIT: [
+        ("within and between nodes", A2A, in_hops(), "REVIEW", "FAIL"),
+        ("hops in forward", A2A, in_hops(phase="forward"), "REVIEW", "FAIL"),
+        ("gathered between nodes", A2A, in_hops("all_gather"), "REVIEW", "FAIL"),
     ],
     names.AXIS_LOST: [
         ("experts no longer exchanged", A2A, smoke_ledger(dispatcher="local"), "REVIEW", "FAIL"),
