@@ -378,6 +378,8 @@ def _may_carry_tokens(view: View, exchange: LostExchange, cell: Cell) -> bool:
     axis, a gather is one of parameters if a sum outside of forward grows with it in the same group, unless it has the
     calls of the exchange and a size that fits its tokens."""
     signature = cell.signature
+    if signature.kind == "barrier":
+        return False
     if signature.kind not in GATHERS_AND_SUMS or signature.axis in exchange.axes & {EXPERT_AXIS}:
         return True
     if not exchange.contains(cell.issuers):

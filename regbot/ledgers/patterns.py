@@ -62,6 +62,7 @@ def _run_both_ways(detect: Detector) -> Detector:
 DETECTORS: tuple[Detector, ...] = (
     _run_both_ways(expert.detect_exchange_replaced),
     _run_both_ways(expert.detect_exchange_replaced_by_compiler),
+    parameters.detect_gradients_moved,
     _run_both_ways(parameters.detect_gradient_lost),
     leftovers.detect_other_layer,
     _run_both_ways(expert.detect_axis_lost),
@@ -80,7 +81,8 @@ itself.
 def compare_ledgers(
     base: Ledger, head: Ledger, thresholds: Thresholds, wire: WireConfig, dispatcher: DispatcherChange | None = None
 ) -> list[Finding]:
-    """Return the findings between two comparable ledgers, the most severe first.
+    """Return the findings between two comparable ledgers, the most severe first, and of one pattern the one that adds
+    most wire time.
 
     ``thresholds`` has the limits by which a finding fails, and ``wire`` the bandwidths of the links. ``dispatcher``
     says that only one arm executed the dispatcher that both arms requested. It is None if that did not happen.
@@ -97,18 +99,24 @@ def compare_ledgers(
     is_classified = not base.unclassified and not head.unclassified
     claims = list(_collect_claims(view, dispatcher))
     gradient_lost = any(claim.pattern in REDUCTIONS_LOST for claim in claims)  # a removed optimizer sum counts too
+    # A payload without bytes is one of unknown size, such as that of a kernel.
+    is_sized = all(entry.bytes or entry.role == "control" for entry in (*base.entries, *head.entries))
     step_wire = WireTime(base_s=wire_s(base, wire), head_s=wire_s(head, wire))
     base_model, head_model = WireModel(wire, base.axes), WireModel(wire, head.axes)
     base_payload = sum_by_kind(base, lambda entry: entry.role == "payload")
     is_explained = is_classified and not any(claim.pattern in (names.BYTES_UP, names.COUNT_UP) for claim in claims)
     rise_pct_by_kind = _unexplained_rise_pct(claims, {kind: volume.bytes for kind, volume in base_payload.items()})
 
+    def rank_claim(claim: Claim) -> tuple[float, str, tuple[str, ...]]:
+        wire = _model_wire(claim, base_model, head_model)
+        return wire.base_s - wire.head_s, wording.format_axis(claim), claim.merge_key
+
     findings = []
-    for claim in _merge_claims(claims):
+    for claim in sorted(_merge_claims(claims), key=rank_claim):
         claim_wire = _model_wire(claim, base_model, head_model)
         claim_kinds = {cell.signature.kind for cell in claim.cells}
         bytes_rise_pct = max((rise_pct_by_kind.get(kind, 0.0) for kind in claim_kinds), default=0.0)
-        circumstances = Circumstances(claim_wire, step_wire, bytes_rise_pct=bytes_rise_pct, gradient_lost=gradient_lost)
+        circumstances = Circumstances(claim_wire, step_wire, bytes_rise_pct, gradient_lost, is_sized)
         status = decide_status(claim.pattern, circumstances, thresholds)
         payload_cells = [cell for cell in claim.cells if is_payload(cell)]
         control_cells = [cell for cell in claim.cells if not is_payload(cell)]
@@ -141,9 +149,8 @@ def compare_ledgers(
     findings += [*find_overlap_changes(base, head), *find_host_read_changes(base, head, exchange_patterns)]
     statuses_by_severity = ("FAIL", "REVIEW", "PASS")
 
-    def sort_key(finding: Finding) -> tuple[int, int, str, str]:
-        severity = statuses_by_severity.index(finding.status)
-        return severity, names.PATTERNS.index(finding.pattern), finding.axis, finding.text
+    def sort_key(finding: Finding) -> tuple[int, int]:
+        return statuses_by_severity.index(finding.status), names.PATTERNS.index(finding.pattern)
 
     return sorted(findings, key=sort_key)
 
@@ -197,8 +204,8 @@ def _unexplained_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int
 
 
 def _describe_phases(view: View, claim: Claim) -> str:
-    """Return the phases of ``claim``, such as ', in backward', if the step has collectives of the same kinds and axes in
-    other phases too; else ''."""
+    """Return the phases of ``claim``, such as ', in backward', if other phases have collectives of the same kinds and
+    axes too; else ''."""
     phases = {cell.signature.phase for cell in claim.cells}
     rows = {cell.signature[:2] for cell in claim.cells}
     has_others = any(cell.signature[:2] in rows and cell.signature.phase not in phases for cell in view.cells)

@@ -47,6 +47,8 @@ class Circumstances:
     collective."""
     gradient_lost: bool
     """Whether any finding has one of the patterns in ``REDUCTIONS_LOST``."""
+    is_sized: bool
+    """Whether the bytes of all payload are known."""
 
 
 def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresholds) -> Status:
@@ -71,14 +73,15 @@ def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresh
 
 
 def is_cheaper(circumstances: Circumstances) -> bool:
-    """Whether three things hold: the step's modelled wire time falls, this finding adds no wire time, and all gradient
-    reductions are kept.
+    """Whether four things hold: all sizes are known, the step's modelled wire time falls, this finding adds no wire
+    time, and all gradient reductions are kept.
 
     A lost gradient reduction also lowers the wire time of the step, but that makes nothing better.
     """
     is_step_cheaper = is_lower(circumstances.step_wire.head_s, circumstances.step_wire.base_s)
     adds_wire_time = is_lower(circumstances.finding_wire.base_s, circumstances.finding_wire.head_s)
-    return is_step_cheaper and not adds_wire_time and not circumstances.gradient_lost
+    keeps_all = circumstances.is_sized and not circumstances.gradient_lost
+    return keeps_all and is_step_cheaper and not adds_wire_time
 
 
 def is_lower(a: float, b: float) -> bool:

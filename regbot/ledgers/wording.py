@@ -117,7 +117,7 @@ _FIRST_SENTENCES: dict[str, str] = {
     },
     **{
         names.REPLACES[names.REPLACED_BY[kind]]: (
-            f"in {{layers}} the expert-parallel all-to-all on {{axis}} is back; before, {word} on {{detail}} replaced it"
+            f"in {{layers}} the expert-parallel all-to-all on {{axis}} is back; before, it was {word} on {{detail}}"
         )
         for kind, word in names.REPLACING_WORDS.items()
     },
