@@ -7,7 +7,7 @@ from regbot.ledgers import catalogue as names
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.patterns import compare_ledgers
 from regbot.records.config import ShardingThresholds, WireBandwidths
-from regbot.records.ledger import Entry, Ledger
+from regbot.records.ledger import Entry, Ledger, Phase
 from regbot.records.verdict import Finding, Status
 from support.ledger_builder import (
     doubled,
@@ -123,6 +123,29 @@ def in_hops(between: str = "all_to_all", phase: str = "") -> Ledger:
     return edited(A2A, within, *second)
 
 
+def in_buckets(
+    dp_size: int, edp_size: int, moved: bool, edp_place: str = "", phase: Phase = "backward", gathers: bool = True
+) -> Ledger:
+    """Gradients in buckets of each axis, as DDP reduces them. 80 MiB of them are on dp, or ``moved`` to edp, whose
+    buckets are in ``edp_place``, in which '*' stands for each of four layers."""
+    mib, share = 2**20, 80 * 2**20
+    sizes = {"dp": 400 * mib + share * (not moved), "edp": 200 * mib + share * moved}
+    places = [edp_place.replace("*", str(layer)) for layer in range(4)] if "*" in edp_place else [edp_place]
+    reductions = [entry("reduce_scatter", "dp", dp_size, "float32", phase, "", sizes["dp"], 3)]
+    for place in places:
+        size, calls = sizes["edp"] // len(places), 2 if edp_place else 1 + moved
+        reductions.append(entry("reduce_scatter", "edp", edp_size, "float32", phase, place, size, calls))
+    changes = {"kind": "all_gather", "dtype": "bfloat16", "phase": "optimizer"}
+    gathered = [e.model_copy(update={**changes, "bytes": e.bytes // 2}) for e in reductions if gathers]
+    exchanges = [e for e in A2A.entries if e.axis == "ep"]
+    return ledger_of([*reductions, *gathered, *exchanges])
+
+
+def both_buckets(dp_size: int, edp_size: int, **options: Any) -> tuple[Ledger, Ledger]:
+    base, head = (in_buckets(dp_size, edp_size, moved, **options) for moved in (False, True))
+    return base, head
+
+
 class Case(NamedTuple):
     """``pattern`` is the one finding from base to head, its inverse the one from head to base."""
 
@@ -203,6 +226,23 @@ _POSITIVES: dict[str, list[tuple[Any, ...]]] = {
         ("one layer's gradients not reduced", A2A, one_layer(1, without("reduce_scatter dp")), "FAIL", "REVIEW"),
         ("gradients over edp alone", TWO_AXES, where("reduce_scatter dp", axis="edp", group_size=4), "FAIL", "FAIL"),
         ("replicas of HSDP not summed", hsdp(A2A), hsdp(A2A, all_reduced=False), "FAIL", "REVIEW"),
+        ("a part of a bucket over fewer ranks", *both_buckets(64, 4), "FAIL", "FAIL"),
+        (
+            "from a bucket to the layers, over fewer ranks",
+            *both_buckets(64, 4, edp_place="layers.*.moe"),
+            "FAIL",
+            "FAIL",
+        ),
+    ],
+    names.GRADIENT_GAINED: [
+        (
+            "from a bucket to another module, over more ranks",
+            *both_buckets(4, 8, edp_place="experts"),
+            "REVIEW",
+            "FAIL",
+        ),
+        ("to the layers, over more ranks", *both_buckets(4, 8, edp_place="layers.*.moe.experts"), "REVIEW", "FAIL"),
+        ("after backward", *both_buckets(4, 8, edp_place="layers.*.moe", phase="optimizer"), "REVIEW", "FAIL"),
     ],
     names.OPTIMIZER_SUM_REMOVED: [
         ("tokens of every expert counted no more", with_statistic(A2A, "dp"), A2A, "FAIL", "REVIEW"),
@@ -212,6 +252,9 @@ _POSITIVES: dict[str, list[tuple[Any, ...]]] = {
         ("gradients in another axis of one size", A2A, where("reduce_scatter dp", axis="world")),
         ("exchange in smaller groups", A2A, where("ep", group_size=8), "PASS", "REVIEW"),
         ("exchange on another axis", A2A, where("ep", axis="etp")),
+        ("a part of a bucket to groups of one size", *both_buckets(8, 8)),
+        ("from a bucket to the layers, without gathers", *both_buckets(8, 8, edp_place="layers.*.moe", gathers=False)),
+        ("gathers in other buckets", A2A, where("all_gather dp", axis="fsdp", count=3)),
     ],
     names.OTHER_LAYER: [
         ("two layers wrapped as one", A2A, where("dp layers.1", where="layers.0")),
