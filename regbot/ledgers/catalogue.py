@@ -3,6 +3,25 @@ appear in verdicts, ``--expect`` rules and comments. docs/sharding-verdict.md ex
 
 ALL_TO_ALL_REPLACED = "all-to-all replaced by gather and sum"
 RESTORED = "expert-parallel all-to-all restored"
+REPLACING_WORDS = {
+    "all_gather": "gather",
+    "gather": "gather",
+    "all_reduce": "sum",
+    "reduce_scatter": "sum",
+    "reduce": "sum",
+    "broadcast": "broadcast",
+    "scatter": "scatter",
+    "send_recv": "send/receive",
+    "permute": "send/receive",
+}
+REPLACED_BY = {kind: f"all-to-all replaced by {word}" for kind, word in REPLACING_WORDS.items()}
+"""Pattern by the kind of collective that replaces most of the bytes. All tokens that are gathered *and* summed have the
+pattern ``ALL_TO_ALL_REPLACED``."""
+REPLACED_BY_TRANSFERS = REPLACED_BY["send_recv"]
+REPLACES = {REPLACED_BY[kind]: f"{word} replaced by all-to-all" for kind, word in REPLACING_WORDS.items()}
+"""The inverse of each pattern in ``REPLACED_BY``."""
+SPLIT = "all-to-all split into several hops"
+MERGED = "several hops merged into one all-to-all"
 AXIS_LOST = "expert axis lost"
 AXIS_GAINED = "expert axis gained"
 DISPATCHER_OFF = "dispatcher silently off"
@@ -33,6 +52,8 @@ OVERLAP_RESTORED = "overlap restored"
 
 _INVERSE_PAIRS = (
     (ALL_TO_ALL_REPLACED, RESTORED),
+    *REPLACES.items(),
+    (SPLIT, MERGED),
     (AXIS_LOST, AXIS_GAINED),
     (DISPATCHER_OFF, DISPATCHER_ON),
     (RECOMPUTES, RECOMPUTES_NOT),

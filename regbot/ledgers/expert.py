@@ -3,17 +3,20 @@
 ``cells`` explains the words cell, unit, open and claim. Most detectors here find a change in only one direction.
 ``patterns`` runs them both ways, so "before" means the arm that the view compares from."""
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from regbot.ledgers import catalogue as names
-from regbot.ledgers.cells import Cell, Claim, View, is_payload, list_issuers, sum_growth, sum_volumes
+from regbot.ledgers.cells import EXPERT_AXIS, Cell, Claim, View, is_payload, list_issuers, sum_growth, sum_volumes
 from regbot.ledgers.rows import template
 from regbot.records.ledger import Kind, Phase
 
 SUMS: frozenset[Kind] = frozenset({"reduce_scatter", "all_reduce"})
 GATHERS_AND_SUMS = SUMS | {"all_gather"}
+MAX_TOP_K = 64
+"""Largest number of copies of a token that an all-to-all sends. A gather of all tokens sends each token once."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class DispatcherChange:
 
 @dataclass(frozen=True)
 class LostExchange:
-    """One unit that has lost all its payload all-to-alls on the expert axes. ``axes`` and ``cells`` are the axes and
-    the cells of the lost all-to-alls."""
+    """One unit that has lost payload all-to-alls on the expert axes. ``axes`` and ``cells`` are the axes and the cells
+    of the lost all-to-alls."""
 
     unit: str
     axes: frozenset[str]
@@ -60,6 +63,12 @@ class LostExchange:
     def ranks(self) -> int:
         return max(cell.signature.group_size for cell in self.cells)
 
+    def select_first_phase(self, cells: Iterable[Cell]) -> list[Cell]:
+        """Return those of ``cells`` in the phases of the lost all-to-alls, without backward if it is not the only one.
+        In forward, the program says how tokens travel; backward follows from it."""
+        phases = {cell.signature.phase for cell in self.cells}
+        return [cell for cell in cells if cell.signature.phase in (phases - {"backward"} or phases)]
+
 
 def find_lost_exchanges(view: View) -> list[LostExchange]:
     """Return the units whose payload all-to-alls on the expert axes are all gone. An all-to-all that only moved to
@@ -81,22 +90,51 @@ def find_lost_exchanges(view: View) -> list[LostExchange]:
     return lost_exchanges
 
 
+def _find_gone_exchanges(view: View) -> list[LostExchange]:
+    """Return the units in which the payload all-to-alls of at least one phase left their process groups, although the
+    unit may have others, in another phase or in other groups."""
+    if view.is_compiled:
+        return find_lost_exchanges(view)
+    gone_exchanges = []
+    for unit, cells in view.units.items():
+        by_phase: dict[str, list[Cell]] = {}
+        for cell in cells:
+            if _is_token_exchange(view, cell):
+                by_phase.setdefault(cell.signature.phase, []).append(cell)
+        gone: list[Cell] = []
+        for exchanges in by_phase.values():
+            cells_before = [cell for cell in exchanges if cell.before.count]
+            groups_after = {cell.signature.group for cell in exchanges if cell.after.count}
+            if all(view.is_open(cell) and cell.signature.group not in groups_after for cell in cells_before):
+                gone += cells_before
+        if gone:
+            gone_exchanges.append(LostExchange(unit, frozenset(cell.signature.axis for cell in gone), tuple(gone)))
+    return gone_exchanges
+
+
 def detect_exchange_replaced(view: View) -> Iterator[Claim]:
-    """Detect an all-to-all that was replaced by a gather of all tokens and a sum of the results, on any axis. The
-    ``detail`` of a claim has the axes of the replacement."""
+    """Detect an all-to-all that was replaced by other collectives, such as a gather of all tokens and a sum of the
+    results, on any axis. The ``detail`` of a claim has the axes of the replacement."""
     exchanging_modules = _list_exchanging_modules(view)
-    for lost_exchange in find_lost_exchanges(view):
-        replacement = _find_replacement(view, lost_exchange)
+    for exchange in _find_gone_exchanges(view):
+        pattern, replacement = names.ALL_TO_ALL_REPLACED, _find_gather_and_sum(view, exchange)
+        if not replacement and not view.is_compiled:
+            pattern, replacement = _find_other_replacement(view, exchange)
         if replacement:
             yield Claim(
-                pattern=names.ALL_TO_ALL_REPLACED,
-                merge_key=tuple(sorted(lost_exchange.axes)),
-                axes=lost_exchange.axes,
-                cells=_drop_duplicates((*_list_exchange_cells(view, lost_exchange), *replacement)),
-                changed_modules=lost_exchange.modules,
+                pattern=pattern,
+                merge_key=tuple(sorted(exchange.axes)),
+                axes=exchange.axes,
+                cells=_drop_duplicates((*_list_exchange_cells(view, exchange), *replacement)),
+                changed_modules=exchange.modules,
                 population=exchanging_modules,
-                detail=", ".join(sorted({cell.signature.axis for cell in replacement})),
+                detail=", ".join(sorted({_name_group(cell, pattern) for cell in replacement})),
             )
+
+
+def _name_group(cell: Cell, pattern: str) -> str:
+    axis, size = cell.signature.group
+    return f"{axis} (groups of {size})" if pattern == names.SPLIT else axis
 
 
 def detect_exchange_replaced_by_compiler(view: View) -> Iterator[Claim]:
@@ -286,7 +324,7 @@ def _list_exchanging_modules(view: View) -> frozenset[str]:
     return frozenset().union(*(cell.issuers_before for cell in exchange_cells))
 
 
-def _find_replacement(view: View, lost_exchange: LostExchange) -> list[Cell]:
+def _find_gather_and_sum(view: View, lost_exchange: LostExchange) -> list[Cell]:
     """Return the cells that gather and sum tokens instead of ``lost_exchange``, or [] if the gather or the sum is
     missing. The gather and the sum must be in forward. FSDP gathers parameters in forward but sums gradients only in
     backward, so FSDP of experts is not taken for a replacement. If the ledger has no phases, any sum counts. The result
@@ -310,11 +348,59 @@ def _find_replacement(view: View, lost_exchange: LostExchange) -> list[Cell]:
     return [cell for cell in rising if (cell.place, cell.signature.axis) in places_and_axes]
 
 
+def _find_other_replacement(view: View, exchange: LostExchange) -> tuple[str, list[Cell]]:
+    """Return the pattern and the cells of collectives that may carry tokens in place of ``exchange``, or ('', []). They
+    are several hops if there are several groups, and the sizes of the groups multiply to the ranks of the exchange."""
+    rising = [cell for cell in view.open_cells(exchange.unit) if is_payload(cell) and cell.grows]
+    carriers = [cell for cell in rising if _may_carry_tokens(view, exchange, cell)]
+    first = exchange.select_first_phase(carriers)
+    groups = {cell.signature.group for cell in first}
+    growth: dict[str, int] = {}
+    for cell in first:
+        kind = cell.signature.kind
+        growth[kind] = growth.get(kind, 0) + cell.after.bytes - cell.before.bytes
+    if len(groups) > 1 and math.prod(size for _, size in groups) == exchange.ranks:
+        pattern = names.SPLIT
+    elif growth.keys() <= {"all_to_all"}:  # nothing, or the same exchange in other groups
+        return "", []
+    else:
+        pattern = names.REPLACED_BY[max(growth.keys() - {"all_to_all"}, key=lambda kind: (growth[kind], kind))]
+    # What follows in backward, such as the sum that undoes a gather, runs in the same place on the same axis.
+    places_and_axes = {(cell.place, cell.signature.axis) for cell in first}
+    return pattern, [
+        cell for cell in rising if cell in carriers or (cell.place, cell.signature.axis) in places_and_axes
+    ]
+
+
+def _may_carry_tokens(view: View, exchange: LostExchange, cell: Cell) -> bool:
+    """Whether ``cell``, which grows in the unit of ``exchange``, may carry the tokens instead. Gathers and sums may be
+    those of parameters and gradients. On the expert axis they are not, because parameters differ along it. On another
+    axis, a gather is one of parameters if a sum outside of forward grows with it in the same group, unless it has the
+    calls of the exchange and a size that fits its tokens."""
+    signature = cell.signature
+    if signature.kind == "barrier":
+        return False
+    if signature.kind not in GATHERS_AND_SUMS or signature.axis in exchange.axes & {EXPERT_AXIS}:
+        return True
+    if not exchange.contains(cell.issuers):
+        return False
+    if signature.kind in SUMS:
+        return signature.phase == "forward" and view.moves_activations(cell)
+    sums = [other for other in view.open_cells(exchange.unit) if other.signature.kind in SUMS and other.grows]
+    if not any(other.signature.group == signature.group and other.signature.phase != "forward" for other in sums):
+        return True
+    sent, _ = sum_volumes(other for other in exchange.cells if other.signature.phase == signature.phase)
+    gathered = sum_growth([cell])
+    copies, rest = divmod(sent.bytes * signature.group_size, max(gathered.bytes, 1))
+    return gathered.count == sent.count and rest == 0 and 0 < copies <= MAX_TOP_K
+
+
 def _list_exchange_cells(view: View, lost_exchange: LostExchange) -> list[Cell]:
+    phases = {cell.signature.phase for cell in lost_exchange.cells}
     control_cells = [
         cell
         for cell in view.open_cells(lost_exchange.unit)
-        if not is_payload(cell) and cell.signature.axis in lost_exchange.axes
+        if not is_payload(cell) and cell.signature.axis in lost_exchange.axes and cell.signature.phase in phases
     ]
     return [*lost_exchange.cells, *control_cells]
 

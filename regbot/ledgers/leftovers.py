@@ -9,7 +9,7 @@ from typing import TypeVar
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Cell, Claim, View, has_equal_totals, is_payload, list_issuers, sum_growth
 from regbot.ledgers.dtypes import width
-from regbot.ledgers.rows import Signature
+from regbot.ledgers.rows import Signature, find_unit, template
 
 MOVE_TOLERANCE = 0.001
 """Largest accepted difference between the bytes of a moved collective before and after, as a share of the larger bytes.
@@ -17,6 +17,7 @@ Padding depends on the number of ranks, so the bytes can differ slightly."""
 
 GroupName = TypeVar("GroupName")
 AxisGroup = tuple[str, int]
+Move = tuple[AxisGroup, AxisGroup, tuple[Cell, ...]]
 
 
 def detect_other_dtype(view: View) -> Iterator[Claim]:
@@ -41,30 +42,60 @@ def detect_other_dtype(view: View) -> Iterator[Claim]:
 
 
 def detect_moved(view: View) -> Iterator[Claim]:
-    """Detect collectives that moved to another axis or to groups of another size, with equal calls and bytes. Only
-    collectives of one layer, kind, dtype and phase are compared with each other. Control exchanges that moved between
-    the same two groups as payload belong to the same finding. If only control exchanges moved, the generic findings
-    report them."""
-    for unit in view.units:
-        # Cells by process group, for each form: role, kind, dtype and phase.
-        cells_by_form: dict[tuple[str, str, str, str], dict[AxisGroup, list[Cell]]]
-        cells_by_form = defaultdict(lambda: defaultdict(list))
-        for cell in view.open_cells(unit):
-            signature = cell.signature
-            form = (signature.role, signature.kind, signature.dtype, signature.phase)
-            cells_by_form[form][signature.group].append(cell)
-        payload_moves: set[tuple[AxisGroup, AxisGroup]] = set()
-        # Payload first, because control exchanges count only if payload moved with them.
-        for (role, *_), cells_by_group in sorted(cells_by_form.items(), key=lambda item: item[0][0] == "control"):
-            for base_group, head_group, cells in _match_changes(cells_by_group, MOVE_TOLERANCE):
-                if role == "payload":
-                    payload_moves.add((base_group, head_group))
-                elif (base_group, head_group) not in payload_moves:
-                    continue
-                (base_axis, base_size), (head_axis, head_size) = base_group, head_group
-                merge_key = (base_axis, str(base_size), head_axis, str(head_size))
-                detail = f"{base_axis} (groups of {base_size}) to {head_axis} (groups of {head_size})"
-                yield Claim.create(names.MOVED, cells, merge_key, detail=detail)
+    """Detect collectives that moved to another axis or to groups of another size (``match_moves``). Control exchanges
+    that moved between the same two groups as payload, with equal calls and bytes, belong to the same finding. If only
+    control exchanges moved, the generic findings report them."""
+    open_cells = [cell for cell in view.cells if view.is_open(cell)]
+    moves = list(match_moves(filter(is_payload, open_cells)))
+    payload_moves = {(base_group, head_group) for base_group, head_group, _ in moves}
+    control_cells = _group_by_unit(cell for cell in open_cells if not is_payload(cell))
+    for groups in (groups for cells in control_cells for groups in _group_by_form(cells)):
+        moves += [move for move in _match_changes(groups, MOVE_TOLERANCE) if move[:2] in payload_moves]
+    for base_group, head_group, cells in moves:
+        yield make_move_claim(base_group, head_group, cells)
+
+
+def make_move_claim(base_group: AxisGroup, head_group: AxisGroup, cells: Iterable[Cell]) -> Claim:
+    (base_axis, base_size), (head_axis, head_size) = base_group, head_group
+    merge_key = (base_axis, str(base_size), head_axis, str(head_size))
+    detail = f"{base_axis} (groups of {base_size}) to {head_axis} (groups of {head_size})"
+    return Claim.create(names.MOVED, cells, merge_key, detail=detail)
+
+
+def match_moves(cells: Iterable[Cell]) -> Iterator[Move]:
+    """Yield what moved from one process group to another: the groups before and after, and the cells of both. Only
+    cells of one layer, role, kind, dtype and phase are matched with each other, first those with equal calls and bytes,
+    then those with equal bytes, which may be cut into other buckets. In the end, cells of the whole model are matched
+    by bytes, if those of one group are all outside of the layers: a bucket of gradients belongs to no layer."""
+    remaining: list[Cell] = []
+    for unit_cells in _group_by_unit(cells):
+        for groups in _group_by_form(unit_cells):
+            for equal_calls in (True, False):
+                for move in [*_match_changes(groups, MOVE_TOLERANCE, equal_calls=equal_calls)]:
+                    yield move
+                    groups = {group: group_cells for group, group_cells in groups.items() if group not in move[:2]}
+            remaining += [cell for group_cells in groups.values() for cell in group_cells]
+    for groups in _group_by_form(remaining):
+        for old, new, moved_cells in _match_changes(groups, MOVE_TOLERANCE, equal_calls=False):
+            if any(all("*" not in template(cell.place) for cell in groups[group]) for group in (old, new)):
+                yield old, new, moved_cells
+
+
+def _group_by_unit(cells: Iterable[Cell]) -> Iterable[list[Cell]]:
+    cells_by_unit: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        cells_by_unit[find_unit(cell.place)].append(cell)
+    return cells_by_unit.values()
+
+
+def _group_by_form(cells: Iterable[Cell]) -> Iterable[dict[AxisGroup, list[Cell]]]:
+    """Return the cells by process group, for each form: role, kind, dtype and phase."""
+    cells_by_form: dict[tuple[str, ...], dict[AxisGroup, list[Cell]]] = defaultdict(lambda: defaultdict(list))
+    for cell in cells:
+        signature = cell.signature
+        form = (signature.role, signature.kind, signature.dtype, signature.phase)
+        cells_by_form[form][signature.group].append(cell)
+    return cells_by_form.values()
 
 
 def detect_other_layer(view: View) -> Iterator[Claim]:
@@ -127,23 +158,35 @@ def _make_generic_claim(pattern: str, merge_key: tuple[str, ...], cells: list[Ce
 
 
 def _match_changes(
-    groups: Mapping[GroupName, list[Cell]], tolerance: float, element_widths: Mapping[GroupName, int] | None = None
+    groups: Mapping[GroupName, list[Cell]],
+    tolerance: float,
+    element_widths: Mapping[GroupName, int] | None = None,
+    equal_calls: bool = True,
 ) -> Iterator[tuple[GroupName, GroupName, tuple[Cell, ...]]]:
-    """Yield pairs of a decreasing and an increasing group, with the cells of both. The calls are equal, and the volumes
-    are equal up to ``tolerance``. A group whose calls and volume change in opposite directions is in no pair. The
-    volume is counted in bytes, or with ``element_widths``, the bytes per element of each group, in elements. The groups
-    with equal calls are paired in ascending order of volume, so each group is in at most one pair. The result is
+    """Yield pairs of a decreasing and an increasing group, with the cells of both. The volumes are equal up to
+    ``tolerance``, and so are the calls if ``equal_calls``; a group whose calls and volume change in opposite directions
+    is then in no pair. The volume is counted in bytes, or with ``element_widths``, the bytes per element of each group,
+    in elements. The groups are paired in ascending order of volume, so each group is in at most one pair. The result is
     symmetric: swapping before and after swaps the names in each pair."""
     decreases: dict[int, list[tuple[float, GroupName]]] = defaultdict(list)  # volume and name, by the number of calls
     increases: dict[int, list[tuple[float, GroupName]]] = defaultdict(list)
     for name, cells in groups.items():
         growth = sum_growth(cells)
         calls, size = growth.count, growth.bytes / (1 if element_widths is None else element_widths[name])
+        if not equal_calls:  # then the sign of the volume decides
+            calls = (size > 0) - (size < 0)
         if calls < 0 and size <= 0:
             decreases[-calls].append((-size, name))
         elif calls > 0 and size >= 0:
             increases[calls].append((size, name))
-    for calls, falling in sorted(decreases.items()):
-        for (decrease, old), (increase, new) in zip(sorted(falling), sorted(increases[calls]), strict=False):
-            if abs(decrease - increase) <= tolerance * max(decrease, increase):
+    for calls, falling in decreases.items():
+        old_groups, new_groups = (sorted(named, reverse=True) for named in (falling, increases[calls]))
+        while old_groups and new_groups:  # the smallest are at the ends
+            (decrease, old), (increase, new) = old_groups[-1], new_groups[-1]
+            is_pair = abs(decrease - increase) <= tolerance * max(decrease, increase)
+            if is_pair or decrease < increase:
+                old_groups.pop()
+            if is_pair or increase < decrease:
+                new_groups.pop()
+            if is_pair:
                 yield old, new, (*groups[old], *groups[new])

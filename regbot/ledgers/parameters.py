@@ -18,9 +18,10 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from regbot.ledgers import catalogue as names
-from regbot.ledgers.cells import Cell, Claim, View, is_payload, list_issuers
+from regbot.ledgers.cells import Cell, CellKey, Claim, View, is_payload, list_issuers
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import SUMS, LostExchange, find_lost_exchanges
+from regbot.ledgers.leftovers import make_move_claim, match_moves
 from regbot.ledgers.rows import find_unit
 
 PADDING_TOLERANCE = 0.001
@@ -58,6 +59,38 @@ class Reduction:
 Reductions = Mapping[str, list[Reduction]]
 
 
+def detect_gradients_moved(view: View) -> Iterator[Claim]:
+    """Detect gradients that moved to another process group and another unit, such as from a bucket of all parameters to
+    the experts' layers. A smaller group is a loss, a larger one a gain, and an equal one a move."""
+    reductions = [cell for cell in view.cells if view.is_open(cell) and _reduces_gradients(view, cell)]
+    gradient_sizes = _list_gradient_sizes(view)
+    for old, new, cells in match_moves(reductions):
+        if len({find_unit(cell.place) for cell in cells}) == 1:  # judged with the other reductions of the unit
+            continue
+        cells = (*cells, *_list_moved_gathers(view, cells))
+        (old_axis, old_size), (new_axis, new_size) = old, new
+        if old_size == new_size:
+            yield make_move_claim(old, new, cells)
+            continue
+        is_lost = old_size > new_size
+        pattern = names.OPTIMIZER_SUM_REMOVED if _sums_statistics(cells, gradient_sizes) else names.GRADIENT_LOST
+        yield Claim(
+            pattern=pattern if is_lost else names.INVERSE[pattern],
+            merge_key=(),
+            axes=frozenset((old_axis if is_lost else new_axis,)),
+            cells=cells,
+            changed_modules=list_issuers(cell for cell in cells if cell.shrinks == is_lost),
+        )
+
+
+def _list_moved_gathers(view: View, reductions: Iterable[Cell]) -> list[Cell]:
+    """Return the parameter gathers that moved between the same two groups as ``reductions``."""
+    losing = {cell.signature.group for cell in reductions if cell.shrinks}
+    gaining = {cell.signature.group for cell in reductions if cell.grows}
+    gathers = [cell for cell in view.cells if view.is_open(cell) and _gathers_parameters(view, cell)]
+    return [cell for old, new, cells in match_moves(gathers) if old in losing and new in gaining for cell in cells]
+
+
 def detect_gradient_lost(view: View) -> Iterator[Claim]:
     """Detect units that reduce fewer gradient elements than before. It is no loss if the parameters of a unit only
     moved to other units. The population of a claim is all modules that reduced gradients before. A claim contains the
@@ -68,6 +101,7 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
     reducing_modules = frozenset().union(
         *(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell))
     )
+    claimed_keys: set[CellKey] = set()
     for unit in losing_units:
         reductions = [cell for cell in view.open_cells(unit) if _reduces_gradients(view, cell)]
         if unit in gaining_units:  # the unit has losses and gains; claim only the losses in this direction
@@ -84,7 +118,9 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
         # The finding names the reductions that shrink. If none shrinks, it names all changed reductions.
         named_cells = [cell for cell in reductions if cell.shrinks] or reductions
         modules_before: frozenset[str] = frozenset().union(*(cell.issuers_before for cell in named_cells))
-        cells = (*reductions, *gathers)
+        moved_gathers = [cell for cell in _list_moved_gathers(view, reductions) if cell.key not in claimed_keys]
+        cells = tuple({cell.key: cell for cell in (*reductions, *gathers, *moved_gathers)}.values())
+        claimed_keys |= {cell.key for cell in cells}
         yield Claim(
             pattern=names.OPTIMIZER_SUM_REMOVED if _sums_statistics(cells, gradient_sizes) else names.GRADIENT_LOST,
             merge_key=(),  # the claims of all units become one finding

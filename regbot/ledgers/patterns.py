@@ -23,12 +23,20 @@ from regbot.records.config import ShardingThresholds as Thresholds
 from regbot.records.config import WireBandwidths as WireConfig
 from regbot.records.ledger import Kind, Ledger
 from regbot.records.text.clip import clip_label
+from regbot.records.text.words import listed
 from regbot.records.verdict import Finding, Volume, WireTime
 
 __all__ = ["DispatcherChange", "compare_ledgers"]
 
 
-_EXCHANGE_CHANGES = (names.ALL_TO_ALL_REPLACED, names.AXIS_LOST, names.RECOMPUTES, names.DISPATCHER_OFF)
+_EXCHANGE_CHANGES = (
+    names.ALL_TO_ALL_REPLACED,
+    *names.REPLACES,
+    names.SPLIT,
+    names.AXIS_LOST,
+    names.RECOMPUTES,
+    names.DISPATCHER_OFF,
+)
 EXCHANGE_PATTERNS = {*_EXCHANGE_CHANGES, *(names.INVERSE[pattern] for pattern in _EXCHANGE_CHANGES)}
 """Patterns in which head exchanges tokens by another method than base, or a different number of times. These patterns
 also change the host reads, because an all-to-all needs its split sizes on the host."""
@@ -54,6 +62,7 @@ def _run_both_ways(detect: Detector) -> Detector:
 DETECTORS: tuple[Detector, ...] = (
     _run_both_ways(expert.detect_exchange_replaced),
     _run_both_ways(expert.detect_exchange_replaced_by_compiler),
+    parameters.detect_gradients_moved,
     _run_both_ways(parameters.detect_gradient_lost),
     leftovers.detect_other_layer,
     _run_both_ways(expert.detect_axis_lost),
@@ -72,7 +81,8 @@ itself.
 def compare_ledgers(
     base: Ledger, head: Ledger, thresholds: Thresholds, wire: WireConfig, dispatcher: DispatcherChange | None = None
 ) -> list[Finding]:
-    """Return the findings between two comparable ledgers, the most severe first.
+    """Return the findings between two comparable ledgers, the most severe first, and of one pattern the one that adds
+    most wire time.
 
     ``thresholds`` has the limits by which a finding fails, and ``wire`` the bandwidths of the links. ``dispatcher``
     says that only one arm executed the dispatcher that both arms requested. It is None if that did not happen.
@@ -86,25 +96,44 @@ def compare_ledgers(
     view = build_view(base, head)
     # The counts of a ledger are those of one step, or those of a whole file with any number of steps.
     scope_text = "Per step and rank" if base.scope == "step" else "In all"
+    is_classified = not base.unclassified and not head.unclassified
     claims = list(_collect_claims(view, dispatcher))
     gradient_lost = any(claim.pattern in REDUCTIONS_LOST for claim in claims)  # a removed optimizer sum counts too
+    # A payload without bytes is one of unknown size, such as that of a kernel.
+    is_sized = all(entry.bytes or entry.role == "control" for entry in (*base.entries, *head.entries))
     step_wire = WireTime(base_s=wire_s(base, wire), head_s=wire_s(head, wire))
     base_model, head_model = WireModel(wire, base.axes), WireModel(wire, head.axes)
     base_payload = sum_by_kind(base, lambda entry: entry.role == "payload")
+    is_explained = is_classified and not any(claim.pattern in (names.BYTES_UP, names.COUNT_UP) for claim in claims)
     rise_pct_by_kind = _unexplained_rise_pct(claims, {kind: volume.bytes for kind, volume in base_payload.items()})
 
+    def rank_claim(claim: Claim) -> tuple[float, str, tuple[str, ...]]:
+        wire = _model_wire(claim, base_model, head_model)
+        return wire.base_s - wire.head_s, wording.format_axis(claim), claim.merge_key
+
     findings = []
-    for claim in _merge_claims(claims):
-        claim_wire = _model_wire(claim.cells, base_model, head_model)
+    for claim in sorted(_merge_claims(claims), key=rank_claim):
+        claim_wire = _model_wire(claim, base_model, head_model)
         claim_kinds = {cell.signature.kind for cell in claim.cells}
         bytes_rise_pct = max((rise_pct_by_kind.get(kind, 0.0) for kind in claim_kinds), default=0.0)
-        circumstances = Circumstances(claim_wire, step_wire, bytes_rise_pct=bytes_rise_pct, gradient_lost=gradient_lost)
+        circumstances = Circumstances(claim_wire, step_wire, bytes_rise_pct, gradient_lost, is_sized)
         status = decide_status(claim.pattern, circumstances, thresholds)
         payload_cells = [cell for cell in claim.cells if is_payload(cell)]
         control_cells = [cell for cell in claim.cells if not is_payload(cell)]
         before, after = _sum_by_kind(payload_cells or control_cells)
         control = _sum_by_kind(control_cells if payload_cells else [])
-        passed = status == "PASS"
+        finding_text = wording.FindingText(
+            claim,
+            before,
+            after,
+            control,
+            wire=claim_wire,
+            scope=f"{scope_text}{_describe_phases(view, claim)}",
+            passed=status == "PASS",
+            is_classified=is_classified,
+            is_explained=is_explained,
+            dispatcher=dispatcher,
+        )
         findings.append(
             Finding(
                 pattern=claim.pattern,
@@ -112,7 +141,7 @@ def compare_ledgers(
                 axis=clip_label(wording.format_axis(claim)),
                 base=before,
                 head=after,
-                text=wording.write_text(claim, before, after, claim_wire, passed, scope_text, control, dispatcher),
+                text=finding_text.write(),
                 modules=sorted({template(module) for module in claim.changed_modules})[:MAX_MODULES],
             )
         )
@@ -120,9 +149,8 @@ def compare_ledgers(
     findings += [*find_overlap_changes(base, head), *find_host_read_changes(base, head, exchange_patterns)]
     statuses_by_severity = ("FAIL", "REVIEW", "PASS")
 
-    def sort_key(finding: Finding) -> tuple[int, int, str, str]:
-        severity = statuses_by_severity.index(finding.status)
-        return severity, names.PATTERNS.index(finding.pattern), finding.axis, finding.text
+    def sort_key(finding: Finding) -> tuple[int, int]:
+        return statuses_by_severity.index(finding.status), names.PATTERNS.index(finding.pattern)
 
     return sorted(findings, key=sort_key)
 
@@ -175,10 +203,22 @@ def _unexplained_rise_pct(claims: Iterable[Claim], base_bytes: Mapping[Kind, int
     return {kind: 100 * rise[kind] / base_bytes[kind] if base_bytes.get(kind) else float("inf") for kind in rise}
 
 
-def _model_wire(cells: Iterable[Cell], base_model: WireModel, head_model: WireModel) -> WireTime:
+def _describe_phases(view: View, claim: Claim) -> str:
+    """Return the phases of ``claim``, such as ', in backward', if other phases have collectives of the same kinds and
+    axes too; else ''."""
+    phases = {cell.signature.phase for cell in claim.cells}
+    rows = {cell.signature[:2] for cell in claim.cells}
+    has_others = any(cell.signature[:2] in rows and cell.signature.phase not in phases for cell in view.cells)
+    return f", in {listed(sorted(phases), len(phases))}" if has_others and "unknown" not in phases else ""
+
+
+def _model_wire(claim: Claim, base_model: WireModel, head_model: WireModel) -> WireTime:
     base_s = head_s = 0.0
-    for cell in filter(is_payload, cells):
+    exchange_groups = {cell.signature.group for cell in claim.cells if cell.signature.kind == "all_to_all"}
+    for cell in filter(is_payload, claim.cells):
         kind, axis, group_size = cell.signature[:3]
+        if kind == "send_recv" and len(exchange_groups) == 1:  # the peers, whatever group the call names
+            ((axis, group_size),) = exchange_groups
         base_s += base_model.seconds(kind, axis, group_size, cell.before.bytes)
         head_s += head_model.seconds(kind, axis, group_size, cell.after.bytes)
     return WireTime(base_s=base_s, head_s=head_s)

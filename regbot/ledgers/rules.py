@@ -18,6 +18,7 @@ NEVER_FAIL = frozenset({names.BYTES_DOWN, names.COUNT_DOWN, names.CONTROL_CHANGE
 """Patterns that are never FAIL."""
 PASS_IF_CHEAPER = (NEVER_FAIL - {names.OTHER_LAYER}) | {
     names.RESTORED,
+    *names.REPLACES.values(),
     names.DISPATCHER_ON,
     names.RECOMPUTES_NOT,
     names.KEEPS_GATHERED,
@@ -26,6 +27,8 @@ PASS_IF_CHEAPER = (NEVER_FAIL - {names.OTHER_LAYER}) | {
 """Patterns that are PASS with a note if the step got cheaper. NARROWED is not among them, because a narrower type
 changes numerics. OTHER_LAYER is not among them, because a move to another layer does not change the cost of the step,
 and only a person knows whether the move was intended."""
+EXCHANGE_REPLACED = {names.ALL_TO_ALL_REPLACED, *names.REPLACED_BY.values()} - {names.REPLACED_BY_TRANSFERS}
+"""Patterns in which every rank gets more than its own tokens, which is FAIL unless it is cheaper."""
 ROUNDING = 1e-9
 """Relative difference up to which two wire times count as equal. Summing the same seconds in another order changes the
 sum by less than this."""
@@ -44,6 +47,8 @@ class Circumstances:
     collective."""
     gradient_lost: bool
     """Whether any finding has one of the patterns in ``REDUCTIONS_LOST``."""
+    is_sized: bool
+    """Whether the bytes of all payload are known."""
 
 
 def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresholds) -> Status:
@@ -52,7 +57,7 @@ def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresh
     finding_wire = circumstances.finding_wire
     if pattern in ALWAYS_FAIL:
         return "FAIL"
-    if pattern == names.ALL_TO_ALL_REPLACED:
+    if pattern in EXCHANGE_REPLACED:
         # With few ranks, gathering all tokens can be cheaper than the all-to-all.
         gathers_are_cheaper = is_lower(finding_wire.head_s, finding_wire.base_s)
         return "REVIEW" if gathers_are_cheaper else "FAIL"
@@ -68,14 +73,15 @@ def decide_status(pattern: str, circumstances: Circumstances, thresholds: Thresh
 
 
 def is_cheaper(circumstances: Circumstances) -> bool:
-    """Whether three things hold: the step's modelled wire time falls, this finding adds no wire time, and all gradient
-    reductions are kept.
+    """Whether four things hold: all sizes are known, the step's modelled wire time falls, this finding adds no wire
+    time, and all gradient reductions are kept.
 
     A lost gradient reduction also lowers the wire time of the step, but that makes nothing better.
     """
     is_step_cheaper = is_lower(circumstances.step_wire.head_s, circumstances.step_wire.base_s)
     adds_wire_time = is_lower(circumstances.finding_wire.base_s, circumstances.finding_wire.head_s)
-    return is_step_cheaper and not adds_wire_time and not circumstances.gradient_lost
+    keeps_all = circumstances.is_sized and not circumstances.gradient_lost
+    return keeps_all and is_step_cheaper and not adds_wire_time
 
 
 def is_lower(a: float, b: float) -> bool:

@@ -2,6 +2,7 @@
 writes text and decides nothing."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 
 from regbot.ledgers import catalogue as names
@@ -25,41 +26,63 @@ KIND_NAMES: dict[Kind, str] = {
 }
 
 
-def write_text(
-    claim: Claim,
-    before: Mapping[Kind, Volume],
-    after: Mapping[Kind, Volume],
-    wire: WireTime,
-    passed: bool,
-    scope_text: str,
-    control: tuple[Mapping[Kind, Volume], Mapping[Kind, Volume]],
-    dispatcher: DispatcherChange | None,
-) -> str:
-    """Return the text of one finding, which has one to five sentences. ``before`` and ``after`` are the finding's
-    traffic by kind of collective. If the finding has payload and control collectives, they are the payload, and
-    ``control`` is the control traffic before and after. ``wire`` is the modelled wire time of the payload.
-    ``scope_text`` says what this traffic covers: 'Per step and rank' or 'In all'. ``passed`` says whether the finding
-    has the status PASS. ``decide_status`` gives PASS only if the step became cheaper. ``dispatcher`` is what the runs
-    executed, if the dispatcher changed."""
-    first_sentence = _write_first_sentence(claim, dispatcher)
-    sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]
-    if claim.cells:
-        has_payload = any(cell.signature.role == "payload" for cell in claim.cells)
-        subject = "the payload" if has_payload else f"the {CONTROL_COLLECTIVES}"
-        change = f"{subject} changed from {_format_traffic(before)} to {_format_traffic(after)}"
-        sentences.append(f"{scope_text}, {change}.")
-        control_before, control_after = control
-        if control_before != control_after:
-            change = f"changed from {_format_traffic(control_before)} to {_format_traffic(control_after)}"
-            sentences.append(f"The {CONTROL_COLLECTIVES} {change}.")
-        if wire.base_s or wire.head_s:
+@dataclass(frozen=True)
+class FindingText:
+    """What the text of one finding needs."""
+
+    claim: Claim
+    before: Mapping[Kind, Volume]
+    """Traffic by kind of collective: the payload, or the control traffic if the finding has no payload."""
+    after: Mapping[Kind, Volume]
+    control: tuple[Mapping[Kind, Volume], Mapping[Kind, Volume]]
+    """The control traffic before and after, if the finding has payload too."""
+    wire: WireTime
+    """Modelled wire time of the payload."""
+    scope: str
+    """What the traffic covers, such as 'Per step and rank, in backward'."""
+    passed: bool
+    """Whether the finding has the status PASS. ``decide_status`` gives it only if the step became cheaper."""
+    is_classified: bool
+    """Whether the ledgers have no communication of unknown kind."""
+    is_explained: bool
+    """Whether this is so, and no finding says that other collectives rise for an unknown reason."""
+    dispatcher: DispatcherChange | None
+    """What the runs executed, if the dispatcher changed."""
+
+    def write(self) -> str:
+        """Return the text, which has one to five sentences."""
+        claim, wire = self.claim, self.wire
+        first_sentence = _write_first_sentence(claim, self.dispatcher, self.is_explained)
+        sentences = [f"{first_sentence[:1].upper()}{first_sentence[1:]}."]
+        if claim.cells:
+            has_payload = any(cell.signature.role == "payload" for cell in claim.cells)
+            subject = "the payload" if has_payload else f"the {CONTROL_COLLECTIVES}"
+            sentences.append(f"{self.scope}, {subject} {self._describe_change(self.before, self.after)}.")
+            if self.control[0] != self.control[1]:
+                sentences.append(f"The {CONTROL_COLLECTIVES} {self._describe_change(*self.control)}.")
+            if wire.base_s or wire.head_s:
+                sentences.append(
+                    f"The modelled wire time of the payload changed from {format_seconds(wire.base_s)} to "
+                    f"{format_seconds(wire.head_s)}. This is a model, not a measurement."
+                )
+        if self.passed:
             sentences.append(
-                f"The modelled wire time of the payload changed from {format_seconds(wire.base_s)} to "
-                f"{format_seconds(wire.head_s)}. This is a model, not a measurement."
+                "Passed, because the modelled wire time of the step falls and no gradient reduction is lost."
             )
-    if passed:
-        sentences.append("Passed, because the modelled wire time of the step falls and no gradient reduction is lost.")
-    return clip_message(" ".join(sentences))
+        return clip_message(" ".join(sentences))
+
+    def _describe_change(self, before: Mapping[Kind, Volume], after: Mapping[Kind, Volume]) -> str:
+        """Return text such as 'changed from 192 all-to-all (24 GiB) to nothing'."""
+        nothing = "nothing" if self.is_classified else "no call that is classified"
+        traffics = (
+            [
+                f"{volume.count} {KIND_NAMES.get(kind, kind)} ({binary_bytes(volume.bytes)})"
+                for kind, volume in kinds.items()
+                if volume.count
+            ]
+            for kinds in (before, after)
+        )
+        return "changed from {} to {}".format(*(" + ".join(parts) or nothing for parts in traffics))
 
 
 def format_axis(claim: Claim) -> str:
@@ -86,10 +109,21 @@ _FIRST_SENTENCES: dict[str, str] = {
         "in {layers} the expert-parallel all-to-all on {axis} was replaced by gathering {replacement} on {detail}"
     ),
     names.RESTORED: ("in {layers} the expert-parallel all-to-all on {axis} is back; before, {restored} on {detail}"),
-    names.AXIS_LOST: (
-        "in {layers} the expert-parallel all-to-all on {axis} is gone and nothing exchanges tokens in its place"
-        "{followers}"
-    ),
+    **{
+        names.REPLACED_BY[kind]: (
+            f"in {{layers}} the expert-parallel all-to-all on {{axis}} was replaced by {word} on {{detail}}"
+        )
+        for kind, word in names.REPLACING_WORDS.items()
+    },
+    **{
+        names.REPLACES[names.REPLACED_BY[kind]]: (
+            f"in {{layers}} the expert-parallel all-to-all on {{axis}} is back; before, it was {word} on {{detail}}"
+        )
+        for kind, word in names.REPLACING_WORDS.items()
+    },
+    names.SPLIT: "in {layers} the tokens of the expert-parallel all-to-all on {axis} now travel in hops on {detail}",
+    names.MERGED: "in {layers} one expert-parallel all-to-all on {axis} replaces hops on {detail}",
+    names.AXIS_LOST: "in {layers} the expert-parallel all-to-all on {axis} is gone and {successor}{followers}",
     names.AXIS_GAINED: "in {layers} tokens now travel to their experts by all-to-all on {axis}{followers}",
     names.RECOMPUTES: "in {layers} backward now repeats the token exchange of forward on {axis} (recompute)",
     names.RECOMPUTES_NOT: "in {layers} backward no longer repeats the token exchange of forward on {axis}",
@@ -126,7 +160,7 @@ _FIRST_SENTENCES: dict[str, str] = {
 _GENERIC_SENTENCE = "{pattern} on {axis}{bracketed_detail} in {modules}, and no named pattern explains it"
 
 
-def _write_first_sentence(claim: Claim, dispatcher: DispatcherChange | None) -> str:
+def _write_first_sentence(claim: Claim, dispatcher: DispatcherChange | None, is_explained: bool) -> str:
     if dispatcher is not None and claim.pattern == dispatcher.pattern:
         return (
             f"both arms asked for dispatcher {dispatcher.requested!r}; "
@@ -138,6 +172,7 @@ def _write_first_sentence(claim: Claim, dispatcher: DispatcherChange | None) -> 
         restored = "the experts' weights were gathered and their gradients summed"
     else:
         replacement, restored = "all tokens and summing the results", "all tokens were gathered and the results summed"
+    successor = "nothing exchanges tokens in its place" if is_explained else "it is not known what took its place"
     followers = f"; the collectives of the experts' parameters on {claim.detail} changed with it"
     # Everything that a ledger can contain is a field, never a part of the format itself.
     return _FIRST_SENTENCES.get(claim.pattern, _GENERIC_SENTENCE).format(
@@ -147,6 +182,7 @@ def _write_first_sentence(claim: Claim, dispatcher: DispatcherChange | None) -> 
         modules=_name_modules(claim),
         detail=claim.detail,
         bracketed_detail=f" ({claim.detail})" if claim.detail else "",  # dtype and phase
+        successor=successor,
         followers=followers if claim.detail else "",
         losing=_list_modules(frozenset().union(*(cell.issuers for cell in claim.cells if cell.shrinks))),
         gaining=_list_modules(frozenset().union(*(cell.issuers for cell in claim.cells if cell.grows))),
@@ -187,13 +223,3 @@ def _list_modules(modules: frozenset[str], keep_layer_numbers: bool = True) -> s
     keep_layer_numbers = keep_layer_numbers and len(modules) <= MAX_NAMED_MODULES
     module_names = sorted(modules if keep_layer_numbers else {template(module) for module in modules})
     return listed([module or "the model itself" for module in module_names], MAX_NAMED_MODULES)
-
-
-def _format_traffic(kinds: Mapping[Kind, Volume]) -> str:
-    """Return text such as '192 all-to-all (24 GiB)', or 'nothing' if there is no traffic."""
-    parts = [
-        f"{volume.count} {KIND_NAMES.get(kind, kind)} ({binary_bytes(volume.bytes)})"
-        for kind, volume in kinds.items()
-        if volume.count
-    ]
-    return " + ".join(parts) or "nothing"

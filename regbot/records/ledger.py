@@ -23,7 +23,9 @@ Kind = Literal[
 ]
 Phase = Literal["forward", "backward", "optimizer", "unknown"]
 Role = Literal["payload", "control"]
-CollectiveBackend = Literal["nccl", "gloo", "deepep", "hybridep", "nccl-ep", "symm-mem", "copy-engine", "xla", "fake"]
+CollectiveBackend = Literal[
+    "nccl", "gloo", "deepep", "hybridep", "nccl-ep", "uccl", "mori", "trtllm", "symm-mem", "copy-engine", "xla", "fake"
+]
 
 Text = Annotated[str, Field(max_length=LABEL_CHARACTERS)]
 Message = Annotated[str, Field(max_length=MESSAGE_CHARACTERS)]

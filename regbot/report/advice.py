@@ -13,6 +13,7 @@ from regbot.records.text.percentages import round_up_percent
 from regbot.records.verdict import GRAVITY, Finding, Throughput, WorkloadVerdict
 from regbot.report.hints import HINTS
 from regbot.report.markdown import Name, UntrustedText, Words, visible
+from regbot.report.notes import list_names
 from regbot.report.quantities import size
 from regbot.report.state import Check, State
 from regbot.report.throughput import is_gate_contradicted
@@ -227,13 +228,17 @@ _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
 
 
 def _list_finding_steps(check: Check) -> list[NextStep]:
-    """Return a step for each finding that is FAIL or REVIEW: which module to look at, and what to look for."""
+    """Return a step for each finding that is FAIL or REVIEW: which module to look at, and what to look for. If the
+    finding is outside of modules, as in the optimizer, the step names the changed files that its workloads loaded."""
     steps = []
     for item in share_findings(check.verdict.workloads):
         if item.finding.status in ("FAIL", "REVIEW"):
-            place = Name(item.modules[0]) if item.modules else Name(f"axis {item.finding.axis}")
+            modules = list(filter(None, item.modules))[:1]
+            sections = [entry for entry in check.entries if entry.name in item.workloads]
+            files = dict.fromkeys(path for section in sections for path in section.changed_files)
+            place = list_names(modules or list(files)) or (Name(f"axis {item.finding.axis}"),)
             hint = HINTS.get(item.finding.pattern, "find the line that changes how its tensors are placed or exchanged")
-            steps.append(NextStep(("Look at ", place, f" in this diff: {hint}.")))
+            steps.append(NextStep(("Look at ", *place, f" in this diff: {hint}.")))
     return list(dict.fromkeys(steps))[:MAX_FINDING_STEPS]
 
 

@@ -298,16 +298,23 @@ def _describe_worst_change(entries: Sequence[WorkloadSection], status: Status | 
 def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> CollectiveLine | None:
     """Return the line of collectives that shows a finding best; None if no collective changed.
 
-    Lines on the axes of the finding are preferred, then lines whose count decreased, then the line with the largest
-    change in bytes.
+    Lines on the axes and of the kinds of the finding are preferred, then lines whose count decreased, then the kind of
+    the largest change in bytes. Of several lines of this kind, it is the one whose change of the count is nearest to
+    the finding's.
     """
     axes = _AXIS_SEPARATOR.split(finding.axis)
     candidates = [line for line in entry.changed if line.axis in axes] or entry.changed
+    candidates = [line for line in candidates if line.kind in finding.head] or candidates
 
     def sort_key(line: CollectiveLine) -> tuple[bool, int]:
         return line.head.count >= line.base.count, -abs(line.head.bytes - line.base.bytes)
 
-    return min(candidates, key=sort_key, default=None)
+    largest = min(candidates, key=sort_key, default=None)
+    if largest is None or not {largest.kind} <= finding.base.keys() & finding.head.keys():
+        return largest
+    growth = finding.head[largest.kind].count - finding.base[largest.kind].count
+    same_kind = [line for line in candidates if line.kind == largest.kind]
+    return min(same_kind, key=lambda line: (abs(line.head.count - line.base.count - growth), *sort_key(line)))
 
 
 def _describe_line_change(line: CollectiveLine) -> Words:

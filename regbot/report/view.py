@@ -200,7 +200,8 @@ def describe_finding(item: SharedFinding, check: Check) -> Words:
     sign = wording.icon(check) if check.state is State.NOT_JUDGED else wording.ICONS[finding.status]
     words: list[str] = [f"{sign} ", STRONG, UntrustedText(clip(finding.pattern, 160)), STRONG]
     words += [" on axis ", Name(clip(finding.axis, 60))]
-    words += [" in ", *list_names(item.modules)] if item.modules else []
+    modules = list(filter(None, item.modules))  # '' is the model itself
+    words += [" in ", *list_names(modules)] if modules else []
     if len(item.workloads) < len(check.entries):
         words += ["\n", *list_names(item.workloads)]
     words += ["\n", *item.text]

@@ -164,6 +164,12 @@ class WorkloadSection:
         return self.base.ledger, self.head.ledger
 
     @property
+    def changed_files(self) -> list[str]:
+        """The files of the checkout that both arms loaded with different content, or that only one arm loaded."""
+        files = [run.code.files if run is not None and run.code is not None else {} for run in (self.base, self.head)]
+        return sorted({path for path, _ in files[0].items() ^ files[1].items()}) if all(files) else []
+
+    @property
     def judged(self) -> bool:
         """Whether the ledgers were compared, so that they may be shown as base and head."""
         sharding = self.verdict.sharding

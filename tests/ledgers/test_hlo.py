@@ -318,7 +318,7 @@ def test_a_custom_call_is_what_its_target_says_and_not_its_scope(tmp_path: Path,
     assert totals(ledger) == totals(read(TEXTS / "tpu_unrolled.hlo.txt"))
 
 
-def test_a_send_is_counted_and_its_receive_and_host_transfers_are_not(tmp_path: Path) -> None:
+def test_a_send_counts_as_a_permutation_and_its_receive_and_host_transfers_are_not(tmp_path: Path) -> None:
     lines = (
         "  %s = (bf16[4,8]{1,0}, u32[], token[]) send(%x.1, %x.1), channel_id=9, "
         "frontend_attributes={_xla_send_recv_source_target_pairs={{0,1},{1,0}}}\n"
@@ -327,7 +327,7 @@ def test_a_send_is_counted_and_its_receive_and_host_transfers_are_not(tmp_path: 
         "  ROOT %all-gather.1"
     )
     ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("  ROOT %all-gather.1", lines))
-    assert totals(ledger)["send_recv"] == (1, 1, 64)
+    assert totals(ledger)["permute"] == (4, 2, 3 * 64 + 64)
     assert ledger.unclassified == []
 
 
@@ -335,6 +335,39 @@ def test_collectives_that_nothing_runs_are_not_counted(tmp_path: Path) -> None:
     text = text_of("tpu_unrolled").replace("fusion(%arg), kind=kCustom, calls=%all-reduce-scatter.3", "copy(%arg)")
     ledger = read_text(tmp_path, text)
     assert "reduce_scatter" not in totals(ledger)
+
+
+KERNEL = """  %kernel = bf16[8,16]{1,0} custom-call(%p), custom_call_target="tpu_custom_call", frontend_attributes={a={
+"tuning":"{\\"block\\": 128, \\"open\\": \\"{\\"}"
+}}, metadata={op_name="jit(step)/kernel/pallas_call"}
+"""
+"""An attribute of several lines: one of them begins with a brace, and a string has a brace too many."""
+GATHER = """  ROOT %all-gather = bf16[32,16]{1,0} all-gather(%p), channel_id=1, frontend_attributes={
+  "hint":"a",
+  "note": {
+}
+}, replica_groups=[1,4]<=[4], dimensions={0}, use_global_device_ids=true, metadata={op_name="jit(step)/moe/gather"}
+"""
+BROKEN_LINES = f"""HloModule jit_step, is_scheduled=true, num_partitions=4
+
+ENTRY %main (p: bf16[8,16]) -> bf16[32,16] {{
+  %p = bf16[8,16]{{1,0}} parameter(0)
+{KERNEL}{GATHER}}}
+"""
+
+
+def test_a_brace_inside_an_attribute_of_several_lines_ends_nothing(tmp_path: Path) -> None:
+    ledger = read_text(tmp_path, BROKEN_LINES)
+    assert [(entry.kind, entry.group_size, entry.count) for entry in ledger.entries] == [("all_gather", 4, 1)]
+    assert ledger.program == read_text(tmp_path, BROKEN_LINES.replace('"jit(step)/moe/gather"', '"f"')).program
+    assert ledger.program != read_text(tmp_path, BROKEN_LINES.replace("128", "64")).program
+
+
+def test_a_text_with_such_attributes_that_was_cut_ends_in_the_middle(tmp_path: Path) -> None:
+    entry = BROKEN_LINES.index("ENTRY")
+    for end in range(entry, len(BROKEN_LINES.rstrip()), 7):
+        with pytest.raises(ReadError, match="ends in the middle"):
+            read_text(tmp_path, BROKEN_LINES[:end])
 
 
 @pytest.mark.parametrize("cut", [0.3, 0.6, 0.9, 0.999])
@@ -376,7 +409,8 @@ def test_what_is_no_compiled_program_is_refused_with_what_to_give_instead(
         ("mesh['fsdp'=4] {'fsdp'}", "rings(3)", "replica_groups in an unknown syntax"),
         ("bf16[16,8]{1,0:T(8,128)(2,1)} all-gather(", "bf16[?,8] all-gather(", "the dimension '\\?' has no size"),
         ("bf16[16,8]{1,0:T(8,128)(2,1)} all-gather(", "quux[16,8] all-gather(", "element type quux"),
-        ("ENTRY %main", "%main", "no ENTRY"),
+        ("ENTRY %main", "%main", "ends in the middle: it has no ENTRY"),
+        ("ENTRY %main", "}\n\nENTRY %main", "closing brace without an opening one"),
     ],
 )
 def test_a_broken_program_is_refused_with_what_is_broken(tmp_path: Path, old: str, new: str, message: str) -> None:

@@ -83,7 +83,8 @@ def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) 
     [
         (line("AllReduce", 1, rank=3), "line 2 is of another rank of the same communicator"),
         ({**line("AllReduce", 1), "metadata": {"hostname": "node-b", "pid": 1}}, "line 2 comes from another process"),
-        ({"coll_perf": {}}, "line 2 has no header"),
+        ({"coll_perf": {}}, "line 2 belongs to no dump_stats line"),
+        ({"version": 1}, "line 2 has no header"),
         (line("AllReduce", 1, n_ranks=0), "line 2 has no rank or no n_ranks"),
         ({**line("AllReduce", 1), "coll_perf": {"coll": "AllReduce"}}, "line 2 has no coll, coll_sn"),
     ],
@@ -93,3 +94,32 @@ def test_a_line_that_does_not_belong_is_refused_by_its_number(
 ) -> None:
     with pytest.raises(ReadError, match=message):
         read(tmp_path, line("AllReduce", 0), second)
+
+
+def marker(records: int, **header: Any) -> dict[str, Any]:
+    """The line that begins a dump of format 4.3: ``records`` lines without a header follow it."""
+    stats = {"coll_records": records - 1, "p2p_records": 0, "coll_dropped_total": 2, "proxy_records": 1}
+    return {**line("", 0, **header), "coll_perf": None, "dump_stats": stats}
+
+
+def bare(coll: str, sn: int) -> dict[str, Any]:
+    return {"coll_perf": line(coll, sn)["coll_perf"]}
+
+
+PROXY = {"proxy_trace": {"record_type": "proxy_op", "parent_type": "coll", "parent_sn": 0, "rank": 0}}
+
+
+def test_lines_without_a_header_belong_to_the_dump_that_begins_before_them(tmp_path: Path) -> None:
+    first = [marker(3, comm_name="ep"), bare("AllGather", 0), PROXY, bare("AllGather", 1)]
+    second = [marker(2, id="0xb", comm_name="dp", n_ranks=2), bare("AllReduce", 0), PROXY]
+    ledger = read(tmp_path, *first, *second)
+    assert summarize(ledger) == {("all_gather", "ep", 8, 2, 2 * 8 * 65536), ("all_reduce", "dp", 2, 1, 65536)}
+    assert not any("missing" in guess for guess in ledger.guesses)
+    assert any("the ring lost 4 calls" in guess for guess in ledger.guesses)
+
+
+def test_a_dump_that_was_cut_lacks_calls_and_one_without_its_beginning_is_refused(tmp_path: Path) -> None:
+    cut = read(tmp_path, marker(4), bare("AllGather", 0), marker(2, id="0xb"), bare("AllReduce", 0))
+    assert any(guess.startswith("4 calls are missing") for guess in cut.guesses)
+    with pytest.raises(ReadError, match="line 3 belongs to no dump_stats line before it"):
+        read(tmp_path, marker(1), bare("AllGather", 0), bare("AllGather", 1))

@@ -107,6 +107,32 @@ def test_dispatch_libraries_are_counted_by_their_payload_kernels(
     assert not ledger.unclassified
 
 
+@pytest.mark.parametrize(
+    ("payload", "others", "via"),
+    [
+        (
+            ["mori::moe::EpDispatchIntraNodeKernel_bf16(mori::moe::EpDispatchCombineArgs<__hip_bfloat16>)"],
+            ["mori::moe::EpCombineSyncBarrier_bf16(mori::moe::EpDispatchCombineArgs<__hip_bfloat16>)"],
+            "mori",
+        ),
+        (["EpDispatchLowLatencyAsyncSend_fp8"], ["EpDispatchLowLatencyAsyncRecv_fp8"], "mori"),
+        (["void uccl::internode_ll::combine<true, 7168>(void*)"], ["void uccl::internode::cached_notify<8>()"], "uccl"),
+        (["void tensorrt_llm::kernels::moe_alltoall::moeA2ACombineKernel<__nv_bfloat16, 8>(int)"], [GEMM], "trtllm"),
+        (["void tensorrt_llm::kernels::moeAllToAllKernel<false>(FusedMoeCommKernelParam)"], [GEMM], "trtllm"),
+    ],
+)
+def test_kernels_of_other_dispatch_libraries_are_exchanges_that_compute_may_hide(
+    ledger_of: Callable[..., Ledger], payload: list[str], others: list[str], via: str
+) -> None:
+    writer = Writer([step(1, 0, 90)])
+    for number, name in enumerate((*payload, *others)):
+        writer.kernel(name, 100 + 50 * number, 40, 10 + number)
+    ledger = ledger_of(*writer.events)
+    (entry,) = ledger.entries
+    assert (entry.kind, entry.via, entry.count, ledger.unclassified) == ("all_to_all", via, len(payload), [])
+    assert (entry.exposed_s, entry.hidden_s) == (pytest.approx(4e-5), pytest.approx(0))
+
+
 def test_generic_kernels_of_rccl_are_counted_by_metadata_and_the_rest_is_unclassified() -> None:
     ledger = read("rccl_generic.json")
     assert counts(ledger) == {"all_to_all": 1, "all_gather": 1, "reduce_scatter": 1}
@@ -200,6 +226,9 @@ def test_a_kernel_name_that_contradicts_the_metadata_is_a_warning(ledger_of: Cal
     [
         "void deep_ep::elastic::dispatch_v3_impl<8>(void*)",
         "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*)",
+        "void pplx::a2a_kernels::a2a_dispatch_send_kernel<true>(int, expert_args)",
+        "ncclEpCombineKernel_v2",
+        "__raw_ptr_fn void nixl_ep::ll::dispatch<4>(void*)",
         SENDRECV,
     ],
 )
@@ -236,6 +265,11 @@ def test_a_collective_that_no_table_knows_is_unclassified(ledger_of: Callable[..
         "void at::native::vectorized_gather_kernel<16, long>(char*)",
         "void hybrid_ep::permute_kernel<unsigned short>(unsigned short*)",
         "void deep_ep::layout::get_dispatch_layout<256>(long const*)",
+        "void uccl::layout::get_dispatch_layout<256>(long const*)",
+        "mori::moe::EpDispatchCopyToStaging_bf16(mori::moe::EpDispatchCombineArgs<__hip_bfloat16>)",
+        "void tensorrt_llm::kernels::moe_comm::moeA2APrepareDispatchKernel(int*)",
+        "void at::native::combine_kernel<deep_gemm::Step>(float*)",
+        "void vllm::moe::topkGating<8, 128>(float const*)",
     ],
 )
 def test_kernels_that_work_on_local_memory_compute(name: str) -> None:

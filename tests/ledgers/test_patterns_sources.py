@@ -48,13 +48,15 @@ BY_EVIDENCE = {names.DISPATCHER_OFF, names.DISPATCHER_ON, names.HOST_READS_ADDED
 NEEDS_LAYERS = {names.OTHER_LAYER}
 NEEDS_PHASES = {names.OPTIMIZER_SUM_REMOVED, names.OPTIMIZER_SUM_ADDED}
 NEEDS_MODULES = {names.RESHARDS, names.KEEPS_GATHERED}
+NEEDS_CALLS = {*names.REPLACES, *names.REPLACES.values(), names.SPLIT, names.MERGED}
 CANNOT_SHOW = {
     "profile": BY_EVIDENCE | NEEDS_LAYERS | NEEDS_MODULES | NEEDS_PHASES,
     "profile with backward": BY_EVIDENCE | NEEDS_LAYERS | NEEDS_MODULES | NEEDS_PHASES,
-    "compiled": BY_EVIDENCE | NEEDS_LAYERS,
+    "compiled": BY_EVIDENCE | NEEDS_LAYERS | NEEDS_CALLS,
 }
 """Patterns that a source cannot show. Evidence of runs is not in the ledger. Layers that a source does not distinguish
-cannot differ. Without modules, a root that is not gathered again hides the gathers of the other modules."""
+cannot differ. A partitioner replaces no calls, so those of a compiled program are not paired. Without modules, a root
+that is not gathered again hides the gathers of the other modules."""
 LOOKS_THE_SAME = {("experts sharded by FSDP", names.ALL_TO_ALL_REPLACED)}
 """Near misses that count as the pattern in other sources. With modules, gathers and sums of weights are recognised as
 FSDP's. Without modules, and in a compiled program, they look like the fallback."""

@@ -20,7 +20,7 @@ WIRE = WireBandwidths(gpus_per_node=8, node_local_gb_s=400.0, inter_node_gb_s=50
         ("broadcast", 1),
         ("reduce", 1),
         ("permute", 1),
-        ("send_recv", 1),
+        ("send_recv", 0.5),
         ("gather", 3),
         ("scatter", 3),
         ("barrier", 0),
@@ -47,6 +47,8 @@ def test_control_exchanges_cost_nothing_in_the_model() -> None:
         ([0, 8], "ep|dp", 2, True),  # a joint label has the ranks of either axis
         ([0, 8], "dp", 4, False),  # the ranks of a group of another size
         ([0, 8], "unknown", 9, True),
+        ([0], "[0,8]", 2, True),  # the label lists the ranks
+        ([0], "[0-6:2]", 4, False),
     ],
 )
 def test_ranks_else_the_size_decide_whether_a_group_spans_nodes(

@@ -17,6 +17,7 @@ import pytest
 from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
 
 from regbot.records.ledger import Ledger
+from regbot.records.run import CodeProof
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes, Validity
 from regbot.report import comment, html
@@ -26,8 +27,9 @@ from regbot.report.notes import describe_stored_times
 from regbot.report.quantities import with_interval
 from regbot.report.workload_section import build_workload_sections, fold_collectives
 from support import report_cases
+from support.ledger_builder import edited, entry
 from support.report_cases import CASES, HOSTILE, WHOLE
-from support.sharding_cases import QWEN, Case, Shape, compare_same, ledger
+from support.sharding_cases import BASE, HEAD, QWEN, Case, Shape, case, compare_same, fallen, ledger, run
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "comment"
 GITHUB_LIMIT = 65_000
@@ -129,9 +131,9 @@ def test_the_rule_that_declares_a_change_covers_it() -> None:
     for name in ("sharding_fail", "mixed", "review"):
         verdict, session = CASES[name]()
         rules = [parse_expectation(rule) for rule in re.findall(r'--expect "(.*)"', comment(verdict, session))]
-        for entry in verdict.workloads:
-            for finding in entry.sharding.findings if entry.sharding else []:
-                assert any(rule.covers(finding, entry.name) for rule in rules)
+        for workload in verdict.workloads:
+            for finding in workload.sharding.findings if workload.sharding else []:
+                assert any(rule.covers(finding, workload.name) for rule in rules)
 
 
 def test_counts_are_reported_per_layer() -> None:
@@ -165,6 +167,42 @@ def test_the_headline_counts_only_the_workloads_it_is_about() -> None:
     crashed = CASES["validity_fail_head_crashes"]()[0].workloads[3]
     verdict = broken.model_copy(update={"workloads": [*broken.workloads[:3], crashed]})
     assert "in 3 of 4 workloads" in comment(verdict, runs).splitlines()[1]
+
+
+def optimized(size: int = 4, count: int = 1) -> Ledger:
+    """A step that sums a statistic outside of any module."""
+    statistic = entry("all_reduce", "dp", dtype="float32", phase="optimizer", where="", size=size * 2**20, count=count)
+    return edited(ledger(QWEN), lambda e: e, statistic)
+
+
+@pytest.mark.parametrize(
+    ("files", "place"),
+    [
+        ({"train/optim.py": "b" * 64, "train/moe.py": "a" * 64}, "Look at `train/optim.py` in this diff"),
+        ({"train/optim.py": "b" * 64, "train/clip.py": "a" * 64}, "`train/clip.py`, `train/moe.py`, `train/optim.py`"),
+        ({}, "Look at `axis dp` in this diff"),
+    ],
+)
+def test_what_lies_outside_of_modules_is_named_by_the_changed_files_that_ran(files: dict[str, str], place: str) -> None:
+    def proof(files: dict[str, str]) -> CodeProof:
+        return CodeProof(watched={}, foreign={}, files=files)
+
+    base = proof({"train/optim.py": "a" * 64, "train/moe.py": "a" * 64})
+    runs = [
+        run(QWEN, BASE, ledger(QWEN), code=base),
+        run(QWEN, HEAD, optimized(), code=proof(files)),
+    ]
+    text = comment(*case(runs))
+    assert place in text
+    assert "(none)" not in text.partition("<details>")[0]
+
+
+def test_the_headline_shows_the_row_of_the_finding_and_not_another_row_of_its_kind() -> None:
+    other = entry("all_to_all", "ep", 4, phase="forward", where="loss", size=2**45, count=9)
+    fewer = other.model_copy(update={"count": 8, "bytes": 2**44})
+    base, head = edited(ledger(QWEN), lambda e: e, other), edited(fallen(QWEN), lambda e: e, fewer)
+    headline = comment(*case([run(QWEN, BASE, base), run(QWEN, HEAD, head)])).splitlines()[1]
+    assert "all-to-all replaced by gather and sum (all-to-all on `ep`: 5 per layer → 0)" in headline
 
 
 def top(name: str) -> str:

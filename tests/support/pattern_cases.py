@@ -7,7 +7,7 @@ from regbot.ledgers import catalogue as names
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.patterns import compare_ledgers
 from regbot.records.config import ShardingThresholds, WireBandwidths
-from regbot.records.ledger import Entry, Ledger
+from regbot.records.ledger import Entry, Ledger, Phase
 from regbot.records.verdict import Finding, Status
 from support.ledger_builder import (
     doubled,
@@ -93,6 +93,59 @@ def reading(ledger: Ledger, **reads: int) -> Ledger:
     return ledger.model_copy(update={"host_reads": {name.replace("_", "."): n for name, n in reads.items()}})
 
 
+def replaced(kind: str, phase: str = "", ranks: int = 1, **changes: object) -> Change:
+    """Every payload all-to-all, of ``phase`` or of all, as a ``kind`` with ``ranks`` times the bytes."""
+    return where(f"all_to_all payload {phase}", kind=kind, bytes=lambda e: ranks * e.bytes, **changes)
+
+
+def by_transfers(phase: str = "", **changes: object) -> Change:
+    """To and from each of the 15 other ranks, a message of a sixteenth."""
+    return where(
+        f"all_to_all payload {phase}", kind="send_recv", count=60, bytes=lambda e: 30 * e.bytes // 16, **changes
+    )
+
+
+def gathered_and_scattered(axis: str = "ep") -> Ledger:
+    """All rows gathered in forward, of which a rank keeps its own; autograd sums and scatters them in backward."""
+    forward = edited(A2A, replaced("all_gather", "forward", 16, axis=axis))
+    return edited(forward, replaced("reduce_scatter", "backward", 16, axis=axis))
+
+
+def in_hops(between: str = "all_to_all", phase: str = "") -> Ledger:
+    """Tokens that travel to a rank of their node, and then, by ``between``, to that of the other node."""
+    within = where(f"all_to_all payload {phase}", axis="ep_node", group_size=8)
+    moved = [entry for entry in A2A.entries if {"all_to_all", "payload"} <= {entry.kind, entry.role}]
+    second = [
+        entry.model_copy(update={"kind": between, "axis": "ep_rail", "group_size": 2})
+        for entry in moved
+        if phase in ("", entry.phase)
+    ]
+    return edited(A2A, within, *second)
+
+
+def in_buckets(
+    dp_size: int, edp_size: int, moved: bool, edp_place: str = "", phase: Phase = "backward", gathers: bool = True
+) -> Ledger:
+    """Gradients in buckets of each axis, as DDP reduces them. 80 MiB of them are on dp, or ``moved`` to edp, whose
+    buckets are in ``edp_place``, in which '*' stands for each of four layers."""
+    mib, share = 2**20, 80 * 2**20
+    sizes = {"dp": 400 * mib + share * (not moved), "edp": 200 * mib + share * moved}
+    places = [edp_place.replace("*", str(layer)) for layer in range(4)] if "*" in edp_place else [edp_place]
+    reductions = [entry("reduce_scatter", "dp", dp_size, "float32", phase, "", sizes["dp"], 3)]
+    for place in places:
+        size, calls = sizes["edp"] // len(places), 2 if edp_place else 1 + moved
+        reductions.append(entry("reduce_scatter", "edp", edp_size, "float32", phase, place, size, calls))
+    changes = {"kind": "all_gather", "dtype": "bfloat16", "phase": "optimizer"}
+    gathered = [e.model_copy(update={**changes, "bytes": e.bytes // 2}) for e in reductions if gathers]
+    exchanges = [e for e in A2A.entries if e.axis == "ep"]
+    return ledger_of([*reductions, *gathered, *exchanges])
+
+
+def both_buckets(dp_size: int, edp_size: int, **options: Any) -> tuple[Ledger, Ledger]:
+    base, head = (in_buckets(dp_size, edp_size, moved, **options) for moved in (False, True))
+    return base, head
+
+
 class Case(NamedTuple):
     """``pattern`` is the one finding from base to head, its inverse the one from head to base."""
 
@@ -118,6 +171,38 @@ _POSITIVES: dict[str, list[tuple[Any, ...]]] = {
         ("fallback over the data axis", A2A, fallback_by_all_reduce("dp"), "FAIL", "PASS"),
         ("gathering is cheaper", SMALL, SMALL_GATHERED, "REVIEW", "FAIL"),
     ],
+    names.REPLACED_BY["all_gather"]: [
+        ("all rows gathered in both directions", A2A, replaced("all_gather", ranks=16), "FAIL", "PASS"),
+        ("all rows gathered in forward alone", A2A, replaced("all_gather", "forward", 16), "FAIL", "PASS"),
+        ("all rows gathered, and scattered in backward", A2A, gathered_and_scattered(), "FAIL", "PASS"),
+        ("all rows gathered on another axis", A2A, gathered_and_scattered("world"), "FAIL", "PASS"),
+        ("in one layer of many", A2A, one_layer(2, replaced("all_gather", ranks=16)), "FAIL", "PASS"),
+        ("each token gathered once", TWO_AXES, replaced("all_gather", ranks=2), "FAIL", "PASS"),
+    ],
+    names.REPLACED_BY["all_reduce"]: [
+        ("all rows summed", A2A, replaced("all_reduce", ranks=2), "FAIL", "PASS"),
+        ("on two meshes", TWO_AXES, replaced("all_reduce", ranks=2), "FAIL", "PASS"),
+        ("all rows summed on another axis", A2A, replaced("all_reduce", "forward", 2, axis="world"), "FAIL", "PASS"),
+    ],
+    names.REPLACED_BY["broadcast"]: [
+        ("every rank broadcasts its rows", A2A, replaced("broadcast", ranks=16, count=32), "FAIL", "PASS"),
+        ("in forward", A2A, replaced("broadcast", "forward", ranks=16, axis="world", count=32), "FAIL", "PASS"),
+        ("on two meshes", TWO_AXES, replaced("broadcast", ranks=16, axis="world", count=32), "FAIL", "PASS"),
+    ],
+    names.REPLACED_BY["scatter"]: [
+        ("every rank scatters its rows", A2A, replaced("scatter", count=32), "FAIL", "PASS"),
+        ("on two meshes", TWO_AXES, replaced("scatter", count=32), "FAIL", "PASS"),
+    ],
+    names.REPLACED_BY_TRANSFERS: [
+        ("messages to every rank", A2A, by_transfers()),
+        ("messages in forward", A2A, by_transfers("forward")),
+        ("messages in the group of all ranks", TWO_AXES, by_transfers(axis="world", group_size=64)),
+    ],
+    names.SPLIT: [
+        ("within and between nodes", A2A, in_hops(), "REVIEW", "FAIL"),
+        ("hops in forward", A2A, in_hops(phase="forward"), "REVIEW", "FAIL"),
+        ("gathered between nodes", A2A, in_hops("all_gather"), "REVIEW", "FAIL"),
+    ],
     names.AXIS_LOST: [
         ("experts no longer exchanged", A2A, smoke_ledger(dispatcher="local"), "REVIEW", "FAIL"),
         ("experts sharded by FSDP instead", A2A, smoke_ledger(ep=1), "FAIL", "REVIEW"),
@@ -141,6 +226,23 @@ _POSITIVES: dict[str, list[tuple[Any, ...]]] = {
         ("one layer's gradients not reduced", A2A, one_layer(1, without("reduce_scatter dp")), "FAIL", "REVIEW"),
         ("gradients over edp alone", TWO_AXES, where("reduce_scatter dp", axis="edp", group_size=4), "FAIL", "FAIL"),
         ("replicas of HSDP not summed", hsdp(A2A), hsdp(A2A, all_reduced=False), "FAIL", "REVIEW"),
+        ("a part of a bucket over fewer ranks", *both_buckets(64, 4), "FAIL", "FAIL"),
+        (
+            "from a bucket to the layers, over fewer ranks",
+            *both_buckets(64, 4, edp_place="layers.*.moe"),
+            "FAIL",
+            "FAIL",
+        ),
+    ],
+    names.GRADIENT_GAINED: [
+        (
+            "from a bucket to another module, over more ranks",
+            *both_buckets(4, 8, edp_place="experts"),
+            "REVIEW",
+            "FAIL",
+        ),
+        ("to the layers, over more ranks", *both_buckets(4, 8, edp_place="layers.*.moe.experts"), "REVIEW", "FAIL"),
+        ("after backward", *both_buckets(4, 8, edp_place="layers.*.moe", phase="optimizer"), "REVIEW", "FAIL"),
     ],
     names.OPTIMIZER_SUM_REMOVED: [
         ("tokens of every expert counted no more", with_statistic(A2A, "dp"), A2A, "FAIL", "REVIEW"),
@@ -150,6 +252,9 @@ _POSITIVES: dict[str, list[tuple[Any, ...]]] = {
         ("gradients in another axis of one size", A2A, where("reduce_scatter dp", axis="world")),
         ("exchange in smaller groups", A2A, where("ep", group_size=8), "PASS", "REVIEW"),
         ("exchange on another axis", A2A, where("ep", axis="etp")),
+        ("a part of a bucket to groups of one size", *both_buckets(8, 8)),
+        ("from a bucket to the layers, without gathers", *both_buckets(8, 8, edp_place="layers.*.moe", gathers=False)),
+        ("gathers in other buckets", A2A, where("all_gather dp", axis="fsdp", count=3)),
     ],
     names.OTHER_LAYER: [
         ("two layers wrapped as one", A2A, where("dp layers.1", where="layers.0")),

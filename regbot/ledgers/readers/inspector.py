@@ -1,9 +1,10 @@
 """Reader of NCCL Inspector JSON lines: one line per collective or transfer that one process completed.
 
-The reader was written from the published format (NCCL 2.28 to 2.30, ``plugins/profiler/inspector``, output v4.0 to
-v4.2). Each line has the communicator (``header``), the process that wrote it (``metadata``) and one of ``coll_perf``,
-``p2p_perf``, ``dump_stats``. There are neither steps nor element types. Sequence numbers count the calls of one
-function on one communicator. The log leaves out:
+The reader was written from the published format (``plugins/profiler/inspector`` of NCCL, output v4.0 to v4.3). A line
+has ``coll_perf``, ``p2p_perf``, ``dump_stats`` or ``proxy_trace``, which is no call. Up to v4.2, each line also has the
+communicator (``header``) and the process that wrote it (``metadata``). From v4.3 on, only ``dump_stats`` has them, and
+says how many lines after it are of the same communicator. There are neither steps nor element types. Sequence numbers
+count the calls of one function on one communicator. The log leaves out:
 
 - messages below 8192 bytes by default, which includes every exchange of token counts,
 - calls that were overwritten in its ring buffer (``dump_stats`` and gaps in the sequence numbers show how many),
@@ -40,6 +41,8 @@ DEFAULT_MIN_BYTES = 8192
 MAX_LINE_BYTES = 2**20
 MAX_RANKS = 2**24
 """A line with a larger number of ranks is refused."""
+BARE_LINES = frozenset(("coll_perf", "p2p_perf", "proxy_trace"))
+"""Keys of lines that need no header of their own."""
 _LINE_START = re.compile(rb'\s*\{\s*"header"\s*:\s*\{')
 
 LogLine = Mapping[str, Any]
@@ -108,6 +111,12 @@ class _LogContents:
         self._unnamed_by_size: Counter[int] = Counter()
         self._sequences: dict[tuple[str, str], SequenceNumbers] = defaultdict(SequenceNumbers)
         self._dropped: dict[str, int] = {}
+        self._communicator = self._communicator_name = ""
+        """Those of the last header."""
+        self._announced = self._absent = 0
+        """Lines without a header that the last ``dump_stats`` announced and that are still to come, and all lines that
+        an earlier one announced in vain."""
+        self._has_bare_lines = False
         self._smallest_bytes = MAX_VOLUME
         self._has_transfers = False
 
@@ -123,21 +132,37 @@ class _LogContents:
         except RecordError as error:
             raise self._source.error(f"{error}; was the log cut off? Copy it again, or remove the line") from error
         header = line.get("header") if isinstance(line, dict) else None
-        if not isinstance(header, dict):
+        if isinstance(header, dict):
+            self._add_header(number, header, line)
+        elif not isinstance(line, dict) or line.keys().isdisjoint(BARE_LINES):
             raise self._source.error(f"line {number} has no header; it is not an NCCL Inspector log")
+        elif not self._announced:
+            raise self._source.error(f"line {number} belongs to no dump_stats line before it; give the whole log")
+        else:
+            self._has_bare_lines = True
+            self._announced -= 1
+        for prefix in ("coll", "p2p"):
+            call = line.get(f"{prefix}_perf")
+            if isinstance(call, dict):
+                self._add_call(number, prefix, call)
+
+    def _add_header(self, number: int, header: LogLine, line: LogLine) -> None:
         communicator = clip(printable(str(header.get("id"))), 100)
         rank, size = parse_count(header.get("rank")), parse_count(header.get("n_ranks"))
         if rank is None or not size or size > MAX_RANKS:
             raise self._source.error(f"line {number} has no rank or no n_ranks")
         self._check_one_process(number, line, communicator, _Membership(rank, size))
+        self._communicator, self._communicator_name = communicator, str(header.get("comm_name", ""))
         stats = line.get("dump_stats")
-        if isinstance(stats, dict):  # running totals, so the largest value counts
-            dropped = sum(parse_count(stats.get(key)) or 0 for key in ("coll_dropped_total", "p2p_dropped_total"))
-            self._dropped[communicator] = max(self._dropped.get(communicator, 0), min(dropped, MAX_VOLUME))
-        for prefix in ("coll", "p2p"):
-            call = line.get(f"{prefix}_perf")
-            if isinstance(call, dict):
-                self._add_call(number, prefix, call, communicator, str(header.get("comm_name", "")))
+        if isinstance(stats, dict):
+
+            def add_up(*keys: str) -> int:
+                return min(sum(parse_count(stats.get(key)) or 0 for key in keys), MAX_VOLUME)
+
+            dropped = add_up("coll_dropped_total", "p2p_dropped_total")  # running totals, so the largest value counts
+            self._dropped[communicator] = max(self._dropped.get(communicator, 0), dropped)
+            self._absent += self._announced
+            self._announced = add_up("coll_records", "p2p_records", "proxy_records")
 
     def _check_one_process(self, number: int, line: LogLine, communicator: str, membership: _Membership) -> None:
         metadata = line.get("metadata")
@@ -153,9 +178,10 @@ class _LogContents:
                 f"line {number} is of another rank of the same communicator; give the log of one rank"
             )
 
-    def _add_call(self, number: int, prefix: str, call: LogLine, communicator: str, communicator_name: str) -> None:
+    def _add_call(self, number: int, prefix: str, call: LogLine) -> None:
         """Add one call. ``prefix`` is 'coll' for a collective and 'p2p' for a transfer; the keys of ``call`` begin with
         it."""
+        communicator = self._communicator
         name, sequence = call.get(prefix), parse_count(call.get(f"{prefix}_sn"))
         message_bytes = parse_count(call.get(f"{prefix}_msg_size_bytes"))
         if not isinstance(name, str) or sequence is None or message_bytes is None:
@@ -172,7 +198,10 @@ class _LogContents:
             return
         self._has_transfers |= kind == "send_recv"
         moved_bytes = min(message_bytes * size if kind in SCALED_BY_RANKS else message_bytes, MAX_VOLUME)
-        axis, role = self._find_axis(communicator, communicator_name, size), classify_role(kind, moved_bytes, UNKNOWN)
+        axis, role = (
+            self._find_axis(communicator, self._communicator_name, size),
+            classify_role(kind, moved_bytes, UNKNOWN),
+        )
         self.tally.add(EntryKey(kind, axis, size, UNKNOWN, "unknown", role, "nccl"), moved_bytes)
 
     def _find_axis(self, communicator: str, name: str, size: int) -> str:
@@ -187,6 +216,8 @@ class _LogContents:
         return self._axes[communicator]
 
     def guesses(self) -> Iterator[str]:
+        if self._has_bare_lines and (absent := self._absent + self._announced):
+            yield f"{absent:,} calls are missing, because the log announces more lines than it has; counts are too low"
         if skipped := sum(numbers.missing for numbers in self._sequences.values()):
             yield (
                 f"{skipped:,} collectives are missing, because the sequence numbers have gaps (small messages, "
@@ -200,7 +231,7 @@ class _LogContents:
 
     def warnings(self) -> Iterator[str]:
         yield (
-            "the reader follows the format published for NCCL 2.28 to 2.30 and is not yet checked against a real log; "
+            "the reader follows the published format and is not yet checked against a real log; "
             "element types are unknown, so control exchanges count as payload"
         )
         yield f"rank {self.membership.rank} is the rank in the largest communicator, of {self.membership.size} ranks"

@@ -5,7 +5,8 @@ and ``Generic`` can be any collective. So the name of an NCCL kernel is mainly a
 expert-parallel dispatch leave nothing but kernel names in a trace, so their kernels are counted: ``payload`` kernels,
 and ``control`` kernels, which exchange token counts. ``sync`` kernels (barriers) are not collectives. ``unknown``
 kernels have a name that suggests communication but is in no table. The names are those of NCCL 2.30, RCCL, DeepEP 1.2
-and 2.1, its hybrid-ep branch, nccl-ep 0.1, and symmetric memory of torch 2.13."""
+and 2.1, its hybrid-ep branch, nccl-ep 0.1, UCCL, MORI, the all-to-alls of TensorRT-LLM (FlashInfer has the same), and
+symmetric memory of torch 2.13."""
 
 import re
 from functools import lru_cache
@@ -51,16 +52,30 @@ _POSSIBLE_KINDS: dict[str, frozenset[Kind]] = {
     "Generic": _ALL_KINDS,
 }
 
-_DEEPEP = r"\bdeep_ep::(?:legacy::)?"
+
+def _deepep_kernels(namespace: str, via: CollectiveBackend) -> "tuple[tuple[str, Communication | None], ...]":
+    """Kernels of DeepEP, or of a library that was made from it and has another C++ namespace."""
+    prefix = rf"\b{namespace}::(?:legacy::)?"
+    return (
+        (
+            prefix + r"(?:(?:intranode|internode|internode_ll)::(?:dispatch|combine)|"
+            r"elastic::(?:hybrid_)?(?:dispatch|combine)_impl)\b",
+            Communication("payload", via, "all_to_all"),
+        ),
+        (prefix + r"\w+::notify_dispatch\b", Communication("control", via, "all_to_all")),
+        (prefix + r"\w+::(?:cached_notify\w*|barrier(?:_impl)?)\b", Communication("sync", via)),
+        (prefix + r"(?:layout::|\w+::(?:clean_low_latency_buffer|\w+_epilogue_impl)\b)", None),
+    )
+
+
 _LIBRARIES: tuple[tuple[str, Communication | None], ...] = (
-    (
-        _DEEPEP + r"(?:(?:intranode|internode|internode_ll)::(?:dispatch|combine)|"
-        r"elastic::(?:hybrid_)?(?:dispatch|combine)_impl)\b",
-        Communication("payload", "deepep", "all_to_all"),
-    ),
-    (_DEEPEP + r"\w+::notify_dispatch\b", Communication("control", "deepep", "all_to_all")),
-    (_DEEPEP + r"\w+::(?:cached_notify\w*|barrier(?:_impl)?)\b", Communication("sync", "deepep")),
-    (_DEEPEP + r"(?:layout::|\w+::(?:clean_low_latency_buffer|\w+_epilogue_impl)\b)", None),
+    *_deepep_kernels("deep_ep", "deepep"),
+    *_deepep_kernels("uccl", "uccl"),
+    (r"\bEp(?:Dispatch|Combine)\w*(?:Recv|Sync|Barrier)", Communication("sync", "mori")),
+    (r"\bEp(?:Dispatch|Combine)CopyToStaging", None),
+    (r"\bEp(?:Dispatch|Combine)\w*(?:Kernel|Send|All)", Communication("payload", "mori", "all_to_all")),
+    (r"\bmoeA2A(?:Dispatch|Combine)Kernel\b|\bmoeAllToAllKernel\b", Communication("payload", "trtllm", "all_to_all")),
+    (r"\bmoeA2A(?:Prepare\w*|SanitizeExpertIds)Kernel\b", None),
     (r"\bhybrid_ep::(?:dispatch|combine)_kernel\b", Communication("payload", "hybridep", "all_to_all")),
     (r"\bag_nvl_kernel\b", Communication("control", "hybridep", "all_gather")),
     (r"\b(?:device_sync|rdma_sync|update_expected_value)_kernel\b", Communication("sync", "hybridep")),
@@ -93,6 +108,9 @@ _COMMUNICATION_NAME = re.compile(
     re.IGNORECASE,
 )
 """Words that suggest communication."""
+_EXCHANGE_WORD = re.compile(r"dispatch|combine|a2a|all_?to_?all", re.IGNORECASE)
+_EXPERT_WORD = re.compile(r"(?<![A-Za-z])(?:ep|EP|Ep)(?![a-z])|(?<=[a-z])E[Pp](?![a-z])|(?i:moe|expert)")
+"""A kernel with a word of each kind in its name may exchange tokens, or may only arrange them on one GPU."""
 _FUSED = re.compile(r"triton_|cutlass|void cutlass")
 """Names of compute kernels that can look like communication. A compiler names a fused kernel after every operator in
 it, and such an operator can be the wait for a collective."""
@@ -107,6 +125,7 @@ def classify(name: str) -> Communication | None:
     if nccl := _NCCL.search(name):
         function = nccl[1] or "Generic"  # a kernel of MSCCL has no function name, and can run any collective
         return Communication("nccl", "nccl", possible_kinds=_POSSIBLE_KINDS.get(function, _ALL_KINDS))
-    if _COMMUNICATION_NAME.search(name) and not _FUSED.match(name):
+    suggests_exchange = _EXCHANGE_WORD.search(name) and _EXPERT_WORD.search(name)
+    if (_COMMUNICATION_NAME.search(name) or suggests_exchange) and not _FUSED.match(name):
         return Communication("unknown", via=None)
     return None

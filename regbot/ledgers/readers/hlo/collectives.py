@@ -1,10 +1,10 @@
 """Recognises the collectives among HLO instructions, with their bytes, phase and module.
 
 Collectives are the synchronous operations, the ``-start`` operations (the matching ``-done`` is never counted), and
-known custom calls. An operation that looks like a collective but has no known name is reported as unknown. ``recv`` is
-not counted, because each device of the permutation also issues the matching ``send``. A ``-start`` operation returns
-inputs and outputs together, so the half that the ledger counts is selected. The sizes of a ragged all-to-all are known
-only at run time, so its whole input buffer is counted as an upper bound.
+known custom calls. An operation that looks like a collective but has no known name is reported as unknown. A ``send``
+counts as a permutation. Its ``recv`` is not counted, because each device of the permutation issues both. A ``-start``
+operation returns inputs and outputs together, so the half that the ledger counts is selected. The sizes of a ragged
+all-to-all are known only at run time, so its whole input buffer is counted as an upper bound.
 
 Phase and module come from ``op_name``, which jax builds from its transforms and the scopes of the model. A name with
 ``transpose(`` is backward (recomputation too), a name with an optimizer is optimizer, a name with ``jvp(`` is forward,
@@ -114,6 +114,8 @@ def parse_communication(
     rank_factor = len(group.ranks) if kind == "reduce_scatter" and not is_start else 1
     if is_scatter and kind == "all_reduce":
         kind = "reduce_scatter"
+    elif kind == "send_recv":
+        kind = "permute"
     return _make_collective(kind, counted_tensors, rank_factor, group, instruction.op_name, is_ragged=is_ragged)
 
 

@@ -6,8 +6,9 @@ syntax that still occurs in dumps. A text without a complete ``ENTRY`` was cut o
 
 import codecs
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
@@ -33,6 +34,10 @@ _TOKEN = re.compile(
 )
 """Matches four things: a string as a whole, an innermost pair of brackets as a whole, any other bracket, and the start
 of an attribute."""
+_BRACE = re.compile(r'"(?:[^"\\]++|\\.)*+"?|([{}])|\n', re.DOTALL)
+"""A string as a whole, a brace (group 1), or a line end."""
+_BROKEN_ATTRIBUTE = re.compile(r'\n(?:\S|[ \t]*+")|=\{[ \r]*\n')
+"""A line that continues an attribute, or whose last brace opens one."""
 _OPERANDS = re.compile(r"\(([^()]*)\)")
 COMMENT = re.compile(r"/\*[^*]*\*/")
 _SHAPE = re.compile(r"[()]|(?<![a-z0-9])([a-z][a-z0-9]*)\[([^\]\[]*)\](?:\{[^{}]*\})?")
@@ -217,33 +222,75 @@ def _read_computations(
             is_entry=entry_mark is not None,
             has_percent_names=percent_sign == "%",
             header=header[0],
-            text=piece[header.end() + 1 :],
+            text=_join_attributes(piece[header.end() + 1 :]),
         )
         piece, is_complete = next(pieces)
     if entry_count != 1:
-        problem = f"{entry_count} ENTRY computations" if entry_count else "no ENTRY computation, so it was cut off"
-        raise source.error(f"has {problem}; dump or copy it again")
+        problem = f"has {entry_count} ENTRY" if entry_count else "ends in the middle: it has no ENTRY"
+        raise source.error(f"{problem} computation{'s' * (entry_count > 1)}; dump or copy it again")
+
+
+def _join_attributes(text: str) -> str:
+    """Return the text of a computation with every attribute on one line."""
+    if not _BROKEN_ATTRIBUTE.search(text):
+        return text
+    depth, start, parts = 0, 0, []
+    for token in _BRACE.finditer(text):
+        depth += {"{": 1, "}": -1}.get(token[0], 0)
+        if token[0] == "\n" and depth > 0:
+            parts.append(text[start : token.start()])
+            start = token.end()
+    return " ".join([*parts, text[start:]])
+
+
+@dataclass
+class _Piece:
+    """Text since the end of the last computation. ``depth`` is the number of its open braces, with those in strings,
+    and ``exact_depth`` without, as far as the text is not in ``unread``."""
+
+    fragments: list[str] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    size: int = 0
+    depth: int = 0
+    exact_depth: int = 0
+
+    def add(self, text: str) -> None:
+        self.fragments.append(text)
+        self.unread.append(text)
+        self.size += len(text)
+        self.depth += text.count("{") - text.count("}")
+
+    def is_inside_attribute(self) -> bool:
+        """Whether a closing brace after this text ends an attribute, and not the computation."""
+        if self.depth == 1:  # strings rarely contain single braces
+            return False
+        braces = Counter(brace for brace in _BRACE.findall("".join(self.unread)) if brace)
+        self.exact_depth += braces["{"] - braces["}"]
+        self.unread.clear()
+        return self.exact_depth > 1
 
 
 def _split_pieces(source: Source) -> Iterator[tuple[str, bool]]:
-    """Split the text at every closing brace that begins a line. Such a brace ends a computation. Yield each piece with
-    a flag that says whether the piece is complete. All pieces are complete except the last."""
+    """Split the text at every closing brace that begins a line and ends a computation. A brace that ends an attribute
+    of several lines is no such brace. Yield each piece with a flag that says whether it is complete. All pieces are
+    complete except the last."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
-    fragments: list[str] = []  # of the piece that is not complete yet
-    size, newline = 0, ""
+    piece, newline = _Piece(), ""
     for chunk in source.chunks():
         text = newline + decoder.decode(chunk)
         newline = "\n" if text.endswith("\n") else ""  # a brace may follow in the next chunk, so the newline is kept
         first, *rest = text[: len(text) - len(newline)].split("\n}")
-        fragments.append(first)
-        size += len(first)
-        if size > MAX_COMPUTATION_CHARS:
+        piece.add(first)
+        for part in rest:
+            if piece.is_inside_attribute():
+                piece.add("\n}")
+            else:
+                yield "".join(piece.fragments), True
+                piece = _Piece()
+            piece.add(part)
+        if piece.size > MAX_COMPUTATION_CHARS:
             raise source.error(f"contains a computation of more than {MAX_COMPUTATION_CHARS:,} characters")
-        if rest:
-            yield "".join(fragments), True
-            fragments, size = [rest.pop()], 0
-            yield from ((piece, True) for piece in rest)
-    yield "".join(fragments), False
+    yield "".join(piece.fragments), False
 
 
 def parse_tensors(shape: str) -> list[Tensor]:
