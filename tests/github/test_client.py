@@ -215,7 +215,7 @@ def test_an_expired_token_is_reported_with_advice(
     caplog.set_level(logging.DEBUG)
     token = hub.token(BOT, pull_requests="write")
     forge = Forge(token, "acme/moe", hub.url, naps.append)
-    hub.expire(token)
+    hub.tokens[token].expired = True
     with pytest.raises(RefusedError) as refused:
         forge.pull(number)
     assert refused.value.status == 401

@@ -20,7 +20,7 @@ def test_a_night_becomes_a_branch_and_a_pull_request_with_its_evidence(site: Sit
     posted = site.post(data)
     assert posted.number is not None
     pull = site.repo.pulls[posted.number]
-    assert (pull.head, pull.base, pull.author, pull.draft) == (BRANCH, "main", "regbot-app[bot]", False)
+    assert (pull.head, pull.base, pull.author) == (BRANCH, "main", "regbot-app[bot]")
     assert pull.title == f"Baselines of {str(main)[:12]}: {len(report.files)} files"
     assert "| workload | main against the anchor tonight |" in pull.body
     tip = site.tip()
@@ -137,9 +137,6 @@ def test_an_older_night_posted_again_keeps_the_later_one(site: Site) -> None:
     before = site.state()
     assert "already has this night" in site.post(first).message
     assert site.state() == before
-
-
-FAULTS = ("502-before", "502-after", "reset-before", "reset-after", "secondary-403", "secondary-429")
 
 
 def test_an_unreachable_git_server_ends_with_a_message_and_the_next_run_completes_the_work(
