@@ -121,14 +121,6 @@ def test_a_workload_that_is_not_stored_is_reported_beside_a_stored_one(site: Sit
 # Run again, in any order, whatever fails
 
 
-def test_the_same_night_posted_again_changes_nothing(site: Site) -> None:
-    _, data = site.night()
-    site.post(data)
-    before = site.state()
-    site.post(data, days=301)
-    assert site.state() == before
-
-
 def test_an_older_night_posted_again_keeps_the_later_one(site: Site) -> None:
     _, first = site.night()
     site.post(first)

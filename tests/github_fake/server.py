@@ -103,7 +103,7 @@ class FakeGitHub(Hub):
             self.violations.append(f"GET {path}: a token was sent to the storage, which is another host")
             return Answer(400, b"<Error><Code>InvalidAuthenticationInfo</Code></Error>")
         runs = [run for repository in self.repositories.values() for run in repository.runs.values()]
-        (content,) = [one.content for run in runs for one in run.artifacts if str(one.id) == number]
+        content = next(one.content for run in runs for one in run.artifacts if str(one.id) == number)
         return Answer(200, content, {"Content-Type": "application/zip"})
 
 
