@@ -34,11 +34,6 @@ def test_a_check_on_actions_puts_its_comment_into_the_summary_of_its_job(
     assert (code, summary.read_text()) == (1, f"of an earlier command\n{text}\n")
 
 
-def test_a_check_elsewhere_writes_no_summary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    code, _, _ = run_check(monkeypatch, tmp_path, None)
-    assert (code, [path.name for path in tmp_path.iterdir()]) == (1, ["comment.md"])
-
-
 def test_a_summary_that_cannot_be_written_changes_no_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     code, _, stderr = run_check(monkeypatch, tmp_path, tmp_path)
     assert code == 1

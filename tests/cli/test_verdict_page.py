@@ -44,13 +44,5 @@ def test_every_verdict_page_equals_its_golden_text(name: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-def test_the_estimate_is_in_the_throughput_column() -> None:
-    lines = verdict_page(CASES["throughput_fail"]()[0], None).splitlines()
-    column = lines[2].index("throughput")
-    rows = {line.split()[0]: line[column:].split("  ")[0] for line in lines[4:8]}
-    assert rows["qwen3-30b-a3b@1/ep"].startswith("FAIL +49.1% [")
-    assert rows["qwen3-30b-a3b@1/ep-dp"] == "-"
-
-
 def test_texts_of_a_pull_request_reach_the_terminal_without_escapes() -> None:
     assert not re.search("[\x00-\x09\x0b-\x1f\u202a-\u202e]", verdict_page(report_cases.hostile()[0], None))

@@ -1,6 +1,5 @@
 """Artifacts of hostile jobs: only a complete session is read from them."""
 
-import io
 import json
 import stat
 import struct
@@ -12,19 +11,12 @@ import pytest
 from regbot.github import artifact
 from regbot.github.artifact import MEMBER, read_artifact
 from regbot.records.files import RecordError
+from support.forge_refresh_cases import zipped
 from support.timed_builder import HEADER, session_of, statics
 
 
 def session_text() -> bytes:
     return "".join(record.to_line() for record in (HEADER, *statics())).encode()
-
-
-def zipped(*members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", method) as archive:
-        for name, data in members:
-            archive.writestr(name, data)
-    return stream.getvalue()
 
 
 def linked() -> zipfile.ZipInfo:

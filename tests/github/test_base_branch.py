@@ -12,7 +12,7 @@ from regbot.github.base_branch import load_base_config
 from regbot.github.metadata import MEASURE, STATIC, Subject, identify_subject
 from regbot.records.config import Config, GitHub
 from regbot.workloads.checkout.arms import resolve_arms
-from support.forge_cases import TOML, Bench, only
+from support.forge_cases import TOML, Bench
 from support.timed_builder import noisy
 from support.workflow_rules import ROOT
 
@@ -87,9 +87,8 @@ def test_an_unreviewed_branch_does_not_judge_a_pull_request_from_the_default_bra
     bench.repo.commit({"regbot.toml": LENIENT}, "soft", parent=old)
     bench.repo.commit({"regbot.toml": TOML})
     number = aimed(bench, "soft" if own else "main", old)
-    bench.approve(number)
     session = bench.session(bench.head(number), base=old, timed=SLOWER)
-    assert only(bench.post(bench.measured(number, session))).status == "FAIL"
+    assert bench.judged(number, session).status == "FAIL"
     assert bench.check(number).conclusion == "failure"
 
 
@@ -97,6 +96,5 @@ def test_a_reviewed_base_branch_judges_its_pull_requests(bench: Bench) -> None:
     release = bench.repo.commit({"regbot.toml": LENIENT}, "release")
     bench.repo.commit({"regbot.toml": TOML})
     number = aimed(bench, "release", release)
-    bench.approve(number)
     session = bench.session(bench.head(number), base=release, timed=SLOWER)
-    assert only(bench.post(bench.measured(number, session))).status == "PASS"
+    assert bench.judged(number, session).status == "PASS"

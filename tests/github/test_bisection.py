@@ -19,9 +19,6 @@ from support.bisection_scene import Scene, left
 from support.bisection_scene import scene as scene
 from support.forge_refresh_cases import zipped
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "bisect_comment"
-URL = "https://github.com/acme/moe/commit/"
-
 
 def test_the_reply_is_the_page_of_the_result(scene: Scene) -> None:
     run = scene.run(left(scene.result()))

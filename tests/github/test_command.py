@@ -1,7 +1,6 @@
 """``regbot github`` as the workflows call it: events, the environment, exit codes, and its reference page."""
 
 import json
-import re
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,22 +13,10 @@ from github_fake.fixtures import hub
 from regbot.cli import github as commands
 from regbot.cli.app import app
 from regbot.errors import UserError
-from regbot.github.checks import CONCLUSIONS
 from regbot.github.client import AwayError
-from regbot.github.commands import (
-    DEFAULT_PAIRS,
-    FORMS,
-    MAX_PAIRS,
-    MAX_REASON_CHARACTERS,
-    Command,
-    build_run_command,
-    get_required_role,
-)
 from regbot.github.events import CommentEvent, read_event
 from regbot.github.post import PostedResult
 from regbot.github.proposal import ARTIFACT, MEMBER
-from regbot.github.types import MAX_COMPARED
-from regbot.records.config import GitHub
 from support.forge_refresh_cases import Site, changing, unmeasured, zipped
 from support.gate_scene import STATIC, Scene, scene
 
@@ -142,14 +129,6 @@ def test_the_folder_of_stored_references_is_protected_wherever_it_is(actions: Sc
     assert f"protected files: `{path}`" in actions.replies[0]
 
 
-@pytest.mark.slow
-def test_the_gate_obeys_a_label(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GITHUB_EVENT_NAME", "pull_request_target")
-    event = actions.file(actions.labelled())
-    assert invoke(actions, "gate", "--event", str(event))[0] == 0
-    assert len(actions.started) == 1
-
-
 def test_the_gate_leaves_a_merge_group_alone_where_groups_are_not_timed(
     actions: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,33 +228,6 @@ def test_a_night_that_stores_nothing_fails_and_names_the_workloads(
 
 
 # docs/github.md
-
-
-def test_the_reference_names_every_command_with_its_role_and_every_conclusion_and_key() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "github.md").read_text(encoding="utf-8")
-    roles = {form: get_required_role(Command(verb, form)) for verb, form in FORMS.items() if verb != "run"}
-    roles |= {
-        build_run_command("SHA", protected=protected).line: get_required_role(
-            build_run_command("SHA", protected=protected)
-        )
-        for protected in (False, True)
-    }
-    assert roles == dict(re.findall(r"^\| `(/regbot [^`]+)` \|.*\| (\w+) \|$", page, re.MULTILINE))
-    assert dict(re.findall(r"^\| ([A-Z]+) \| `(\w+)` \|", page, re.MULTILINE)) == CONCLUSIONS
-    keys = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
-    table = keys.partition("## [github]")[2].partition("\n## ")[0]
-    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(GitHub.model_fields)
-    for number in (
-        DEFAULT_PAIRS,
-        MAX_PAIRS,
-        MAX_REASON_CHARACTERS,
-        MAX_COMPARED,
-        AwayError.exit_code,
-        commands.INTERNAL_ERROR,
-    ):
-        assert re.search(rf"\b{number}\b", page)
-    assert f"\n| {commands.UNMEASURED} | `refresh` stores nothing of a workload" in page
-    assert GitHub().run_label in keys
 
 
 def without(event: dict[str, Any], path: str) -> dict[str, Any]:

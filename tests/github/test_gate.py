@@ -84,9 +84,12 @@ def test_a_revoked_role_no_longer_counts(scene: Scene) -> None:
 # What is started
 
 
-def test_a_run_is_started_once_with_everything_that_it_needs(scene: Scene) -> None:
+def test_what_is_started_is_given_everything_that_it_needs(scene: Scene) -> None:
+    scene.comment(f"/regbot bisect {scene.base}..{scene.sha} qwen3-30b-a3b@1/ep")
+    given = {"pr": str(scene.number), "good": scene.base, "bad": scene.sha, "workload": "qwen3-30b-a3b@1/ep"}
+    assert (scene.started[0].workflow, scene.started[0].inputs | given) == (BISECT, scene.started[0].inputs)
     scene.comment(f"/regbot run {scene.sha}")
-    (dispatch,) = scene.started
+    dispatch = scene.started[1]
     assert (dispatch.workflow, dispatch.ref, dispatch.by) == (MEASURE, "main", BOT)
     nonce = dispatch.inputs.pop("nonce")
     assert re.fullmatch("[0-9a-f]{16}", nonce)
@@ -113,7 +116,6 @@ def test_a_requested_measurement_blocks_a_required_check_that_had_passed(scene: 
     passed = completed_check(scene)
     scene.comment(f"/regbot run {scene.sha}")
     check = scene.repo.shown_check(scene.sha, "regbot")
-    assert check is not None
     assert check.id != passed
     assert (check.status, check.conclusion) == ("in_progress", None)
     assert check.external_id.endswith(scene.started[0].inputs["nonce"])
@@ -125,7 +127,6 @@ def test_a_job_called_regbot_does_not_hide_that_a_measurement_is_in_progress(sce
     scene.forge.create_check(new_check(scene.sha, "6f1e2d3c-0000-4000-8000-1234567890ab"))
     scene.comment(f"/regbot run {scene.sha}")
     check = scene.repo.shown_check(scene.sha, "regbot")
-    assert check is not None
     assert (check.status, check.conclusion) == ("in_progress", None)
 
 
@@ -134,27 +135,6 @@ def test_a_commit_is_not_measured_twice_at_the_same_time(scene: Scene) -> None:
     assert scene.comment(f"/regbot run {scene.sha}", "mia").effect == "refused"
     assert len(scene.started) == 1
     assert "A measurement of this commit is in progress" in scene.replies[0]
-
-
-def test_a_commit_whose_measurement_has_ended_can_be_measured_again(scene: Scene) -> None:
-    scene.comment(f"/regbot run {scene.sha}")
-    end_runs(scene)
-    assert scene.comment(f"/regbot run {scene.sha}").effect == "started"
-    assert len({dispatch.inputs["nonce"] for dispatch in scene.started}) == 2
-
-
-def test_a_bisection_is_started_with_everything_that_it_needs(scene: Scene) -> None:
-    scene.comment(f"/regbot bisect {scene.base}..{scene.sha} qwen3-30b-a3b@1/ep")
-    (dispatch,) = scene.started
-    nonce = dispatch.inputs.pop("nonce")
-    assert re.fullmatch("[0-9a-f]{16}", nonce)
-    assert dispatch.workflow == BISECT
-    assert dispatch.inputs == {
-        "pr": str(scene.number),
-        "good": scene.base,
-        "bad": scene.sha,
-        "workload": "qwen3-30b-a3b@1/ep",
-    }
 
 
 @pytest.mark.parametrize("which", ["good", "bad"])
@@ -195,13 +175,6 @@ def test_a_commit_other_than_the_head_is_refused_and_the_head_named(scene: Scene
     assert not scene.repo.check_runs(old)
 
 
-def test_an_approval_ends_with_a_forced_push(scene: Scene) -> None:
-    event = scene.commented(f"/regbot run {scene.sha}")
-    scene.push({"moe.py": "evil\n"}, parent=scene.base)
-    assert scene.replay(event).effect == "refused"
-    assert not scene.started
-
-
 def test_a_closed_pull_request_runs_nothing(scene: Scene) -> None:
     scene.repo.close(scene.number)
     for text in (f"/regbot run {scene.sha}", f"/regbot bisect {scene.base}..{scene.sha}", f"/regbot expect {RULE}"):
@@ -211,12 +184,13 @@ def test_a_closed_pull_request_runs_nothing(scene: Scene) -> None:
     assert all("The pull request is closed" in reply for reply in scene.replies)
 
 
-def test_a_head_that_moves_before_the_dispatch_is_not_measured(scene: Scene) -> None:
+@pytest.mark.parametrize("command", ["run", "bisect"])
+def test_a_head_that_moves_before_the_dispatch_is_not_measured(scene: Scene, command: str) -> None:
     before_last_look(scene, lambda: scene.push({"moe.py": "evil\n"}))
-    assert scene.comment(f"/regbot run {scene.sha}").effect == "refused"
+    assert scene.comment(COMMANDS[command][1](scene)).effect == "refused"
     assert not scene.started
-    (check,) = scene.repo.check_runs(scene.sha)
-    assert (check.status, check.conclusion, check.title) == ("completed", "cancelled", "Not measured")
+    ended = [(check.status, check.conclusion, check.title) for check in scene.repo.check_runs(scene.sha)]
+    assert ended == [("completed", "cancelled", "Not measured")] * (command == "run")
 
 
 def test_the_check_run_is_restored_where_nothing_was_started(scene: Scene) -> None:
@@ -224,15 +198,8 @@ def test_the_check_run_is_restored_where_nothing_was_started(scene: Scene) -> No
     before_last_look(scene, lambda: scene.push({"moe.py": "evil\n"}))
     scene.comment(f"/regbot run {scene.sha}")
     check = scene.repo.shown_check(scene.sha, "regbot")
-    assert check is not None
     assert (check.status, check.conclusion) == ("completed", "success")
     assert (check.external_id, check.title, check.summary) == (f"{scene.number}:{scene.sha}:static", "t", "s")
-
-
-def test_a_bisection_whose_head_moves_before_the_dispatch_is_not_started(scene: Scene) -> None:
-    before_last_look(scene, lambda: scene.push({"moe.py": "evil\n"}))
-    assert scene.comment(f"/regbot bisect {scene.base}..{scene.sha}").effect == "refused"
-    assert not scene.started
 
 
 # Whose comments count
@@ -293,7 +260,6 @@ def test_a_bare_run_is_answered_with_the_line_to_type(scene: Scene) -> None:
     (reply,) = scene.replies
     assert "does not have the form" in reply
     match = re.search(r"^/regbot run .*$", reply, re.MULTILINE)
-    assert match is not None
     assert scene.comment(match.group()).effect == "started"
 
 

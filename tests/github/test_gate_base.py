@@ -28,7 +28,7 @@ def test_after_a_base_change_the_head_is_judged_again(scene: Scene, verdict: boo
     if verdict:
         posted(scene)
     scene.repo.commit({"moe.py": "0\n"}, "release|x")
-    assert scene.pulled(scene.retargeted("release|x")).effect == "stale"
+    assert scene.pulled(retargeted(scene.repo, scene.number, "release|x")).effect == "stale"
     assert [(dispatch.workflow, dispatch.ref, dispatch.inputs) for dispatch in scene.started] == [
         (POST, "main", {"change": str(scene.number)})
     ]
@@ -158,7 +158,7 @@ def test_a_base_that_changes_meanwhile_is_not_used(scene: Scene) -> None:
     scene.sha = scene.push({"moe.py": "3\n"}, parent=soft)
     scene.repo.git.set_ref("refs/heads/other", scene.base)
     scene.repo.pulls[scene.number].base = "other"
-    before_last_look(scene, lambda: scene.retargeted("soft"))
+    before_last_look(scene, lambda: retargeted(scene.repo, scene.number, "soft"))
     scene.comment(f"/regbot run {scene.sha} with-protected-files", "mia")
     assert [dispatch.inputs["base"] for dispatch in scene.started] == [scene.base]
 

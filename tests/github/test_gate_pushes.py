@@ -6,7 +6,6 @@ from github_fake.fixtures import hub
 from support.gate_scene import (
     LABEL,
     Scene,
-    end_runs,
     posted,
     scene,
 )
@@ -48,14 +47,6 @@ def test_a_removed_label_approves_nothing(scene: Scene) -> None:
     scene.forge.remove_label(scene.number, LABEL)
     assert scene.pulled(event).effect == "nothing"
     assert not scene.started
-
-
-def test_a_label_that_is_set_again_is_a_new_request(scene: Scene) -> None:
-    scene.pulled(scene.labelled())
-    end_runs(scene)
-    scene.forge.remove_label(scene.number, LABEL)
-    assert scene.pulled(scene.labelled()).effect == "started"
-    assert len(scene.started) == 2
 
 
 @pytest.mark.parametrize("action", ["opened", "labeled", "closed", "edited", "unlabeled"])

@@ -74,27 +74,6 @@ def answers(scene: Scene, event: dict[str, Any]) -> list[str]:
     return [what for _, what in comment.reactions] + ["reply"] * len(replies)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("later", ["nothing", "a push", "closed", "edited"])
-def test_a_repeated_command_keeps_its_reply(scene: Scene, command: str, later: str) -> None:
-    posted(scene)
-    event = scene.commented(COMMANDS[command][1](scene), "mia")
-    scene.replay(event)
-    before = answers(scene, event)
-    assert len(before) == 1
-    end_runs(scene)
-    if later == "a push":
-        scene.push({"moe.py": "3\n"})
-    if later == "closed":
-        scene.repo.close(scene.number)
-    if later == "edited":
-        scene.repo.edit_comment(event["comment"]["id"], "never mind")
-    assert scene.replay(event).effect == "nothing"
-    assert answers(scene, event) == before
-    assert len(scene.started) == 1
-
-
 def test_a_refusal_whose_reaction_was_lost_is_not_written_again(scene: Scene) -> None:
     event = scene.commented("/regbot run")
     scene.forge.react = dying  # type: ignore[method-assign]
@@ -110,16 +89,6 @@ def dying(*_: object) -> None:
 
 
 # Faults
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["502-after", "503-after", "reset-after"])
-@pytest.mark.parametrize("command", ["run", "bisect"])
-def test_a_dispatch_with_a_lost_reply_happens_once(scene: Scene, kind: str, command: str) -> None:
-    scene.hub.faults.next(kind, "POST", "*/dispatches")
-    assert scene.comment(COMMANDS[command][1](scene)).effect == "started"
-    assert scene.hub.faults.happened
-    assert len(scene.started) == 1
 
 
 def test_a_dispatch_that_is_listed_late_happens_once(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,6 @@ def check_inert(text: str) -> None:
     assert inert(text) == []
     page = Page(text)
     stamped_text = StampedText.read(text)
-    assert stamped_text is not None
     assert (page.tags.count("h3"), page.comments) == (1, 1 if stamped_text.void is None else 2)
     assert stamped_text.text.startswith("### ")
     assert StampedText.read(stamped_text.text) is None
@@ -170,7 +169,6 @@ def test_text_of_attackers_is_inert_in_every_post(bench: Bench, case: str, wild:
     body = bench.comment(number)
     check_inert(body)
     stamped_text = StampedText.read(body)
-    assert stamped_text is not None
     assert (stamped_text.stamp.pr, stamped_text.stamp.head) == (number, bench.head(number))
     if case == "after a trace":
         assert stamped_text.void is not None

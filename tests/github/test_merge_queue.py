@@ -86,13 +86,6 @@ def test_a_merge_group_is_measured_once_where_the_repository_asks_for_it(queue: 
     assert len(queue.repo.dispatched) == 1
 
 
-def test_a_merge_group_is_not_measured_elsewhere(queue: Queue) -> None:
-    traced = queue.traced(queue.pull())
-    assert queue.gate(traced, GitHub()).effect == "nothing"
-    assert not queue.repo.dispatched
-    assert not queue.repo.check_runs(traced.head_sha)
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -5,14 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
 from regbot.github.client import AwayError, Forge, RefusedError
 from regbot.github.metadata import MEASURE, IgnoredRun, PostRequest, read_request
 from regbot.github.post import post_run
 from support.forge_cases import (
-    A2A,
     BOT,
     FALLBACK,
     NONCE,
@@ -45,43 +43,6 @@ def test_a_static_result_of_a_fork_is_marked_as_self_reported(bench: Bench) -> N
     assert check.external_id == f"{number}:{bench.head(number)}:static"
 
 
-def test_a_measured_result_replaces_the_static_one_in_the_same_comment(bench: Bench) -> None:
-    number = bench.pull()
-    session = bench.session(bench.head(number))
-    only(bench.post(bench.static(number, session)))
-    first = bench.repo.comments(number)[0].id
-    bench.approve(number)
-    posted = only(bench.post(bench.measured(number, bench.session(bench.head(number), timed=SLOWER))))
-    assert posted.status == "FAIL"
-    assert [comment.id for comment in bench.repo.comments(number)] == [first]
-    text = bench.comment(number)
-    assert "slower" in headline(text)
-    assert "Self-reported" not in text
-    assert f"/regbot bisect {session.header.base.commit}..{bench.head(number)}" in text
-    check = bench.check(number)
-    assert (check.conclusion, check.external_id) == ("failure", f"{number}:{bench.head(number)}:{NONCE}")
-
-
-def test_a_static_run_after_a_measured_one_changes_nothing(bench: Bench) -> None:
-    number = bench.pull()
-    bench.approve(number)
-    only(bench.post(bench.measured(number, bench.session(bench.head(number), timed=SLOWER))))
-    before = bench.comment(number), bench.check(number).conclusion
-    posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
-    assert not posted.is_published
-    assert (bench.comment(number), bench.check(number).conclusion) == before
-
-
-def test_shadow_mode_is_neutral_and_names_the_conclusion_it_replaces(hub: FakeGitHub, tmp_path: Path) -> None:
-    bench = Bench.make(hub, tmp_path, TOML + "[github]\nshadow = true\n")
-    number = bench.pull()
-    only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
-    check = bench.check(number)
-    assert check.conclusion == "neutral"
-    assert str(check.title).startswith("shadow, nothing is blocked: self-reported FAIL")
-    assert "**Shadow mode:** nothing is blocked. regbot would have stopped this change." in bench.comment(number)
-
-
 def test_the_default_branchs_github_table_applies_even_if_the_base_is_older(bench: Bench) -> None:
     number = bench.pull()
     table = '[github]\nconclusions = {FAIL = "action_required"}\n'
@@ -89,19 +50,6 @@ def test_the_default_branchs_github_table_applies_even_if_the_base_is_older(benc
     bench.update()
     only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))))
     assert bench.check(number).conclusion == "action_required"
-
-
-def test_a_comment_and_a_summary_stay_below_githubs_limit(bench: Bench) -> None:
-    number = bench.pull(title="x" * 200)
-    layers = [
-        A2A.model_copy(update={"entries": [e.model_copy(update={"where": f"{n}" * 400}) for e in A2A.entries]})
-        for n in "12"
-    ]
-    warnings = ["w" * 3000 + str(n) for n in range(400)]
-    session = bench.session(bench.head(number), *layers, warnings=warnings)
-    only(bench.post(bench.static(number, session)))
-    assert len(bench.comment(number)) < 65_536
-    assert len(str(bench.check(number).summary)) < 65_536
 
 
 @pytest.mark.parametrize("title", ["regbot-static 77", "regbot-static 2", "A change"])
@@ -272,12 +220,6 @@ def test_a_measurement_that_ends_after_the_merge_ends_its_check(bench: Bench) ->
 
 
 # A comment of ours that somebody has edited
-
-
-def edited(bench: Bench, number: int, old: str, new: str) -> None:
-    (comment,) = bench.repo.comments(number)
-    assert old in comment.body
-    bench.repo.edit_comment(comment.id, comment.body.replace(old, new))
 
 
 @pytest.mark.slow

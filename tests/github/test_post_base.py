@@ -52,10 +52,9 @@ def test_a_header_cannot_soften_its_judge(bench: Bench) -> None:
 
 def measured_identity(bench: Bench, number: int, **header: object) -> PostedResult:
     """Post a measurement that timed nothing, because both arms run the same program. ``header``: its claims."""
-    bench.approve(number)
     session = bench.session(bench.head(number), theirs=A2A, timed=SAME)
     untimed = changed(session, lambda run: run if run.tier == "static" else None, **header)
-    return only(bench.post(bench.measured(number, untimed)))
+    return bench.judged(number, untimed)
 
 
 @pytest.mark.parametrize(
@@ -144,12 +143,9 @@ def test_a_workload_that_only_a_large_node_can_time_is_not_left_out(
     toml = TOML.replace("[session]", 'timed_variant = "smoke"\n[session]')
     bench = Bench.make(hub, tmp_path, toml)
     number = bench.pull()
-    bench.approve(number)
     session = bench.session(bench.head(number), theirs=A2A, timed=[])
     node = NODE.model_copy(update={"gpus": []}) if gpus is not None else None
-    posted = only(
-        bench.post(bench.measured(number, changed(session, lambda run: run.model_copy(update={"node": node}))))
-    )
+    posted = bench.judged(number, changed(session, lambda run: run.model_copy(update={"node": node})))
     assert posted.status == "INCONCLUSIVE"
 
 
@@ -206,11 +202,10 @@ def test_a_static_run_has_no_step_times(bench: Bench) -> None:
 
 def test_a_plan_that_was_not_timed_is_refused(bench: Bench) -> None:
     number = bench.pull()
-    bench.approve(number)
     session = changed(
         bench.session(bench.head(number), timed=SLOWER), lambda run: run if run.tier == "static" else None, timed=[]
     )
-    posted = only(bench.post(bench.measured(number, session)))
+    posted = bench.judged(number, session)
     assert posted.status == "INVALID"
     assert "should have been timed, but was not" in posted.text
 
@@ -222,10 +217,9 @@ def test_a_plan_that_was_not_timed_is_refused(bench: Bench) -> None:
 )
 def test_a_plan_that_differs_from_the_base_is_refused(bench: Bench, plan: dict[str, object]) -> None:
     number = bench.pull()
-    bench.approve(number)
     session = bench.session(bench.head(number), timed=SAME)
     timed = [timed_plan.model_copy(update=plan) for timed_plan in session.header.timed]
-    posted = only(bench.post(bench.measured(number, changed(session, lambda run: run, timed=timed))))
+    posted = bench.judged(number, changed(session, lambda run: run, timed=timed))
     assert posted.status == "INVALID"
     assert "was not timed as" in posted.text
 
@@ -236,7 +230,6 @@ def test_a_run_with_fewer_gpus_than_its_node_lists_may_use_the_mesh_of_a_small_n
 ) -> None:
     """With ``slurm.gpus_per_node = 2``, and without device cgroups, a run sees all GPUs of the node."""
     number = bench.pull()
-    bench.approve(number)
     config = parse_config(TOML, "regbot.toml")
     [timed_plan] = [plan_of(task, config.session) for task in timed_tasks(config, plan(config), seat)]
     assert (timed_plan.variant, timed_plan.world_size) == ("smoke", seat)
@@ -246,7 +239,7 @@ def test_a_run_with_fewer_gpus_than_its_node_lists_may_use_the_mesh_of_a_small_n
         lambda run: run.model_copy(update={"node": node}) if run.tier == "timed" else run,
         timed=[timed_plan],
     )
-    posted = only(bench.post(bench.measured(number, session)))
+    posted = bench.judged(number, session)
     assert ("was not timed as" in posted.text) == refused
 
 
@@ -271,8 +264,7 @@ def test_stored_references_of_the_base_judge_a_change(bench: Bench, tmp_path: Pa
     bench.repo.commit({**stored(tmp_path / "store"), "regbot.toml": STORED_GATE})
     bench.update()
     number = bench.pull()
-    bench.approve(number)
-    posted = only(bench.post(bench.measured(number, bench.session(bench.head(number), timed=head_alone()))))
+    posted = bench.judged(number, bench.session(bench.head(number), timed=head_alone()))
     assert posted.status == "PASS"
     assert "20 stored sessions" in posted.text
 
@@ -283,26 +275,24 @@ def test_stored_references_of_the_change_do_not_judge_it(bench: Bench, tmp_path:
     bench.update()
     bench.repo.commit({**files, "moe.py": "x = 2\n"}, branch="topic")
     number = bench.repo.open_pull(head="topic", author="ann")
-    bench.approve(number)
     session = bench.session(bench.head(number), timed=head_alone())
     plan, _ = with_references(session.header.timed[0], Store(tmp_path / "store"), NODE.node_class)
     assert plan.references, "what a hostile header would claim"
     session = changed(session, lambda run: run, timed=[plan])
-    posted = only(bench.post(bench.measured(number, session)))
+    posted = bench.judged(number, session)
     assert posted.status == "INCONCLUSIVE"
     assert "no session of this workload is stored" in posted.text
 
 
 def test_impossible_step_times_are_refused(bench: Bench) -> None:
     number = bench.pull()
-    bench.approve(number)
 
     def faster(run: Run) -> Run:
         if run.timing is None or run.arm.name == "base":
             return run
         return run.model_copy(update={"timing": run.timing.model_copy(update={"harness_s": 30.0})})
 
-    posted = only(bench.post(bench.measured(number, changed(bench.session(bench.head(number), timed=SAME), faster))))
+    posted = bench.judged(number, changed(bench.session(bench.head(number), timed=SAME), faster))
     assert posted.status == "INVALID"
     assert "its times cannot be true" in posted.text
 
@@ -311,13 +301,12 @@ def test_impossible_step_times_are_refused(bench: Bench) -> None:
 def test_runs_cannot_take_longer_than_the_job_that_made_them(bench: Bench, spare_s: float, status: str) -> None:
     """The difference is larger than that of two machines' clocks."""
     number = bench.pull()
-    bench.approve(number)
     session = changed(
         bench.session(bench.head(number), timed=SAME),
         lambda run: run.model_copy(update={"wall_s": 600.0}) if run.tier == "timed" else run,
     )
     claimed_s = 600.0 * sum(run.tier == "timed" for run in session.runs)
-    posted = only(bench.post(bench.measured(number, session, seconds=claimed_s + spare_s)))
+    posted = bench.judged(number, session, seconds=claimed_s + spare_s)
     assert posted.status == status
     assert ("the whole job took" in posted.text) == (status == "INVALID")
 

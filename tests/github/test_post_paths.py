@@ -80,5 +80,4 @@ def test_a_stored_trace_that_shows_wrong_paths_demands_the_runs(hub: FakeGitHub,
 def test_a_measurement_on_a_node_may_leave_out_what_is_not_concerned(hub: FakeGitHub, tmp_path: Path) -> None:
     bench = bench_with(hub, tmp_path, ["train.py"])
     number = bench.pull()
-    bench.approve(number)
-    assert only(bench.post(bench.measured(number, nothing_run(bench, number)))).status == "INCONCLUSIVE"
+    assert bench.judged(number, nothing_run(bench, number)).status == "INCONCLUSIVE"

@@ -93,17 +93,6 @@ def test_a_fail_cannot_be_accepted(bench: Bench) -> None:
 # A merge group
 
 
-def test_a_merge_group_gets_a_check_run_and_no_comment(bench: Bench) -> None:
-    number = bench.pull()
-    run = bench.group(number)
-    only(bench.post(run))
-    (check,) = bench.repo.check_runs(run.head_sha)
-    assert check.conclusion == "neutral"
-    assert "this merge group" in str(check.summary)
-    assert "/regbot" not in str(check.summary)
-    assert bench.repo.comments(number) == []
-
-
 def test_a_review_of_a_merge_group_is_accepted_on_its_last_pull_request(bench: Bench) -> None:
     number, _ = reviewed(bench)
     run = bench.group(number, theirs=MORE)

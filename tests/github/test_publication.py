@@ -10,7 +10,7 @@ from regbot.github.stamped_text import StampedText
 from regbot.github.types import NewCheck
 from regbot.records.config import GitHub
 from regbot.records.verdict import Status
-from support.forge_cases import BOT, NONCE, OTHER, Bench, build_text, result
+from support.forge_cases import NONCE, OTHER, Bench, build_text, result
 from support.forge_cases import bench as bench
 
 # One comment, one check run
@@ -75,21 +75,13 @@ def test_a_comment_deleted_during_an_edit_is_created_again(bench: Bench) -> None
     assert '"run":2' in bench.comment(number)
 
 
-@pytest.mark.slow
-def test_the_comment_is_recognized_among_250_others_and_only_by_its_author(bench: Bench) -> None:
+def test_the_comment_is_recognized_only_by_its_author(bench: Bench) -> None:
     number = bench.pull()
-    sha = bench.head(number)
-    forged = build_text(number, sha, 99, "measured", text="### ✅ PASS: trust me\n").body()
+    forged = build_text(number, bench.head(number), 99, "measured", text="### ✅ PASS: trust me\n").body()
     bench.repo.comment(number, "mallory", forged)
-    for n in range(250):
-        bench.repo.comment(number, "bob", f"comment {n}")
-    publish(bench.forge, result(build_text(number, sha, 1)), GitHub())
-    for n in range(250):
-        bench.repo.comment(number, "bob", f"more {n}")
-    publish(bench.forge, result(build_text(number, sha, 2, status="FAIL")), GitHub())
-    ours = [comment for comment in bench.repo.comments(number) if comment.author == BOT]
-    assert len(ours) == 1
-    assert '"run":2' in ours[0].body
+    for run in (1, 2):
+        publish(bench.forge, result(build_text(number, bench.head(number), run, status="FAIL")), GitHub())
+        assert f'"run":{run}' in bench.comment(number)
     assert bench.repo.comments(number)[0].body == forged
 
 
@@ -138,15 +130,6 @@ def test_a_waiting_check_run_is_created_again_when_that_of_a_job_called_regbot_h
         check = bench.check(number)
         assert (check.status, check.conclusion) == ("completed", "failure")
         publish(bench.forge, result(build_text(number, sha, 3)), GitHub())
-
-
-def test_a_check_run_called_regbot_of_another_app_changes_nothing(bench: Bench) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    other = Forge(bench.hub.token("other[bot]", checks="write"), bench.repo.full_name, bench.hub.url, lambda _: None)
-    other.create_check(NewCheck("regbot", sha, "x", "completed", "success", "regbot", "s"))
-    publish(bench.forge, result(build_text(number, sha)), GitHub())
-    assert bench.check(number).conclusion == "neutral"
 
 
 def test_a_pending_measurement_concludes_the_check_and_a_static_result_does_not(bench: Bench) -> None:
@@ -221,18 +204,6 @@ def test_a_push_marks_the_comment_stale_and_the_next_verdict_removes_the_mark(be
         assert lines[4].startswith("### ✅ PASS")
     publish(bench.forge, result(build_text(number, new, 2)), GitHub())
     assert "Stale" not in bench.comment(number)
-
-
-def test_a_late_result_of_an_old_head_ends_its_own_check_and_leaves_the_newer_comment(bench: Bench) -> None:
-    number = bench.pull()
-    old = bench.head(number)
-    new = bench.push(number, "x = 3\n")
-    publish(bench.forge, result(build_text(number, new, 1)), GitHub())
-    publish(bench.forge, result(build_text(number, old, 9, "measured", "FAIL")), GitHub())
-    assert f'"head":"{new}"' in bench.comment(number)
-    assert "Stale" not in bench.comment(number)
-    assert bench.check(number, old).conclusion == "failure"
-    assert bench.check(number, new).conclusion == "neutral"
 
 
 # Two pull requests with one head: GitHub reads check runs by commit

@@ -76,15 +76,6 @@ def test_a_pull_request_into_another_branch_is_not_ours(site: Site, state: str) 
     assert "was closed without merging" not in site.repo.pulls[number].body
 
 
-def test_after_a_merge_the_branch_starts_anew(site: Site) -> None:
-    first = site.post(site.night()[1]).number
-    main = site.merge(first)
-    second = site.post(site.night(1)[1]).number
-    assert second not in (None, first)
-    assert site.repo.git.run("rev-parse", f"{BRANCH}^") == main
-    assert site.series() == ["rolling", "anchor", "rolling"]
-
-
 @pytest.mark.slow
 def test_an_anchor_that_main_moved_meanwhile_is_still_proposed(site: Site) -> None:
     site.started()

@@ -51,15 +51,6 @@ def test_a_measurement_that_does_not_end_is_not_posted_after_a_limited_wait(benc
     assert bench.check(number).status == "in_progress"
 
 
-def test_a_run_for_a_title_change_has_no_result(bench: Bench) -> None:
-    number = bench.pull()
-    bench.post(bench.static(number, bench.session(bench.head(number))))
-    stands = bench.comment(number), bench.check(number).conclusion
-    ignored = bench.post(bench.static(number, None, conclusion="skipped"))
-    assert isinstance(ignored, IgnoredRun)
-    assert (bench.comment(number), bench.check(number).conclusion) == stands
-
-
 def test_a_merge_group_without_a_trace_is_invalid(bench: Bench) -> None:
     number = bench.pull()
     run = bench.group(number, theirs=None)

@@ -5,18 +5,16 @@ what GitHub documents for its permissions (`routes*.py`), git is git (`git.py`, 
 run workflows, send webhooks, render markdown. rules.md lists the rules that the description leaves out.
 
     with FakeGitHub(tmp_path) as hub:                     # or the fixture ``hub`` of ``github_fake.fixtures``
-        hub.url                                           # the API: http://127.0.0.1:PORT (+ prefix, if one was given)
-        hub.server_url                                    # git and web: http://127.0.0.1:PORT
-        repo = hub.repository("acme/moe", default_branch="main", private=True)   # has one first commit
+        hub.url                                           # the API: http://127.0.0.1:PORT
+        hub.server_url                                    # git and web: the same
+        repo = hub.repository("acme/moe", default_branch="main")   # private; has one first commit
         token = hub.token("github-actions[bot]", checks="write", pull_requests="write")   # -> str
-        hub.expire(token)
         repo.git.path; repo.clone_url; repo.url           # the bare repository; for git clients; of the API
         repo.member("ann", "maintain")                    # none, read, triage, write, maintain, admin
         sha = repo.commit({"a.py": "text", "b.py": None}, branch="topic", message="m", author="ann", parent=None)
-        repo.take(folder)                                 # every branch of a real repository, as pushed by force
         fork = repo.fork("mallory")                       # a Repository of its own, "mallory/moe"
-        number = repo.open_pull(head="mallory:topic", base="main", title="t", author="mallory", body="", draft=False)
-        repo.close(number, merge=False); fork.delete(); repo.open_issue("title", "bob")
+        number = repo.open_pull(head="mallory:topic", base="main", title="t", author="mallory", body="")
+        repo.close(number, merge=False); repo.open_issue("title", "bob")
         repo.actions_may_open_pulls = True                # off by default, as at GitHub
         id = repo.comment(number, "bob", "text")          # -> int
         repo.edit_comment(id, "text")
@@ -25,7 +23,7 @@ run workflows, send webhooks, render markdown. rules.md lists the rules that the
                                 head_sha=sha, title="t", conclusion="success", status="completed", attempt=1,
                                 head_repository=None, seconds=0.0)   # -> Run, run.id; seconds: how long it took
         artifact = run.artifact("regbot-session", zip_bytes)   # -> Artifact, artifact.id; artifact.expired = True
-        repo.event_of("issue_comment", action="created", comment=id)            # -> dict, as $GITHUB_EVENT_PATH has it
+        repo.event_of("issue_comment", comment=id)                              # -> dict, as $GITHUB_EVENT_PATH has it
         repo.event_of("pull_request_target", action="labeled", number=number, label="name", sender="ann")
         repo.event_of("pull_request_target", action="synchronize", number=number, before=sha)
         repo.event_of("workflow_run", run=run)
@@ -37,30 +35,13 @@ run workflows, send webhooks, render markdown. rules.md lists the rules that the
         repo.labels(number)                               # [str]
         repo.dispatched                                   # [Dispatch(workflow, ref, inputs, by)]
         repo.pulls                                        # {number: Pull(number, title, body, head, base, state, ...)}
-        hub.faults.plan(share=0.3, seed=1, kinds=KINDS)   # see faults.py; .next("502-after", "POST", "*/comments"),
-        hub.faults.down = True                            # .stop(), .happened
+        hub.faults.next("502-after", "POST", "*/comments")   # see faults.py; .down = True, .stop(), .happened
         hub.requests                                      # [(method, path, status)], status 0: connection reset
-        hub.violations                                    # [str]; the end of ``with`` raises if any is left
-        hub.forgive()                                     # hands them out and forgets them
-        hub.unvalidated                                   # {requests: why they are held against no description}
+        hub.violations                                    # [str]; the end of ``with`` raises if there is any
 """
 
-from .faults import KINDS, Faults
-from .records import Artifact, CheckRun, Comment, Dispatch, Issue, Pull, Run
-from .server import UNVALIDATED, FakeGitHub
+from .records import CheckRun, Comment, Run
+from .server import FakeGitHub
 from .state import Repository
 
-__all__ = [
-    "KINDS",
-    "UNVALIDATED",
-    "Artifact",
-    "CheckRun",
-    "Comment",
-    "Dispatch",
-    "FakeGitHub",
-    "Faults",
-    "Issue",
-    "Pull",
-    "Repository",
-    "Run",
-]
+__all__ = ["CheckRun", "Comment", "FakeGitHub", "Repository", "Run"]

@@ -1,7 +1,7 @@
 """One request as a route sees it, and the table of routes with the permission that each needs."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
@@ -53,16 +53,21 @@ class Call:
             raise Refused(404, "Not Found")
         return found
 
+    def found(self, name: str, known: Mapping[int, Any]) -> Any:
+        """The object whose number is the parameter ``name`` of the path."""
+        if int(self.path[name]) not in known:
+            raise Refused(404, "Not Found")
+        return known[int(self.path[name])]
+
     def page(self, items: Sequence[Any], shape: Callable[[Any], Any], under: str | None = None) -> Answer:
         """One page of ``items``, with a Link header to the others; ``under`` names the list where GitHub wraps it."""
         size = min(int(self.query.get("per_page", 30)), 100)
         number, last = int(self.query.get("page", 1)), max(1, -(-len(items) // size))
         shown = [shape(item) for item in items[(number - 1) * size : number * size]]
-        places = {"prev": number - 1, "next": number + 1, "last": last, "first": 1}
         links = [
             f'<{self.hub.server_url}{self.target}?{urlencode(self.query | {"page": str(page)})}>; rel="{name}"'
-            for name, page in places.items()
-            if 1 <= page <= last and ((page > number) if name in ("next", "last") else (page < number))
+            for name, page in {"next": number + 1, "last": last}.items()
+            if number < page <= last
         ]
         body = {"total_count": len(items), under: shown} if under else shown
         return Answer(200, body, {"Link": ", ".join(links)} if links else {})
@@ -72,16 +77,12 @@ class Call:
 class Route:
     method: str
     path: str  # as GitHub's description has it
-    access: tuple[str, ...]  # "permission:level", one of them is enough; none: a token is not needed
+    access: tuple[str, ...]  # "permission:level", one of them is enough
     handler: Callable[[Call], Any]  # gives an Answer, or the body of a 200
 
     def match(self, method: str, path: str) -> dict[str, str] | None:
-        found = self._pattern.fullmatch(path) if method == self.method else None
+        found = _patterns[self.path].fullmatch(path) if method == self.method else None
         return found.groupdict() if found else None
-
-    @property
-    def _pattern(self) -> re.Pattern[str]:
-        return _patterns[self.path]
 
 
 ROUTES: list[Route] = []
@@ -103,19 +104,13 @@ def route(method: str, path: str, *access: str) -> Callable[[Callable[[Call], An
 
 
 def allow(route: Route, call: Call) -> None:
-    """Refuse a token that lacks what the route needs. Reading a public repository needs no permission."""
-    if not route.access:
-        return
-    writes = all(one.endswith(":write") for one in route.access)
+    """Refuse a token that lacks what the route needs."""
     token, repository = call.token, call.repo
-    if token is None and (writes or repository.private):
+    if token is None:
         raise Refused(401, "Requires authentication")
-    if not writes and not repository.private:
-        return
-    if token is None or not any(token.may(*one.split(":")) for one in route.access):
-        what = "integration" if token and token.bot else "personal access token"
+    if not any(token.may(*one.split(":")) for one in route.access):
         needed = "; ".join(one.replace(":", "=") for one in route.access)
-        raise Refused(403, f"Resource not accessible by {what}", headers={"X-Accepted-GitHub-Permissions": needed})
+        raise Refused(403, "Resource not accessible by integration", headers={"X-Accepted-GitHub-Permissions": needed})
     if not token.bot and _FOR_WRITERS & set(route.access) and not repository.at_least(token.login, "write"):
         raise Refused(403, "Must have write access to Repository.")
 

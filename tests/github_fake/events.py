@@ -22,14 +22,10 @@ def payload(repo: "Repository", name: str, **subject: Any) -> Json:
     return made | {"repository": shapes.repository(repo), "sender": shapes.user(repo.hub, sender)}
 
 
-def issue_comment(
-    repo: "Repository", comment: int, action: str = "created", before: str = "", sender: str = ""
-) -> Json:
-    """``action``: created, edited or deleted; ``before`` is the text before an edit."""
+def issue_comment(repo: "Repository", comment: int) -> Json:
     one = repo.all_comments[comment]
-    changes = {"changes": {"body": {"from": before}}} if action == "edited" else {}
     about = {"issue": shapes.issue(repo.issues[one.number]), "comment": shapes.comment(repo, one)}
-    return {"action": action, "sender": sender or one.author} | about | changes
+    return {"action": "created", "sender": one.author} | about
 
 
 def pull_request(
@@ -40,11 +36,11 @@ def pull_request(
     made: Json = {"action": action, "number": number, "pull_request": shapes.pull(one), "sender": sender or one.author}
     if action == "synchronize":
         made |= {"before": before, "after": one.head_sha}
-    return made | ({"label": shapes.label(repo, label)} if label else {})
+    return made | ({"label": shapes.label(label)} if label else {})
 
 
 def workflow_run(repo: "Repository", run: "Run", action: str = "completed") -> Json:
-    about = {"workflow_run": shapes.run(run), "workflow": shapes.workflow(repo, run.path)}
+    about = {"workflow_run": shapes.run(run), "workflow": shapes.workflow(run.path)}
     return {"action": action, "sender": run.actor} | about
 
 
@@ -64,17 +60,11 @@ def merge_group(repo: "Repository", number: int, action: str = "checks_requested
     assert base
     head = base
     for each in (repo.pulls[other] for other in (*ahead, number)):
-        head = repo.git.merge(
-            head, each.head_sha, f"Merge pull request #{each.number} from {each.head}", repo.hub.tick()
-        )
+        head = repo.git.merge(head, each.head_sha, f"Merge pull request #{each.number}", repo.hub.tick())
     branch = f"refs/heads/gh-readonly-queue/{pull.base}/pr-{number}-{base}"
     repo.git.set_ref(branch, head)
     group = {"head_sha": head, "head_ref": branch, "base_sha": base, "base_ref": f"refs/heads/{pull.base}"}
-    return {
-        "action": action,
-        "merge_group": group | {"head_commit": shapes.head_commit(repo, head)},
-        "sender": pull.author,
-    }
+    return {"action": action, "merge_group": group, "sender": pull.author}
 
 
 _EVENTS: dict[str, Callable[..., Json]] = {

@@ -52,15 +52,9 @@ class GitData:
         return data
 
     def run(self, *arguments: str, stdin: str | None = None, **environment: str) -> str:
-        command = ("git", *arguments)
+        command, given = ("git", *arguments), ENVIRONMENT | environment
         done = subprocess.run(
-            command,
-            cwd=self.path,
-            env=ENVIRONMENT | environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=60,
+            command, cwd=self.path, env=given, input=stdin, capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, f"{' '.join(command)}: {done.stderr}"
         return done.stdout.rstrip("\n")
@@ -121,30 +115,17 @@ class GitData:
     def files(self, base: str, head: str) -> list[dict[str, Any]]:
         """What differs between two commits, renames found as git does by itself, in GitHub's words."""
         rows = self.run("diff", "--raw", "-M", "--no-abbrev", "-z", base, head).split("\0")
-        counts = self.run("diff", "--numstat", "--no-renames", "-z", base, head).split("\0")
-        lines = {path: (added, gone) for added, gone, path in (row.split("\t", 2) for row in counts if row)}
         found = []
         while rows and rows[0]:
             _, _, before, after, kind = rows.pop(0).split(" ")
             old = rows.pop(0)
             new = rows.pop(0) if kind[0] in "RC" else old
-            added, gone = (int(text) if text.isdigit() else 0 for text in lines.get(new, ("0", "0")))
             file = {"filename": new, "status": _STATUS[kind[0]], "sha": before if kind == "D" else after}
-            counted = {"additions": added, "deletions": gone, "changes": added + gone}
-            found.append(file | counted | ({"previous_filename": old} if kind[0] in "RC" else {}))
+            found.append(file | ({"previous_filename": old} if kind[0] in "RC" else {}))
         return found
 
-    def listing(self, sha: str, path: str) -> list[tuple[str, str, str]]:
-        """(kind, id, path) of a path: one entry for a file, the members of a folder."""
-        folder = path.strip("/")
-        is_folder = not folder or self.run("ls-tree", sha, "--", folder).split(" ")[1:2] == ["tree"]
-        rows = self.run(
-            "ls-tree", "-z", sha, "--", *([f"{folder}/"] if is_folder and folder else [folder] * bool(folder))
-        )
-        entries = [row.split("\t", 1) for row in rows.split("\0") if row]
-        return [(head.split(" ")[1], head.split(" ")[2], name) for head, name in entries]
-
-    def blob(self, sha: str) -> bytes:
-        return subprocess.run(
-            ("git", "cat-file", "blob", sha), cwd=self.path, env=ENVIRONMENT, capture_output=True, check=True
-        ).stdout
+    def text(self, revision: str, path: str) -> str | None:
+        """The text of a file, None where there is none."""
+        command = ("git", "cat-file", "blob", f"{revision}:{path}")
+        done = subprocess.run(command, cwd=self.path, env=ENVIRONMENT, capture_output=True, text=True)
+        return done.stdout if done.returncode == 0 else None

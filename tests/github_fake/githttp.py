@@ -19,35 +19,23 @@ def is_git(path: str) -> bool:
 
 
 def serve(hub: Hub, method: str, path: str, query: str, headers: Message, body: bytes) -> Reply:
-    """Answer one request of a git client: reading needs contents: read, writing contents: write; a public repository
-    is read by anyone."""
+    """Answer one request of a git client: reading needs contents: read, writing contents: write."""
     match = _PATH.fullmatch(path)
     assert match is not None
     full_name, service = match.groups()
     writing = "git-receive-pack" in (service, query.removeprefix("service="))
-    secret = _password(headers.get("Authorization", ""))
-    repository = hub.repositories.get(full_name)
-    token = hub.tokens.get(secret)
-    open_to_all = repository is not None and not repository.private and not writing
-    if (token is None or token.expired) and (secret or not open_to_all):
+    secret = base64.b64decode(headers.get("Authorization", "").partition(" ")[2]).decode().partition(":")[2]
+    repository, token = hub.repositories.get(full_name), hub.tokens.get(secret)
+    if token is None or token.expired:
         return 401, {"WWW-Authenticate": 'Basic realm="GitHub"'}, b"Invalid username or token."
     if repository is None or not repository.visible_to(token):
         return 404, {}, b"Repository not found."
-    needed = "write" if writing else "read"
-    if token is not None and not (token.may("contents", needed) or (not writing and not repository.private)):
-        return 403, {}, f"Permission to {full_name}.git denied to {token.login}.".encode()
-    if token is not None and writing and not token.bot and not repository.at_least(token.login, "write"):
+    may = token.may("contents", "write" if writing else "read")
+    if not may or (writing and not token.bot and not repository.at_least(token.login, "write")):
         return 403, {}, f"Permission to {full_name}.git denied to {token.login}.".encode()
     with hub.lock:
         repository.follow_heads()
-    return _backend(repository.git.path, method, service, query, headers, body, token.login if token else "")
-
-
-def _password(authorization: str) -> str:
-    kind, _, value = authorization.partition(" ")
-    if kind.lower() != "basic":
-        return value.strip()
-    return base64.b64decode(value).decode().partition(":")[2]
+    return _backend(repository.git.path, method, service, query, headers, body, token.login)
 
 
 def _backend(
@@ -63,7 +51,9 @@ def _backend(
         "CONTENT_LENGTH": str(len(body)),
         "HTTP_CONTENT_ENCODING": headers.get("Content-Encoding", ""),
         "GIT_PROTOCOL": headers.get("Git-Protocol", ""),
-    } | ({"REMOTE_USER": login, "REMOTE_ADDR": "127.0.0.1"} if login else {})
+        "REMOTE_USER": login,
+        "REMOTE_ADDR": "127.0.0.1",
+    }
     done = subprocess.run(
         ("git", "http-backend"), env=ENVIRONMENT | variables, input=body, capture_output=True, timeout=60
     )

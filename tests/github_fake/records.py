@@ -70,7 +70,6 @@ class Pull(Issue):
     base: str = "main"
     head_repository: "Repository" = None  # type: ignore[assignment]  # always given
     head: str = ""  # its branch there
-    draft: bool = False
     merged: str | None = None  # the merge commit
     last_sha: str = ""
 

@@ -15,11 +15,7 @@ def list_checks(call: Call) -> Answer:
     sha = call.repo.git.branch(call.path["ref"]) or call.repo.git.resolve(call.path["ref"])
     if sha is None:
         raise Refused(422, f"No commit found for SHA: {call.path['ref']}")
-    wanted = {key: call.query[key] for key in ("status",) if key in call.query}
-    found = [
-        one for one in call.repo.check_runs(sha) if all(getattr(one, key) == value for key, value in wanted.items())
-    ]
-    found = [one for one in found if call.query.get("check_name", one.name) == one.name]
+    found = [one for one in call.repo.check_runs(sha) if call.query.get("check_name", one.name) == one.name]
     if call.query.get("filter", "latest") == "latest":
         found = list({(one.name, one.app): one for one in found}.values())
     return call.page(found[::-1], lambda one: shapes.check_run(call.repo, one), "check_runs")
@@ -38,16 +34,9 @@ def create_check(call: Call) -> Answer:
     return Answer(201, shapes.check_run(repo, made))
 
 
-def _check(call: Call) -> CheckRun:
-    found = call.repo.all_checks.get(int(call.path["check_run_id"]))
-    if found is None:
-        raise Refused(404, "Not Found")
-    return found
-
-
 @route("PATCH", f"{_REPO}/check-runs/{{check_run_id}}", "checks:write")
 def edit_check(call: Call) -> Any:
-    one = _check(call)
+    one: CheckRun = call.found("check_run_id", call.repo.all_checks)
     if one.app != call.login:
         raise Refused(403, "Invalid app_id - check run can only be modified by the GitHub App that created it.")
     _change(call, one)
@@ -60,14 +49,9 @@ def _change(call: Call, one: CheckRun) -> None:
         raise invalid("CheckRun", "conclusion", "conclusion is required when status is completed", "missing_field")
     if given.get("conclusion") == "stale":
         raise invalid("CheckRun", "conclusion", "stale can only be set by GitHub", "invalid")
-    one.name = given.get("name", one.name)
     if one.status != "completed":  # GitHub answers 200 to a later status, and leaves the check run completed
         one.status = given.get("status", one.status)
-    one.external_id, one.details_url = (
-        given.get("external_id", one.external_id),
-        given.get("details_url", one.details_url),
-    )
-    one.title, one.summary = output.get("title", one.title), output.get("summary", one.summary)
-    one.text = output.get("text", one.text)
+    for where, names in ((given, ("name", "external_id", "details_url")), (output, ("title", "summary", "text"))):
+        vars(one).update({name: where[name] for name in names if name in where})
     if "conclusion" in given:
         one.status, one.conclusion, one.completed = "completed", given["conclusion"], call.hub.tick()

@@ -12,7 +12,7 @@ _REPO = "/repos/{owner}/{repo}"
 
 @route("GET", _REPO, "metadata:read")
 def get_repository(call: Call) -> Any:
-    return shapes.full_repository(call.repo)
+    return shapes.repository(call.repo)
 
 
 def _sha(call: Call, revision: str) -> str:
@@ -49,11 +49,11 @@ def compare(call: Call) -> Any:
     ahead, behind = git.commits(merge_base, two), git.commits(merge_base, one)
     names = {(False, False): "identical", (True, False): "ahead", (False, True): "behind", (True, True): "diverged"}
     return {
-        "url": f"{call.repo.url}/compare/{call.path['basehead']}", "status": names[bool(ahead), bool(behind)],
+        "status": names[bool(ahead), bool(behind)],
         "base_commit": shapes.commit(call.repo, one), "merge_base_commit": shapes.commit(call.repo, merge_base),
         "ahead_by": len(ahead), "behind_by": len(behind), "total_commits": len(ahead),
         "commits": [shapes.commit(call.repo, sha) for sha in ahead],
-        "files": [shapes.file(call.repo, file, two) for file in git.files(merge_base, two)][:300],
+        "files": git.files(merge_base, two)[:300],
     }  # fmt: skip
 
 
@@ -65,9 +65,7 @@ def list_pulls(call: Call) -> Answer:
     found = [one for one in found if state in ("all", one.state) and query.get("base", one.base) == one.base]
     if ":" in head:
         found = [one for one in found if f"{one.head_repository.owner}:{one.head}" == head]
-    newest_first = query.get("direction", "desc" if query.get("sort", "created") == "created" else "asc") == "desc"
-    when = {"updated": lambda one: one.updated}.get(query.get("sort", ""), lambda one: one.created)
-    return call.page(sorted(found, key=when, reverse=newest_first), shapes.pull)
+    return call.page(sorted(found, key=lambda one: one.created, reverse=True), shapes.pull)
 
 
 @route("POST", f"{_REPO}/pulls", "pull_requests:write")
@@ -83,38 +81,23 @@ def create_pull(call: Call) -> Answer:
         raise invalid("PullRequest", "head", "", "invalid")
     if repo.git.branch(base) is None:
         raise invalid("PullRequest", "base", "", "invalid")
-    if any(
-        (one.head_repository, one.head, one.base, one.state) == (where, branch, base, "open")
-        for one in repo.pulls.values()
-    ):
+    open_ones = [(one.head_repository, one.head, one.base) for one in repo.pulls.values() if one.state == "open"]
+    if (where, branch, base) in open_ones:
         raise invalid("PullRequest", "", f"A pull request already exists for {where.owner}:{branch}.")
     if not repo.git.commits(repo.git.branch(base) or "", where.git.branch(branch) or ""):
         raise invalid("PullRequest", "", f"No commits between {base} and {branch}")
-    body, draft = text(call, "PullRequest"), call.body.get("draft", False)
-    number = repo.open_pull(head, base, call.body["title"], call.login, body, draft)
+    number = repo.open_pull(head, base, call.body["title"], call.login, text(call, "PullRequest"))
     return Answer(201, shapes.pull(repo.pulls[number]))
-
-
-def _pull(call: Call) -> Pull:
-    found = call.repo.pulls.get(int(call.path["pull_number"]))
-    if found is None:
-        raise Refused(404, "Not Found")
-    return found
 
 
 @route("GET", f"{_REPO}/pulls/{{pull_number}}", "pull_requests:read")
 def get_pull(call: Call) -> Any:
-    return shapes.pull(_pull(call))
+    return shapes.pull(call.found("pull_number", call.repo.pulls))
 
 
 @route("PATCH", f"{_REPO}/pulls/{{pull_number}}", "pull_requests:write")
 def edit_pull(call: Call) -> Any:
-    one, given = _pull(call), call.body
-    one.body = text(call, "PullRequest") if "body" in given else one.body
-    one.title, one.base = given.get("title", one.title), given.get("base", one.base)
-    if given.get("state") == "closed" and one.state == "open":
-        call.repo.close(one.number)
-    elif given.get("state") == "open":
-        one.state, one.closed = "open", None
+    one: Pull = call.found("pull_number", call.repo.pulls)
+    one.title, one.body = call.body.get("title", one.title), text(call, "PullRequest")
     one.updated = call.hub.tick()
     return shapes.pull(one)

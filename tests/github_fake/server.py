@@ -5,69 +5,48 @@ import socket
 import struct
 import threading
 import time
-from fnmatch import fnmatchcase
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from . import githttp, routes_actions, routes_checks, routes_issues, routes_pulls
 from .call import ROUTES, Answer, Call, Refused, Route, allow
-from .faults import QUOTA
 from .openapi import Description
 from .records import Token
 from .state import Hub
 
 __all__ = ["FakeGitHub", "routes_actions", "routes_checks", "routes_issues", "routes_pulls"]
 
-# Requests that are not held against GitHub's description, and why. Every other one is, or is a violation.
-UNVALIDATED = {
-    "/*/*/info/refs": "git's own protocol, spoken by git's own server",
-    "/*/*/git-upload-pack": "the same: a fetch",
-    "/*/*/git-receive-pack": "the same: a push",
-    "/artifacts/*": "where a download is redirected to: storage outside the API, in no description",
-    "* 4xx": "answers that refuse: slim.py keeps successes only",
-}
 _description = cache(Description)
 _LIMIT = "You have exceeded a secondary rate limit. Please wait a few minutes before you try again."
 
 
 class FakeGitHub(Hub):
-    """A GitHub on a loopback port, from ``with`` to the end of it; ``prefix`` is the API's path on an Enterprise server
-    ("/api/v3")."""
+    """A GitHub on a loopback port, from ``with`` to the end of it. Git's own protocol and the storage of artifacts are
+    in no description; every other request and answer is held against GitHub's."""
 
-    unvalidated = UNVALIDATED
-
-    def __init__(self, folder: Path, prefix: str = "") -> None:
+    def __init__(self, folder: Path) -> None:
         self._servers = [_Server(self), _Server(self, storage=True)]
-        self.prefix = prefix
-        here, storage = (f"http://127.0.0.1:{server.server_port}" for server in self._servers)
-        super().__init__(folder, here, prefix, storage)
+        super().__init__(folder, *(f"http://127.0.0.1:{server.server_port}" for server in self._servers))
 
     def __enter__(self) -> "FakeGitHub":
         for server in self._servers:
             threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
         return self
 
-    def check(self) -> None:
-        """Fail if a request was made that GitHub does not take, and nobody said that this was meant (``forgive``)."""
-        assert not self.violations, "requests that GitHub does not take:\n" + "\n".join(self.violations)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for server in self._servers:
             server.shutdown()
             server.server_close()
         if kind is None:  # else what is being raised is what has to be seen
-            self.check()
+            assert not self.violations, "requests that GitHub does not take:\n" + "\n".join(self.violations)
 
     def answer(self, method: str, target: str, authorization: str, raw: bytes) -> Answer:
         """Answer one request to the API, and do what it asks for."""
         parts = urlsplit(target)
-        path, query = parts.path.removeprefix(self.prefix), dict(parse_qsl(parts.query, keep_blank_values=True))
+        query = dict(parse_qsl(parts.query, keep_blank_values=True))
         with self.lock:
             try:
                 token = self._token(authorization)
@@ -82,14 +61,13 @@ class FakeGitHub(Hub):
             except Refused as refused:
                 return refused.answer
             except Exception as error:  # the boundary of a request: the test is to hear of it, not a thread
-                self.violations.append(f"the fake broke at {method} {path}: {error!r}")
+                self.violations.append(f"the fake broke at {method} {parts.path}: {error!r}")
                 return Answer(500, {"message": "Server Error"})
 
     def _route(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
-        if path.startswith(self.prefix):
-            for route in sorted(ROUTES, key=lambda one: -len(one.path)):
-                if (given := route.match(method, path.removeprefix(self.prefix))) is not None:
-                    return route, {name: unquote(value) for name, value in given.items()}
+        for route in sorted(ROUTES, key=lambda one: -len(one.path)):
+            if (given := route.match(method, path)) is not None:
+                return route, {name: unquote(value) for name, value in given.items()}
         self.violations.append(f"{method} {path}: there is no such route")
         raise Refused(404, "Not Found")
 
@@ -118,24 +96,15 @@ class FakeGitHub(Hub):
         self.violations += [f"the fake's own answer to {route.method} {route.path}: {one}" for one in wrong]
         return Answer(answer.status, body, answer.headers)
 
-    def unheld(self, path: str) -> None:
-        """What is answered without the description has to be in UNVALIDATED."""
-        if not any(fnmatchcase(path, each) for each in UNVALIDATED):
-            self.violations.append(f"{path}: is not held against GitHub's description, and is not listed")
-
     def stored(self, path: str, headers: Any) -> Answer:
         """What the storage answers: the zip to anyone who has the address, and a refusal to one who sends a token."""
-        self.unheld(path)
         number = path.removeprefix("/artifacts/").partition(".")[0]
         if "Authorization" in headers:
             self.violations.append(f"GET {path}: a token was sent to the storage, which is another host")
             return Answer(400, b"<Error><Code>InvalidAuthenticationInfo</Code></Error>")
-        for repository in self.repositories.values():
-            for run in repository.runs.values():
-                for artifact in run.artifacts:
-                    if str(artifact.id) == number:
-                        return Answer(200, artifact.content, {"Content-Type": "application/zip"})
-        return Answer(404, b"<Error><Code>BlobNotFound</Code></Error>")
+        runs = [run for repository in self.repositories.values() for run in repository.runs.values()]
+        content = next(one.content for run in runs for one in run.artifacts if str(one.id) == number)
+        return Answer(200, content, {"Content-Type": "application/zip"})
 
 
 def _json(raw: bytes) -> Any:
@@ -165,18 +134,14 @@ class _Handler(BaseHTTPRequestHandler):
         hub, path = self.server.hub, urlsplit(self.path).path
         body = self._body()
         if not self.server.storage and githttp.is_git(path):
-            hub.unheld(path)
             self._send(*githttp.serve(hub, self.command, path, urlsplit(self.path).query, self.headers, body))
             return
-        fault = hub.faults.pick(self.command, path.removeprefix(hub.prefix))
-        if fault == "slow":
-            time.sleep(hub.faults.slow_s)
-        answer = None
-        if fault in (None, "slow") or str(fault).endswith("-after"):
+        fault, answer = hub.faults.pick(self.command, path), None
+        if fault is None or fault.endswith("-after"):
             answer = self._answer(path, body)
-        if fault not in (None, "slow"):
-            answer = _faulty(str(fault), hub.faults.retry_after_s, hub.faults.reset_after_s)
-        hub.requests.append((self.command, path.removeprefix(hub.prefix), answer.status if answer else 0))
+        if fault is not None:
+            answer = _faulty(fault, hub.faults.retry_after_s, hub.faults.reset_after_s)
+        hub.requests.append((self.command, path, answer.status if answer else 0))
         if answer is None:
             self._reset()
         elif isinstance(answer.body, bytes):
@@ -184,7 +149,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             kind = {"Content-Type": "application/json; charset=utf-8"}
             text = b"" if answer.body is None else json.dumps(answer.body).encode()
-            self._send(answer.status, kind | _rate(len(hub.requests)) | answer.headers, text)
+            self._send(answer.status, kind | answer.headers, text)
 
     do_GET = do_POST = do_PATCH = do_PUT = do_DELETE = _serve  # noqa: N815  # the names are http.server's
 
@@ -227,13 +192,8 @@ def _faulty(kind: str, retry_after_s: float, reset_after_s: float) -> Answer | N
     if kind.startswith("secondary"):
         headers = {"Retry-After": str(retry_after_s)}
         return Refused(int(kind[-3:]), _LIMIT, headers=headers).answer
-    if kind == QUOTA:
+    if kind == "primary-403":
         reset = str(int(time.time() + reset_after_s))
         headers = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": reset}
         return Refused(403, "API rate limit exceeded for installation.", headers=headers).answer
     return Answer(int(kind[:3]), b"<html><body>Unicorn!</body></html>", {"Content-Type": "text/html"})
-
-
-def _rate(used: int) -> dict[str, str]:
-    left = {"Limit": 5000, "Used": used, "Remaining": max(5000 - used, 0), "Reset": int(time.time()) + 3600}
-    return {f"X-RateLimit-{name}": str(value) for name, value in left.items()} | {"X-RateLimit-Resource": "core"}

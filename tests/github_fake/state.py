@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 from . import events
 from .faults import Faults
 from .git import GitData
-from .records import Artifact, CheckRun, Comment, Dispatch, Issue, Pull, Run, Token
+from .records import CheckRun, Comment, Dispatch, Issue, Pull, Run, Token
 
 Role = Literal["none", "read", "triage", "write", "maintain", "admin"]
 ROLES = get_args(Role)
@@ -19,10 +19,8 @@ PERMISSIONS = {"actions", "administration", "checks", "contents", "issues", "met
 class Repository:
     """One repository: what tests do to it directly, and what came of what they did over HTTP."""
 
-    def __init__(self, hub: "Hub", name: str, default_branch: str, private: bool, source: "Repository | None") -> None:
-        self.hub, self.full_name, self.default_branch, self.private, self.source = (
-            hub, name, default_branch, private, source,
-        )  # fmt: skip
+    def __init__(self, hub: "Hub", name: str, default_branch: str, source: "Repository | None") -> None:
+        self.hub, self.full_name, self.default_branch, self.source = hub, name, default_branch, source
         self.owner, _, self.name = name.partition("/")
         self.id = hub.new_id()
         self.git: GitData = GitData.create(hub.folder / f"{name}.git", default_branch, source.git if source else None)
@@ -33,7 +31,6 @@ class Repository:
         self.all_checks: dict[int, CheckRun] = {}
         self.runs: dict[int, Run] = {}
         self.dispatched: list[Dispatch] = []
-        self.deleted = False
         self.actions_may_open_pulls = False  # a setting of GitHub's that is off unless an owner turns it on
 
     # What tests do.
@@ -42,13 +39,7 @@ class Repository:
         self.members[login] = role
 
     def fork(self, login: str) -> "Repository":
-        return self.hub.add(Repository(self.hub, f"{login}/{self.name}", self.default_branch, self.private, self))
-
-    def delete(self) -> None:
-        """Its pull requests elsewhere stay as they were."""
-        for repository in self.hub.repositories.values():
-            repository.follow_heads()
-        self.deleted = True
+        return self.hub.add(Repository(self.hub, f"{login}/{self.name}", self.default_branch, self))
 
     def commit(
         self, files: Mapping[str, str | None], branch: str = "main", message: str = "change", author: str = "ann",
@@ -59,27 +50,20 @@ class Repository:
         start = parent or self.git.branch(branch) or self.git.branch(self.default_branch)
         return self.git.commit(files, branch, message, author, self.hub.tick(), start)
 
-    def take(self, folder: Path) -> None:
-        """Every branch of a real repository replaces the one of its name."""
-        self.git.run("fetch", "--quiet", str(folder), "+refs/heads/*:refs/heads/*")
-
     def open_issue(self, title: str, author: str, body: str = "") -> int:
         now = self.hub.tick()
         self.issues[len(self.issues) + 1] = Issue(self, len(self.issues) + 1, title, author, body, now, now)
         return len(self.issues)
 
     def open_pull(
-        self, head: str, base: str = "main", title: str = "A change", author: str = "mallory", body: str = "",
-        draft: bool = False,
-    ) -> int:  # fmt: skip
+        self, head: str, base: str = "main", title: str = "A change", author: str = "mallory", body: str = ""
+    ) -> int:
         """``head`` is a branch of this repository, or ``owner:branch`` of a fork."""
         owner, _, branch = head.rpartition(":")
         where = self.hub.repositories[f"{owner or self.owner}/{self.name}"]
         assert where.git.branch(branch), f"{head}: there is no such branch in {where.full_name}"
         now, number = self.hub.tick(), len(self.issues) + 1
-        pull = Pull(
-            self, number, title, author, body, now, now, base=base, head_repository=where, head=branch, draft=draft
-        )
+        pull = Pull(self, number, title, author, body, now, now, base=base, head_repository=where, head=branch)
         self.issues[number] = pull
         assert pull.head_sha  # also makes refs/pull/N/head
         return number
@@ -144,16 +128,14 @@ class Repository:
         return {number: issue for number, issue in self.issues.items() if isinstance(issue, Pull)}
 
     def role(self, login: str) -> Role:
-        return self.members.get(login, "none" if self.private else "read")
+        return self.members.get(login, "none")
 
     def at_least(self, login: str, role: Role) -> bool:
         return ROLES.index(self.role(login)) >= ROLES.index(role)
 
     def visible_to(self, token: Token | None) -> bool:
-        if self.deleted:
-            return False
         if token is None or (token.repositories is not None and self.full_name not in token.repositories):
-            return not self.private
+            return False
         return token.bot or self.at_least(token.login, "read")
 
     def follow_heads(self) -> None:
@@ -165,9 +147,8 @@ class Repository:
 class Hub:
     """Everything but the server."""
 
-    def __init__(self, folder: Path, server_url: str, prefix: str, storage: str) -> None:
-        self.folder, self.server_url, self.url = folder / "hub", server_url, server_url + prefix
-        self._storage = storage
+    def __init__(self, folder: Path, url: str, storage: str) -> None:
+        self.folder, self.server_url, self.url, self.storage_url = folder / "hub", url, url, storage
         self.lock = threading.RLock()
         self.faults = Faults()
         self.repositories: dict[str, Repository] = {}
@@ -177,10 +158,9 @@ class Hub:
         self._clock = datetime(2026, 1, 5, 9, tzinfo=timezone.utc)
         self._last_id = 1000
 
-    def repository(self, name: str, default_branch: str = "main", private: bool = True) -> Repository:
-        """A new one with a first commit. Private unless said otherwise: there, a token needs every permission it uses,
-        for reading too."""
-        made = self.add(Repository(self, name, default_branch, private, None))
+    def repository(self, name: str, default_branch: str = "main") -> Repository:
+        """A new one with a first commit. It is private: a token needs every permission it uses, for reading too."""
+        made = self.add(Repository(self, name, default_branch, None))
         made.commit({"README.md": f"{made.name}\n"}, default_branch, "first")
         return made
 
@@ -195,18 +175,6 @@ class Hub:
         allowed = {"metadata": "read"} | permissions
         self.tokens[secret] = Token(login, allowed, None if repositories is None else tuple(repositories))
         return secret
-
-    def storage_url(self, artifact: Artifact) -> str:
-        """Where the content of an artifact is: on another port, as GitHub's storage is on another host."""
-        return f"{self._storage}/artifacts/{artifact.id}.zip?sig=signed"
-
-    def expire(self, token: str) -> None:
-        self.tokens[token].expired = True
-
-    def forgive(self) -> list[str]:
-        """Hand out the violations so far and forget them: for tests that mean them."""
-        found, self.violations[:] = list(self.violations), []
-        return found
 
     def new_id(self) -> int:
         with self.lock:

@@ -19,11 +19,10 @@ from cmarkgfm.cmark import Options  # type: ignore[import-untyped]
 from regbot.records.ledger import Ledger
 from regbot.records.run import CodeProof
 from regbot.records.text.percentages import round_up_percent
-from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTest, StoredTimes, Validity
+from regbot.records.verdict import StoredCollectives, StoredComparison, StoredTimes, Validity
 from regbot.report import comment, html
 from regbot.report.comment import LIMIT
 from regbot.report.markdown import code, fence, prose, visible
-from regbot.report.notes import describe_stored_times
 from regbot.report.quantities import with_interval
 from regbot.report.workload_section import build_workload_sections, fold_collectives
 from support import report_cases
@@ -85,10 +84,6 @@ def test_every_state_reads_as_its_golden_comment_with_even_tables_and_closed_fol
     assert text == path.read_text(encoding="utf-8")
 
 
-def test_there_is_no_golden_comment_of_a_state_that_is_gone() -> None:
-    assert {path.stem for path in GOLDEN.glob("*.md")} == set(CASES)
-
-
 def labelled(number: int) -> list[Shape]:
     return [replace(QWEN, entry=f"team-{index}:{QWEN.entry}") for index in range(number)]
 
@@ -100,14 +95,6 @@ def test_many_workloads_with_equal_rows_are_one_block() -> None:
     table = many[: many.index("<details>")]
     assert len(table) < 1.5 * len(few[: few.index("<details>")])
     assert "and 196 more" in table
-
-
-@pytest.mark.slow
-def test_many_workloads_with_rows_of_their_own_stay_within_the_limit() -> None:
-    shapes = [replace(shape, layers=shape.layers + index) for index, shape in enumerate(labelled(300))]
-    text = comment(*compare_same(shapes))
-    assert len(text) < LIMIT
-    assert rendered(text).tags.count("details") >= 2
 
 
 def test_many_reasons_of_unconcerned_workloads_are_cut() -> None:
@@ -210,19 +197,6 @@ def top(name: str) -> str:
     return comment(*CASES[name]()).partition("<details>")[0]
 
 
-def test_a_difference_in_the_mean_alone_is_named() -> None:
-    values = {"estimate_pct": 3.0, "low_pct": 1.0, "high_pct": 5.0}
-    tests = [
-        StoredTest(arm="base", summary="median", p_value=0.5, **values),
-        StoredTest(arm="base", summary="mean", p_value=0.001, **values),
-    ]
-    times = StoredTimes(sessions=20, alpha=0.025, tests=tests)
-    assert "".join(describe_stored_times(times)).endswith(
-        "base's step is 3.00% longer [+1.00, +5.00] (p = 0.5), "
-        "base's mean step is 3.00% longer [+1.00, +5.00] (p = 0.001, more than these sessions differ from each other)"
-    )
-
-
 def test_reasons_and_differences_of_the_stored_baseline_are_escaped() -> None:
     times = StoredTimes(reason=HOSTILE)
     collectives = StoredCollectives(commit="c" * 40, patterns=[HOSTILE[:400]])
@@ -275,13 +249,6 @@ def test_the_command_that_repeats_a_check_carries_what_was_declared_and_what_it_
     header = session.header.model_copy(update={"expectations": ["payload bytes down@ep@*: it's half the experts"]})
     text = comment(verdict, session.model_copy(update={"header": header}))
     assert '--expect "payload bytes down@ep@*: it\'s half the experts" --budget 20' in text
-
-
-def test_trust_says_that_there_are_warnings() -> None:
-    verdict, session = CASES["pass"]()
-    warned = verdict.model_copy(update={"warnings": ["other work used 95% of the cores"]})
-    assert "**Trust** ✅ yes\n" in comment(verdict, session)
-    assert "**Trust** ✅ yes, with warnings\n" in comment(warned, session)
 
 
 def test_a_slower_head_that_also_trains_differently_gets_both_steps() -> None:
@@ -474,11 +441,6 @@ def test_the_comment_stays_below_the_limit_and_says_what_it_cut(case: Callable[[
     page = rendered(text)
     assert page.tags.count("h3") == 1
     assert page.tags.count("details") == text.count("\n<details>\n")
-
-
-@pytest.mark.slow
-def test_the_page_stays_readable_in_size() -> None:
-    assert len(html(*_enormous())) < 40_000_000
 
 
 def test_a_full_session_on_64_ranks_fits_the_page_and_the_comment() -> None:

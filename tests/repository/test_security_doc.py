@@ -20,7 +20,6 @@ WORKFLOWS = {
     path.stem: YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     for path in sorted((ROOT / "workflows").glob("*.yml"))
 }
-SHA = "a" * 40
 
 
 def table(*head: str) -> list[list[str]]:

@@ -206,15 +206,3 @@ def test_every_command_is_executed() -> None:
 def test_the_configuration_of_the_page_is_valid() -> None:
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     assert parse_config(text, "docs/tutorial.md").github == GitHub(shadow=True)
-
-
-def test_the_options_of_the_page_are_those_of_the_command() -> None:
-    from typer.main import get_group
-
-    from regbot.cli.app import app
-
-    command = get_group(app).commands["init"]
-    known = {name for each in command.params for name in (*each.opts, *each.secondary_opts) if name.startswith("--")}
-    table = PAGE.partition("## What init does")[2]
-    named = set(re.findall(r"`(?:regbot init )?(--[a-z-]+)", table))
-    assert named == known - {"--help", "--repo"}

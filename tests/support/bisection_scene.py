@@ -11,7 +11,7 @@ from regbot.github.bisection import ARTIFACT, MEMBER, BisectionReply, post_bisec
 from regbot.github.client import Forge
 from regbot.github.metadata import BISECT, IgnoredRun
 from regbot.github.workflow_start import compute_nonce
-from regbot.records.bisection import Bisection, Candidate, Change
+from regbot.records.bisection import Bisection
 from support import bisection_cases
 from support.forge_refresh_cases import zipped
 
@@ -67,26 +67,10 @@ class Scene:
             bisection_cases.point(number).model_copy(update={"commit": commit})
             for number, commit in enumerate(self.commits)
         ]
-        candidate = Candidate(point=points[culprit], probability=None)
-        change = Change(
-            candidates=[candidate],
-            parent=points[culprit - 1].key,
-            confirmed="exact",
-            before="5",
-            after="7",
-        )
-        fields: dict[str, object] = {
-            "found": "culprit",
-            "culprit": points[culprit].commit,
-            "candidates": [candidate],
-            "changes": [change],
-            "on": "ledger",
-            "exact": True,
-            "good": points[0],
-            "bad": points[-1],
-            "noise_pct": None,
-        }
-        return bisection_cases.result(**{**fields, **more})
+        named = bisection_cases.candidate(points[culprit], None)
+        change = bisection_cases.change([named], points[culprit - 1], "exact", before="5", after="7")
+        fields = {"found": "culprit", "culprit": points[culprit].commit, "candidates": [named], "changes": [change]}
+        return bisection_cases.exact(**{**fields, "good": points[0], "bad": points[-1], **more})
 
     @property
     def forge(self) -> Forge:

@@ -1,8 +1,6 @@
 """A repository on the fake GitHub with regbot, pull requests and artifacts of their jobs, without measurements."""
 
-import io
 import subprocess
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +24,7 @@ from regbot.records.run import Arm, Run
 from regbot.records.session import Session, SessionHeader
 from regbot.records.verdict import Status
 from regbot.workloads.task import plan, plan_of, timed_tasks
+from support.forge_refresh_cases import zipped as archive
 from support.ledger_builder import backend, smoke_arm, smoke_ledger, smoke_run
 from support.timed_builder import noisy, play
 
@@ -194,13 +193,16 @@ class Bench:
     def approve(self, number: int, nonce: str = NONCE, sha: str = "") -> None:
         """Create the check run in progress, as regbot-gate does."""
         sha = sha or self.head(number)
-        waiting = NewCheck(
-            "regbot", sha, checks.format_external_id(number, sha, nonce), "in_progress", None, "Measuring", "…"
-        )
-        self.forge.create_check(waiting)
+        external_id = checks.format_external_id(number, sha, nonce)
+        self.forge.create_check(NewCheck("regbot", sha, external_id, "in_progress", None, "Measuring", "…"))
 
     def post(self, run: FakeRun) -> PostedResult | BisectionReply | IgnoredRun:
         return post_run(self.forge, run.id, self.checkout)
+
+    def judged(self, number: int, session: Session | bytes | None, **changes: object) -> PostedResult:
+        """Measure the head, as somebody has asked for, and post the result."""
+        self.approve(number)
+        return only(self.post(self.measured(number, session, **changes)))
 
     def update_head(self, change: int | str) -> Sequence[PostedResult | BisectionReply | IgnoredRun]:
         """Post what a pull request or merge group lacks."""
@@ -218,16 +220,10 @@ class Bench:
         return check_run
 
 
-def zipped(session: Session | Sequence[bytes], name: str = "session.jsonl") -> bytes:
+def zipped(session: Session | Sequence[bytes]) -> bytes:
     """Return the artifact's zip archive."""
-    if isinstance(session, Session):
-        lines = [session.header.to_line().encode(), *(run.to_line().encode() for run in session.runs)]
-    else:
-        lines = list(session)
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(name, b"".join(lines))
-    return made.getvalue()
+    lines = lines_of(session) if isinstance(session, Session) else session
+    return archive(("session.jsonl", b"".join(lines)))
 
 
 def lines_of(session: Session) -> list[bytes]:
@@ -258,12 +254,11 @@ def build_text(
     number: int = 1,
     head: str = SHA,
     run: int = 1,
-    tier: str = "static",
+    tier: Tier = "static",
     status: Status = "PASS",
     text: str = "### ✅ PASS: fine\n",
 ) -> StampedText:
-    measured_or_static: Tier = "measured" if tier == "measured" else "static"
-    return StampedText(Stamp(number, head, measured_or_static, run, 1, status, target="main"), text)
+    return StampedText(Stamp(number, head, tier, run, 1, status, target="main"), text)
 
 
 def result(what: StampedText, nonce: str = checks.STATIC_NONCE) -> Result:

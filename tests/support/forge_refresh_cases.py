@@ -2,7 +2,6 @@
 
 import io
 import json
-import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -98,10 +97,7 @@ class Site:
     def _session(self, number: int, check: CheckOptions, slower: float) -> Session:
         """With the trees that the commits really have."""
         made = night_session(number, str(check.base), check.head, slower)
-        trees = {
-            revision: self.checkout.git("rev-parse", f"{revision}^{{tree}}")
-            for revision in (str(check.base), check.head)
-        }
+        trees = {one: self.checkout.git("rev-parse", f"{one}^{{tree}}") for one in (str(check.base), check.head)}
 
         def real(arm: Any) -> Any:
             return arm.model_copy(update={"tree": trees[arm.commit]})
@@ -118,9 +114,7 @@ class Site:
         return Remote(self.checkout.path, self.repo.clone_url, self.token, sleep=self.waited.append)
 
     def post(self, *data: bytes, days: int = 300) -> RefreshPost:
-        given = [
-            read_proposal(zipped((MEMBER, content)), f"proposal {number}") for number, content in enumerate(data, 1)
-        ]
+        given = [read_proposal(zipped((MEMBER, content)), f"proposal {n}") for n, content in enumerate(data, 1)]
         return post_refresh(self.forge, self.remote, given, NOW + timedelta(days=days))
 
     def tip(self, branch: str = BRANCH) -> str | None:
@@ -171,16 +165,12 @@ def unmeasured(document: Proposal) -> None:
     document["refreshed"].update(status="FAIL", files=[])
 
 
-def zipped(*members: tuple[str, bytes], mode: int = 0o100644) -> bytes:
+def zipped(*members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """An archive as an artifact is one."""
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as opened:
+    with zipfile.ZipFile(archive, "w", method) as opened:
         for name, data in members:
-            entry = zipfile.ZipInfo(name)
-            entry.external_attr = mode << 16
-            entry.compress_type = zipfile.ZIP_DEFLATED
-            with warnings.catch_warnings(action="ignore", category=UserWarning):  # two of one name are meant
-                opened.writestr(entry, data)
+            opened.writestr(name, data)
     return archive.getvalue()
 
 

@@ -1,7 +1,6 @@
 """A repository on the fake GitHub, with people of every role, a fork's pull request, and the gate over it."""
 
 import json
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from github_fake import FakeGitHub
-from github_fake.state import Comment, Dispatch, Repository
+from github_fake.state import Dispatch, Repository
 from regbot.github.approval import GateOutcome
 from regbot.github.client import Forge
 from regbot.github.events import CommentEvent, PullEvent, read_event
@@ -19,6 +18,8 @@ from regbot.github.gate import handle_comment, handle_pull
 from regbot.github.stamped_text import Stamp, StampedText
 from regbot.github.types import NewCheck, Pull
 from regbot.records.config import GitHub
+from support.workflow_rules import read
+from support.workflows_act import title_of
 
 WORKFLOWS = Path(__file__).parents[2] / "workflows"
 BOT = "github-actions[bot]"
@@ -53,10 +54,7 @@ class Scene:
         self.hub, self.folder = hub, folder
         self.repo: Repository = hub.repository("acme/moe")
         self.repo.dispatched = Starting(self.repo)
-        started = ("measure", "bisect", "post")
-        shipped = {
-            f".github/workflows/regbot-{workflow_name}.yml": workflow(workflow_name) for workflow_name in started
-        }
+        shipped = {f".github/workflows/regbot-{name}.yml": workflow(name) for name in ("measure", "bisect", "post")}
         files = {"moe.py": "1\n", "regbot.toml": "version = 1\n"}
         self.base = self.repo.commit({**shipped, **files})
         for login, role in PEOPLE.items():
@@ -92,10 +90,6 @@ class Scene:
     def happened(self, action: str, **about: Any) -> dict[str, Any]:
         return self.repo.event_of("pull_request_target", action=action, number=self.number, **about)
 
-    def retargeted(self, base: str) -> dict[str, Any]:
-        """Change the base branch and return the event."""
-        return retargeted(self.repo, self.number, base)
-
     def pulled(self, event: dict[str, Any]) -> GateOutcome:
         """Handle an event of a pull request."""
         return handle_pull(self.gate_forge, read_event(self.file(event), "acme/moe", PullEvent), self.settings)
@@ -111,10 +105,7 @@ class Scene:
 
     @property
     def replies(self) -> list[str]:
-        return [comment.body for comment in self.said(BOT)]
-
-    def said(self, login: str) -> list[Comment]:
-        return [comment for comment in self.repo.comments(self.number) if comment.author == login]
+        return [comment.body for comment in self.repo.comments(self.number) if comment.author == BOT]
 
     def reactions(self) -> list[str]:
         """Return the bot's reactions to comments of people, oldest first."""
@@ -130,16 +121,9 @@ class Starting(list[Dispatch]):
 
     def append(self, dispatch: Dispatch) -> None:
         super().append(dispatch)
-        text = workflow(Path(dispatch.workflow).stem.removeprefix("regbot-"))
-        name = re.search(r"^run-name: (.*)$", text, re.MULTILINE) or re.search(r"^name: (.*)$", text, re.MULTILINE)
-        assert name is not None
-        title = name[1].partition(" #")[0].replace(" || github.event.workflow_run.id", "")
-        title = re.sub(r"\$\{\{ inputs\.(\w+) \}\}", lambda match: dispatch.inputs[match[1]], title)
-        head = self.repo.git.branch("main")
-        assert head is not None
-        self.repo.workflow_run(
-            dispatch.workflow, "workflow_dispatch", "main", head, title=title, conclusion=None, status="queued"
-        )
+        about = {"path": dispatch.workflow, "event": "workflow_dispatch", "conclusion": None, "status": "queued"}
+        about["title"] = title_of(read(WORKFLOWS / Path(dispatch.workflow).name), dispatch.inputs)
+        self.repo.workflow_run(head_branch="main", head_sha=str(self.repo.git.branch("main")), **about)
 
 
 def retargeted(repo: Repository, number: int, base: str) -> dict[str, Any]:

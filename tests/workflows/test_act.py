@@ -1,8 +1,6 @@
 """Shipped workflows, executed on this machine: what they call, and that nothing that people write is executed."""
 
-import json
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import pytest
 from github_fake import FakeGitHub, Repository
 from github_fake.fixtures import hub as hub
 from support.hostile import BRANCH, CANARY, LINES, SHELL, TEXTS, hostile, inert, leaks
-from support.workflow_rules import ROOT, SHIPPED
+from support.workflow_rules import SHIPPED
 from support.workflows_act import BOT, Actions, Ran, needs_act
 
 pytestmark = needs_act
@@ -201,63 +199,3 @@ def _either(scene: Scene, name: str) -> Ran:
         return scene.run(name, "pull_request", "trace", number=scene.number)
     inputs = {"pr": str(scene.number), "sha": scene.head, "base": scene.base, "nonce": NONCE, "more": "0"}
     return scene.dispatch(name, "hand-over", **inputs)  # act has one token for all jobs
-
-
-KEPT = "path: code\n          persist-credentials: true"
-PLANTED: list[tuple[str, str, str, Callable[[Scene], object], str]] = [
-    (
-        "regbot-gate",
-        'github gate --event "$GITHUB_EVENT_PATH"',
-        'github gate --event "${{ github.event.pull_request.title }}"',
-        lambda scene: scene.run("regbot-gate", "pull_request_target", "gate", number=scene.number),
-        "was made",
-    ),
-    (
-        "regbot-post",
-        "run: regbot github post",
-        'run: echo "$GITHUB_TOKEN" && regbot github post',
-        lambda scene: scene.dispatch("regbot-post", "post", run="1"),
-        "the log of run",
-    ),
-    (
-        "regbot-static",
-        "path: code\n          persist-credentials: false",
-        KEPT,
-        lambda scene: scene.run("regbot-static", "pull_request", "trace", number=scene.number),
-        "config in the artifact regbot-session",
-    ),
-    (
-        "regbot-refresh",
-        "regbot baseline refresh",
-        "git -C code log -1 --format=%b; regbot baseline refresh",
-        lambda scene: scene.dispatch("regbot-refresh", "propose"),
-        "obeyed a line",
-    ),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "old", "new", "start", "found"), PLANTED, ids=[f"{each[0]}: {each[4]}" for each in PLANTED]
-)
-def test_what_is_planted_into_a_workflow_is_found(
-    hub: FakeGitHub, tmp_path: Path, name: str, old: str, new: str, start: Callable[[Scene], object], found: str
-) -> None:
-    scene = Scene(hub, tmp_path)
-    scene.actions.workflows = tmp_path / "workflows"
-    shutil.copytree(ROOT / "workflows", scene.actions.workflows)
-    file = scene.actions.workflows / f"{name}.yml"
-    text = file.read_text()
-    assert old in text
-    if new is KEPT:  # a token that stays in the checkout, and an artifact that is too large
-        text = text.replace("${{ runner.temp }}/regbot-out/session.jsonl", "${{ github.workspace }}/code/.git/config")
-    file.write_text(text.replace(old, new))
-    with pytest.raises(AssertionError, match=found):
-        start(scene)
-
-
-def test_the_event_that_regbot_reads_is_the_one_that_happened(hub: FakeGitHub, tmp_path: Path) -> None:
-    scene = Scene(hub, tmp_path)
-    ran = scene.run("regbot-gate", "pull_request_target", "gate", number=scene.number)
-    (call,) = ran.calls
-    assert json.loads(call["event"])["pull_request"]["title"] == SHELL

@@ -124,17 +124,6 @@ def test_the_demo_traces_every_shape_on_one_mesh_and_the_comment_names_the_other
     assert "traced only on the mesh ep; --timed also traces ep-dp" in demo.stdout
 
 
-def test_the_default_demo_times_nothing_and_names_the_option_for_timing(demo: Demo) -> None:
-    assert all(entry["throughput"] is None for entry in demo.verdict["workloads"])
-    assert "**Throughput** not measured" in demo.comment
-    assert "Throughput: not measured. `regbot demo --timed` measures it." in demo.comment
-    assert (
-        "Throughput: not measured. <code>regbot demo --timed</code> measures it."
-        in (demo.out / "report.html").read_text()
-    )
-    assert "Throughput: not measured. regbot demo --timed measures it." in demo.stdout
-
-
 def test_the_demo_prints_its_cost_before_it_starts(demo: Demo) -> None:
     task_line, cost_line, *progress_lines = demo.stderr.splitlines()
     assert "Unify the token exchange" in task_line

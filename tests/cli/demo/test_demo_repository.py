@@ -1,7 +1,6 @@
 """The demo's repository is the same on every machine, and each pull request has its stated effect."""
 
 import contextlib
-import importlib
 import os
 import subprocess
 import sys
@@ -11,10 +10,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import torch
-import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch.distributed.device_mesh import init_device_mesh
 
 from regbot.cli.demo import PullRequest, build_repository
 from regbot.cli.demo.repository import DemoRepository
@@ -23,9 +19,6 @@ from regbot_guest import process
 from support.guest_runs import MIXTRAL, answer, ask, counts, rows
 
 PULL_REQUESTS: tuple[PullRequest, ...] = get_args(PullRequest)
-ARMS = ("base", *PULL_REQUESTS)
-LAYER = {"experts": 8, "top_k": 2, "hidden": 32, "expert_width": 48, "seed": 7}
-RANKS, TOKENS = 2, 96
 
 
 @pytest.fixture(scope="module")
@@ -49,18 +42,8 @@ def traces(arms: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> d
     folder = tmp_path_factory.mktemp("traces")
     workload = load_config(arms["base"] / "regbot.toml").workloads["moe"]
 
-    requests = [
-        ask(
-            folder,
-            arm,
-            MIXTRAL,
-            root=str(root),
-            entry=workload.entry,
-            source_roots=workload.source_roots,
-            dispatcher=workload.dispatcher,
-        )
-        for arm, root in arms.items()
-    ]
+    about = {name: getattr(workload, name) for name in ("entry", "source_roots", "dispatcher")}
+    requests = [ask(folder, arm, MIXTRAL, root=str(root), **about) for arm, root in arms.items()]
     mp.spawn(_trace, args=(requests,), nprocs=1)
     return {arm: answer(folder, arm) for arm in arms}
 
@@ -103,15 +86,6 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
 
 
-@pytest.mark.slow
-def test_the_base_exchanges_tokens_by_all_to_all(traces: dict[str, Any]) -> None:
-    collectives = counts(traces["base"], "kind", "axis", "role")
-    assert (
-        collectives[("all_to_all", "ep", "payload")] == 2 * 4
-    )  # layers x (dispatch and combine, forward and backward)
-    assert ("all_gather", "ep", "payload") not in collectives
-
-
 def test_fallback_gathers_and_scatters_instead(traces: dict[str, Any]) -> None:
     collectives = counts(traces["fallback"], "kind", "axis", "role")
     assert not [key for key in collectives if key[0] == "all_to_all"]
@@ -130,45 +104,12 @@ def test_slow_keeps_the_collectives_but_not_the_program(traces: dict[str, Any]) 
     assert traces["slow"]["ledger"]["program"] != traces["base"]["ledger"]["program"]
 
 
-@pytest.mark.slow
-def test_all_pull_requests_train_alike_on_real_ranks(arms: dict[str, Path], tmp_path: Path) -> None:
-    mp.spawn(_train, args=(arms, tmp_path), nprocs=RANKS)
-    for rank in range(RANKS):
-        trained = torch.load(tmp_path / f"{rank}.pt")
-        assert set(trained) == set(ARMS)
-        assert set(trained["base"]) == {"loss", "x", "router.weight", "experts.w_in", "experts.w_out"}
-        for arm in PULL_REQUESTS:
-            torch.testing.assert_close(trained[arm], trained["base"], rtol=1e-5, atol=1e-6)
-
-
 def _trace(_: int, requests: list[Path]) -> None:
     """Run the guest on each request, as its own process would."""
     sys.dont_write_bytecode = True
     for request in requests:
         with _forgotten():
             assert process.main([str(request)]) == 0
-
-
-def _train(rank: int, arms: dict[str, Path], folder: Path) -> None:
-    """Write loss and gradients of every arm's layer on this rank to ``folder``."""
-    sys.dont_write_bytecode = True
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=RANKS)
-    mesh = init_device_mesh("cpu", (1, RANKS), mesh_dim_names=("edp", "ep"))
-    results = {}
-    for arm, root in arms.items():
-        with _forgotten():
-            sys.path.insert(1, str(root / "src"))
-            build_layer = importlib.import_module("moetrain.moe").build_layer
-        torch.manual_seed(1)
-        layer = build_layer({**LAYER, "routing": "natural"}, mesh, torch.device("cpu"), torch.float32)
-        x = torch.randn(TOKENS, LAYER["hidden"], generator=torch.Generator().manual_seed(rank), requires_grad=True)
-        loss = (layer(x) - x.detach()).square().sum()
-        loss.backward()
-        gradients = {name: parameter.grad for name, parameter in layer.named_parameters()}
-        results[arm] = {"loss": loss.detach(), "x": x.grad, **gradients}
-    torch.save(results, folder / f"{rank}.pt")
-    dist.destroy_process_group()
 
 
 @contextlib.contextmanager

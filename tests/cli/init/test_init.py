@@ -1,8 +1,6 @@
 """``regbot init``: the files that it writes, a second run, its refusals, and its command."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +23,7 @@ from support.init_cases import (
     workflow,
 )
 from support.init_cases import _installed_from_nowhere as _installed_from_nowhere
+from support.linters import actionlint, schema, zizmor
 
 
 def test_a_dry_run_writes_nothing_and_lists_the_files(tmp_path: Path) -> None:
@@ -57,17 +56,9 @@ def test_linters_accept_the_written_workflows(tmp_path: Path) -> None:
     repo = repository(tmp_path / "r", {"torchtitan/trainer.py": "", "requirements.txt": "tyro\n"})
     init(repo, labels=["self-hosted", "gpu-h100"])
     (repo.path / ".github" / "actionlint.yaml").write_text("self-hosted-runner:\n  labels: [gpu-h100]\n")
-    files = [str(workflow(repo, name)) for name in sorted(ALL)]
-    for program, arguments in (
-        ("actionlint", ["-shellcheck=", "-pyflakes="]),
-        ("check-jsonschema", ["--builtin-schema", "vendor.github-workflows"]),
-        ("zizmor", ["--offline", "--no-progress", "--persona", "auditor"]),
-    ):
-        path = Path(sys.executable).parent / program
-        if not path.exists():
-            pytest.skip(f"there is no {program} beside {sys.executable}; it comes with regbot's extra dev")
-        words = [str(path), *arguments, *files]
-        result = subprocess.run(words, cwd=repo.path, capture_output=True, text=True, check=False)
+    files = [workflow(repo, name) for name in sorted(ALL)]
+    for lint in (actionlint, schema, zizmor):
+        result = lint(*files, at=repo.path)
         assert result.returncode == 0, result.stdout + result.stderr
 
 
