@@ -28,6 +28,7 @@ from regbot.report.notes import (
     list_unmeasured,
     name_small_variants,
 )
+from regbot.report.tables import share
 from regbot.report.throughput import explain_times
 from regbot.report.view import list_stored, tabulate_workloads
 from regbot.workloads.shapes import Shape
@@ -214,9 +215,10 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
     lines.append(format_table(table))
     if small_variants := name_small_variants(entry.sharding for entry in verdict.workloads):
         lines += ["", f"sharding of {describe_small_variants(small_variants)}"]
-    for entry in verdict.workloads:
-        if entry.sharding is None or entry.validity.status != "PASS":
-            lines += ["", f"{entry.validity.status}  {printable(entry.name)}", *map(wrapped, entry.validity.reasons)]
+    untrusted = [entry for entry in verdict.workloads if entry.sharding is None or entry.validity.status != "PASS"]
+    shared = share(((entry.validity.status, tuple(entry.validity.reasons)), entry.name) for entry in untrusted)
+    for (status, reasons), sharers in shared:
+        lines += ["", f"{status}  {printable(', '.join(sharers))}", *map(wrapped, reasons)]
     for entry in verdict.workloads:
         if entry.throughput is not None:
             lines += ["", f"{entry.throughput.status}  throughput of {printable(entry.name)}"]

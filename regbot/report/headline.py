@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from regbot.records.run import Arm, Outcome
-from regbot.records.text.clip import clip
+from regbot.records.text.clip import clip, clip_ends
 from regbot.records.verdict import Finding, Sharding, Status, Throughput, select_gravest_status
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.notes import name_small_variants
@@ -106,7 +106,7 @@ def _head_breaks_headline(check: Check) -> Words:
         return (f"the head {failure} in {scope}, the base {base or 'does not'}",)
     return (
         f"the head {failure} in {scope}: ",
-        UntrustedText(clip(run.reason, REASON_CHARACTERS)),
+        UntrustedText(clip_ends(run.reason, REASON_CHARACTERS)),
         f"; the base {base}",
     )
 
@@ -360,7 +360,7 @@ def _format_count(number: int, total: int, noun: str) -> str:
 def _append_first_reason(entries: Sequence[WorkloadSection]) -> Words:
     """Return a colon and the first reason of the first workload with a reason; () if there is none."""
     reasons = [reason for entry in entries for reason in entry.reasons]
-    return (": ", UntrustedText(reasons[0][:REASON_CHARACTERS].rstrip(". "))) if reasons else ()
+    return (": ", UntrustedText(clip_ends(reasons[0], REASON_CHARACTERS).rstrip(". "))) if reasons else ()
 
 
 @dataclass(frozen=True)

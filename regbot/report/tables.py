@@ -10,7 +10,7 @@ from typing import TypeVar, get_args
 
 from regbot.records.ledger import Kind
 from regbot.records.settings import ThroughputThresholds as Thresholds
-from regbot.records.text.clip import clip
+from regbot.records.text.clip import clip, clip_ends
 from regbot.records.text.units import binary_bytes
 from regbot.records.verdict import Throughput
 from regbot.report.headline import ICONS
@@ -93,7 +93,8 @@ def compare_collectives(check: Check) -> list[Block]:
     reasons = share(((entry.status, (entry.reasons or ["no reason was given"])[0]), entry.name) for entry in unmeasured)
     if not changed and len(unmeasured) == len(check.entries):
         rows: list[tuple[Words, ...]] = [
-            (_join_names(names), (status,), (UntrustedText(clip(reason, 400)),)) for (status, reason), names in reasons
+            (_join_names(names), (status,), (UntrustedText(clip_ends(reason, 400)),))
+            for (status, reason), names in reasons
         ]
         return [Table(("workload", "verdict", "why"), rows)]
     rows = []
@@ -103,7 +104,7 @@ def compare_collectives(check: Check) -> list[Block]:
     for (status, lines), names in changes:
         rows += [(_join_names(names, signs[status]) if n == 0 else (), *cells) for n, cells in enumerate(lines)]
     for (status, reason), names in reasons:
-        why = ("not measured: ", UntrustedText(clip(reason, 200)))
+        why = ("not measured: ", UntrustedText(clip_ends(reason, 200)))
         rows.append((_join_names(names, signs[status]), why, (), (), ()))
     table = Table(("workload", "collective", "base", "head", "bytes per step"), rows)
     return [table, *_name_unchanged_lines(changed), *_name_unchanged_workloads(check)]

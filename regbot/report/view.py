@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from regbot.ledgers.rows import Row
 from regbot.records.run import Arm, Run
 from regbot.records.session import Session
-from regbot.records.text.clip import clip, clip_line, short_commit
+from regbot.records.text.clip import clip, clip_ends, clip_line, short_commit
 from regbot.records.text.units import binary_bytes
 from regbot.records.text.words import count
 from regbot.records.verdict import RankTimes, Throughput, Verdict, WorkloadVerdict
@@ -138,16 +138,15 @@ def _describe_arm(arm: Arm) -> Words:
 
 def tabulate_workloads(verdict: Verdict) -> Table:
     """Return a table with the status of each section of every workload, and its findings or a reason."""
-    rows: list[tuple[Words, ...]] = [
-        (
-            (Name(entry.name),),
-            (entry.sharding.status if entry.sharding else "-",),
-            (_format_throughput(entry.throughput),),
-            (entry.validity.status,),
-            (UntrustedText(_summarise_entry(entry)),),
-        )
-        for entry in verdict.workloads
-    ]
+    rows: list[tuple[Words, ...]] = []
+    shown: set[str] = set()
+    for entry in verdict.workloads:
+        summary = _summarise_entry(entry)
+        is_repeated = entry.validity.status == "INVALID" and summary in shown
+        shown.add(summary)
+        cells = (entry.sharding.status if entry.sharding else "-", _format_throughput(entry.throughput))
+        reason = UntrustedText("as above" if is_repeated else summary)
+        rows.append(((Name(entry.name),), *((cell,) for cell in (*cells, entry.validity.status)), (reason,)))
     return Table(("workload", "sharding", "throughput", "validity", "findings or reason"), rows)
 
 
@@ -169,7 +168,7 @@ def _summarise_entry(entry: WorkloadVerdict) -> str:
     if sharding is not None and validity.status != "PASS" and validity.reasons:
         return clip_line(validity.reasons[0].partition(": ")[0], 100)
     reasons = sharding.reasons if sharding is not None else validity.reasons
-    return clip_line(reasons[0], 100) if reasons else ""
+    return clip_ends(" ".join(reasons[0].split()), 100) if reasons else ""
 
 
 def list_stored(verdict: Verdict) -> list[Words]:

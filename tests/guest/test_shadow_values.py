@@ -31,7 +31,7 @@ REQUEST = Request("r", "w", "v", "", ".", GEOMETRY, 1, 1, seed=1)
 def without_values(routing: str = "balanced") -> Iterator[ShadowValues]:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         shadows = ShadowValues(mode, EXPERTS, make_expert_choice(replace(REQUEST, routing=routing)))
-        with shadows.numpy_from_shadows(), Observer(Axes(), None, shadows):
+        with shadows.patched_torch(), Observer(Axes(), None, shadows):
             yield shadows
 
 
@@ -52,7 +52,7 @@ def _by_cumsum(experts: Tensor) -> list[int]:
 def test_values_that_the_host_reads_are_counted_outside_the_optimizer(phase: str, expected: int) -> None:
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         shadows = ShadowValues(mode, EXPERTS, make_expert_choice(REQUEST))
-        with shadows.numpy_from_shadows(), Observer(Axes(), None, shadows) as observer:
+        with shadows.patched_torch(), Observer(Axes(), None, shadows) as observer:
             experts = topk(logits())
             observer.new_step()
             observer.phase = phase

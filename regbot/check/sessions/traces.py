@@ -5,12 +5,13 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 
 from regbot.check.sessions.recording import RunSetup
 from regbot.check.sessions.trace_devices import TraceDevices
 from regbot.check.sessions.worktrees import folder_name, with_build_changes
-from regbot.records.run import Arm, Outcome, Run
+from regbot.records.run import Arm, Run
 from regbot.records.text.progress import Progress
 from regbot.workloads.checkout.worktrees import Worktree
 from regbot.workloads.guest import Checkout, bare_run, trace, trace_together
@@ -22,8 +23,6 @@ REPEATED_OUTCOMES = ("crashed", "hung", "no_record")
 
 Job = tuple[Arm, Task]
 """One trace to make: a workload on one mesh (the task) at one arm."""
-Outcomes = dict[tuple[str, str, int], Outcome]
-"""Outcome by arm, entry and attempt."""
 
 
 def trace_arms(tasks: Sequence[Task], setup: RunSetup, *, parallel: int) -> None:
@@ -44,34 +43,40 @@ def trace_arms(tasks: Sequence[Task], setup: RunSetup, *, parallel: int) -> None
 class _TraceRunner:
     def __init__(self, setup: RunSetup, libraries: Libraries, jobs: Sequence[Job], parallel: int) -> None:
         self._setup, self._trees, self._jobs, self._parallel = setup, setup.trees, jobs, parallel
-        self._known = [run for run in setup.recorder.runs if run.tier == "static"]
-        self._devices = TraceDevices([task for _, task in jobs], self._known, libraries)
+        known = [run for run in setup.recorder.runs if run.tier == "static"]
+        self._runs = {_key(run.arm, run.workload, run.attempt): run for run in known}
+        self._devices = TraceDevices([task for _, task in jobs], known, libraries)
         self._lock = threading.Lock()
         self._hung: dict[tuple[str, str], str] = {}  # (arm, workload name) -> entry that hung
         self._done, self._total = 0, len(jobs)  # numbers of jobs, for the progress
 
     def run(self) -> None:
-        """Trace in three rounds: all missing jobs; workloads that failed on a paper GPU, again as CPU programs; and
-        failures of head, a second time."""
-        jobs = self._jobs
-        outcomes: Outcomes = {(run.arm.name, run.workload, run.attempt): run.outcome for run in self._known}
-        missing_jobs = [(arm, task) for arm, task in jobs if (arm.name, task.entry, 1) not in outcomes]
-        self._trace_all(missing_jobs, attempt=1, outcomes=outcomes)
-        switched_workloads = self._devices.drop_rejected()
-        cpu_jobs = [(arm, task) for arm, task in jobs if task.workload_name in switched_workloads]
-        self._trace_all(cpu_jobs, attempt=1, outcomes=outcomes)
+        """Trace what is missing, then as CPU programs what failed on a paper GPU, then the rest of the workloads that
+        have such a ledger now, and at last, a second time, what failed in head only."""
+        for _ in range(2):
+            self._trace_all([(arm, task) for arm, task in self._jobs if _key(arm, task.entry) not in self._runs])
+            self._devices.drop_rejected()
+        on_cpu = {task.workload_name for arm, task in self._jobs if self._has_ledger(arm, task, "cpu")}
+        self._trace_all(
+            [
+                (arm, task)
+                for arm, task in self._jobs
+                if task.workload_name in on_cpu and self._has_ledger(arm, task, "cuda")
+            ]
+        )
+        header = self._setup.recorder.header
         repeats = [
             (arm, task)
-            for arm, task in jobs
+            for arm, task in self._jobs
             if arm.name == "head"
-            and outcomes["head", task.entry, 1] in REPEATED_OUTCOMES
-            and outcomes["base", task.entry, 1] == "ok"
-            and ("head", task.entry, 2) not in outcomes
+            and self._runs[_key(arm, task.entry)].outcome in REPEATED_OUTCOMES
+            and self._runs[_key(header.base, task.entry)].outcome == "ok"
+            and _key(arm, task.entry, 2) not in self._runs
         ]
         self._total += len(repeats)
-        self._trace_all(repeats, attempt=2, outcomes=outcomes)
+        self._trace_all(repeats, attempt=2)
 
-    def _trace_all(self, jobs: Sequence[Job], attempt: int, outcomes: Outcomes) -> None:
+    def _trace_all(self, jobs: Sequence[Job], attempt: int = 1) -> None:
         self._hung.clear()  # every round tries all of its jobs
         for arm, task in jobs:
             self._trees.worktree(arm, task)  # worktrees are made one after the other, because all use the same clone
@@ -81,7 +86,7 @@ class _TraceRunner:
             runs = [run for future in futures for run in future.result()]
         finally:  # start no new jobs after an interrupt; the engine ends the running ones
             pool.shutdown(wait=False, cancel_futures=True)
-        outcomes |= {(run.arm.name, run.workload, attempt): run.outcome for run in runs}
+        self._runs |= {_key(run.arm, run.workload, attempt): run for run in runs}
 
     def _batches(self, jobs: Sequence[Job]) -> list[list[Job]]:
         """The jobs of a batch are of one arm and workload. On a paper GPU they share a process, and so imports and
@@ -102,25 +107,38 @@ class _TraceRunner:
         return batches
 
     def _trace_batch(self, batch: Sequence[Job], attempt: int) -> list[Run]:
-        """If a process with several jobs fails, its jobs are traced separately."""
+        """If one of several jobs of a process fails, it and those after it are traced separately, because the jobs
+        before it may be the cause. If the first fails, the others that fail with its error are not traced again.
+        """
         arm, task = batch[0]
         tree = self._trees.worktree(arm, task)
         if isinstance(tree, str):  # a string says why there is no worktree
             return [self._record(bare_run(task, arm, "crashed", tree, attempt), task) for _, task in batch]
         checkout = Checkout(arm, tree.path, tree.environment)
+        tasks = [task for _, task in batch]
+        runs: list[Run] = []
         library = self._devices.library(task, tree.path, tree.paper) if len(batch) > 1 else ""
         if isinstance(library, Path):  # a string says why there is none
-            self._say(f"trace {', '.join(task.entry for _, task in batch)} at {arm.name} {arm.commit[:7]}")
-            tasks = [task.at(arm.overrides) for _, task in batch]
+            self._say(f"trace {', '.join(task.entry for task in tasks)} at {arm.name} {arm.commit[:7]}")
             folder = f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
-            scratch = self._setup.scratch.child(folder)
-            runs = trace_together(tasks, checkout, self._setup.engine, scratch, attempt, library)
-            if all(run.outcome == "ok" for run in runs):
-                return [
-                    self._record(with_build_changes(run, tree), task) for run, task in zip(runs, tasks, strict=True)
-                ]
-        separate_runs = [self._trace_one(task, checkout, tree, attempt) for _, task in batch]
-        return [run for run in separate_runs if run is not None]
+            together = trace_together(
+                [task.at(arm.overrides) for task in tasks],
+                checkout,
+                self._setup.engine,
+                self._setup.scratch.child(folder),
+                attempt,
+                library,
+            )
+            runs = list(takewhile(lambda run: run.outcome == "ok", together))
+            has_reported = together[0].outcome == "refused" or bool(together[0].crash and together[0].crash.frames)
+            if not runs and has_reported and self._devices.accepts(task, together[0]):
+                runs = [run for run in together if run.reason == together[0].reason]
+            runs = [self._record(with_build_changes(run, tree), task) for run in runs]
+        traced_entries = {run.workload for run in runs}
+        for task in tasks:
+            if task.entry not in traced_entries and (run := self._trace_one(task, checkout, tree, attempt)):
+                runs.append(run)
+        return runs
 
     def _trace_one(self, task: Task, checkout: Checkout, tree: Worktree, attempt: int) -> Run | None:
         """Return None if the workload fails on a paper GPU and will be traced again as a CPU program."""
@@ -151,3 +169,11 @@ class _TraceRunner:
 
     def _say(self, text: str) -> None:
         self._setup.watch(Progress(self._done, self._total, text))
+
+    def _has_ledger(self, arm: Arm, task: Task, device: str) -> bool:
+        ledger = self._runs[_key(arm, task.entry)].ledger
+        return ledger is not None and ledger.device == device
+
+
+def _key(arm: Arm, entry: str, attempt: int = 1) -> tuple[str, str, int]:
+    return arm.name, entry, attempt

@@ -111,8 +111,12 @@ class ShadowValues:
             self._write(output, value)
 
     @contextmanager
-    def numpy_from_shadows(self) -> Iterator[None]:
-        """While active, ``.numpy()`` of a fake tensor returns its shadow, or raises Untraceable."""
+    def patched_torch(self) -> Iterator[None]:
+        """While active, ``.numpy()`` of a fake tensor returns its shadow, or raises Untraceable, and ``Module.to``
+        converts fake parameters. torch's own swap refuses tensors with weak references, which its memo and the
+        fingerprint hold.
+        """
+        swap_tensors, memo = torch.utils.swap_tensors, self._mode.fake_tensor_converter.meta_converter.tensor_memo
 
         def numpy(tensor: Tensor, *, force: bool = False) -> Any:
             value = self.find_values(tensor)
@@ -121,7 +125,16 @@ class ShadowValues:
             with _disable_current_modes():
                 return value.numpy(force=force)
 
-        with replaced(FakeTensor, "numpy", numpy):
+        def swap(first: Tensor, second: Tensor) -> None:
+            if not (isinstance(first, FakeTensor) and isinstance(second, FakeTensor)):
+                swap_tensors(first, second)
+                return
+            for key in [key for key, fake in memo.items() if fake is first or fake is second]:
+                del memo[key]
+            first.__dict__, second.__dict__ = second.__dict__, first.__dict__
+            torch._C._swap_tensor_impl(first, second)
+
+        with replaced(FakeTensor, "numpy", numpy), replaced(torch.utils, "swap_tensors", swap):
             yield
 
     def find_values(self, tensor: Tensor) -> Tensor | None:

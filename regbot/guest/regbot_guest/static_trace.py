@@ -61,7 +61,7 @@ def count_step(request: Request, device: Device | None) -> dict[str, Any]:
         else:
             fake_mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             shadows = ShadowValues(fake_mode, request.geometry.experts, choose_experts)
-            stack.enter_context(shadows.numpy_from_shadows())  # ``.numpy()`` returns shadow values
+            stack.enter_context(shadows.patched_torch())
             building = Observer(world.axes, shadows=shadows)  # constant tensors of layers keep shadow values
         with building, skip_other_chunks():
             training = Training(request, load_plugin(request.entry), world)

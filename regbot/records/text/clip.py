@@ -13,6 +13,14 @@ def clip(text: str, characters: int) -> str:
     return text if len(text) <= characters else text[: characters - 1] + "…"
 
 
+def clip_ends(text: str, characters: int) -> str:
+    """Return ``text`` cut in the middle: the beginning of an error says what failed, and its end what to do."""
+    if len(text) <= characters:
+        return text
+    half = (characters - 1) // 2
+    return f"{text[: characters - 1 - half]}…{text[-half:]}"
+
+
 def clip_label(text: str) -> str:
     """Return ``text`` cut to ``LABEL_CHARACTERS``."""
     return clip(text, LABEL_CHARACTERS)
