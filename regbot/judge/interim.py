@@ -14,13 +14,13 @@ from regbot.judge.pairs import Pair, PairSet, pair_up
 from regbot.judge.references import select_reference
 from regbot.judge.steadiness import describe_unsteady
 from regbot.judge.training import compare_training
-from regbot.records.calibration_summary import CalibrationSummary, PairNoise
+from regbot.records.calibration_summary import ArmLuck, PairNoise
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.settings import ThroughputThresholds
 from regbot.records.verdict import Decision
 from regbot.stats.anytime import decide_anytime
-from regbot.stats.arm_luck import SharedLuck
+from regbot.stats.arm_luck import ASSUMED_LUCK, MIN_ALLOCATIONS, SharedLuck
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, PASSING, ClassNoise, Interval, SequentialTest, Thresholds, sequential_test
 from regbot.stats.slow_launches import PairOutlier
@@ -185,18 +185,19 @@ def _find_luck(pair_set: PairSet, plan: TimedPlan) -> SharedLuck | None:
         return None
     reference = select_reference(plan, pair_set.valid[0].head)
     calibrated = None if isinstance(reference, str) else reference.calibrated
-    return luck_in_draws(calibrated, [pair.draw for pair in pair_set.valid])
+    return luck_in_draws(
+        calibrated.arm_luck if calibrated is not None else None, [pair.draw for pair in pair_set.valid]
+    )
 
 
-def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashable]) -> SharedLuck | None:
-    """Return the luck of the arms in pairs, None if it is 0. If ``calibrated`` has not measured it, return the assumed
-    luck. ``draws``: for each pair, which compiler caches it used."""
-    if calibrated is None or calibrated.arm_luck is None:
+def luck_in_draws(luck: ArmLuck | None, draws: Sequence[Hashable]) -> SharedLuck | None:
+    """Return the luck of the arms in pairs, None if it is 0. If calibrations have not measured it in enough
+    allocations, it is at least the assumed luck. ``draws``: for each pair, which compiler caches it used."""
+    if luck is None or (luck.allocations < MIN_ALLOCATIONS and luck.counted_pct < 100 * ASSUMED_LUCK):
         return SharedLuck.assume(draws)
     # ``counted_pct`` is 0 if the measured luck is not significant or is proven to be small. ``luck.draws`` is the
     # number of draws that the calibration compared, which gives the degrees of freedom (``df``).
-    luck = calibrated.arm_luck
-    return SharedLuck(sd=luck.counted_pct / 100, df=luck.draws, draws=draws) if luck.counted_pct else None
+    return SharedLuck(luck.counted_pct / 100, luck.draws, draws, luck.lasts) if luck.counted_pct else None
 
 
 def _decide_joined(
