@@ -1,8 +1,8 @@
 """What calibrations let the gate decide if pairs depend on each other, or arms have luck.
 
-A part of ``error_rates.py``. A calibration of 20 or 60 placebo pairs gives later sessions the noise of the class and
-the luck of an arm, and it may take the gate's vote. Neighbouring pairs, or the pairs of a block, are correlated; or
-each arm draws part of its speed with its compiler caches, anew for each draw.
+A part of ``error_rates.py``. Placebo sessions of 8 pairs, on 3 or 10 days, give later sessions the noise of the class
+and the luck of an arm, and may take the gate's vote. Neighbouring pairs, or the pairs of a block, are correlated; or
+each arm draws part of its speed, anew for each draw of compiler caches or for each session.
 """
 
 from collections.abc import Iterator
@@ -27,18 +27,20 @@ from paired_sessions import (
 )
 from promises import Promise
 
-from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck, estimate_luck
+from regbot.baselines.arm_luck import make_arm_luck
+from regbot.judge.interim import luck_in_draws
+from regbot.stats.arm_luck import ALLOCATION_PAIRS, DRAW_PAIRS, MIN_ALLOCATIONS, SharedLuck, estimate_luck
 from regbot.stats.calibration import RateEstimate, contradiction
 from regbot.stats.correlation import block_correlation, lag_correlation
 
 SEED = 20261123
 EFFECTS_PCT = (0.0, 1.0, 2.0)
-CALIBRATION_PAIRS = (20, 60)
+CALIBRATION_PAIRS = (3 * ALLOCATION_PAIRS, MIN_ALLOCATIONS * ALLOCATION_PAIRS)
 SESSIONS_PER_CALIBRATION = 20
 MAX_CORRELATION, MAX_LUCK_PCT = 0.2, 0.3
 """Above these, any number of calibrations may take the vote, or any number of sessions may be withheld."""
 MAX_LOST_VOTES, MIN_LOST_VOTES = 0.02, 0.9
-"""Largest share of calibrations that take the vote if pairs are independent, and smallest share of those of 60
+"""Largest share of calibrations that take the vote if pairs are independent, and smallest share of those of most
 pairs if they are correlated by .5."""
 NO_PROOF = RateEstimate.from_counts(0, 0)
 
@@ -49,18 +51,21 @@ class Case:
     correlation: float = 0.0
     block_correlation: float = 0.0
     luck_pct: float = 0.0
+    draw_pairs: int = DRAW_PAIRS
+    """Pairs that share a draw of luck."""
 
     def __str__(self) -> str:
         what = [f"correlated by {self.correlation:g}"] if self.correlation else []
         what += [f"blocks correlated by {self.block_correlation:g}"] if self.block_correlation else []
         what += [f"luck {self.luck_pct:g}%"] if self.luck_pct else []
+        what += ["of whole sessions"] if self.draw_pairs == PAIRS else []
         return ", ".join([self.node.name, *what])
 
-    def simulate(self, sessions: int, seed: int) -> Levels:
-        simulated = simulate_sessions(self.node, sessions, seed)
+    def simulate(self, sessions: int, seed: int, pairs: int = PAIRS) -> Levels:
+        simulated = simulate_sessions(self.node, sessions, seed, pairs)
         simulated = simulated.correlate(self.correlation).correlate_blocks(self.block_correlation)
         rng = np.random.default_rng(seed + 1)
-        return simulated.shift(draw_luck(self.luck_pct / 100, sessions, PAIRS, rng, DRAW_PAIRS))
+        return simulated.shift(draw_luck(self.luck_pct / 100, sessions, pairs, rng, self.draw_pairs))
 
 
 CASES = (
@@ -72,28 +77,31 @@ CASES = (
     Case(luck_pct=0.07),
     Case(luck_pct=0.3),
     Case(luck_pct=0.5),
+    Case(luck_pct=0.3, draw_pairs=PAIRS),
     Case(QUIET, luck_pct=0.07),
     Case(QUIET, luck_pct=0.3),
     Case(QUIET, luck_pct=0.5),
+    Case(QUIET, luck_pct=0.3, draw_pairs=PAIRS),
 )
 
 
 def calibrate(ratios: Array) -> tuple[SharedLuck | None, bool]:
     """Return the luck that the placebo pairs show, and whether they take the vote. ``ratios``: (pairs, summaries)."""
-    medians = ratios[:, 0]
-    placebos = [medians[start : start + PAIRS].tolist() for start in range(0, len(medians), PAIRS)]
-    lag, block = lag_correlation(placebos), block_correlation(placebos)
-    luck = estimate_luck(medians.reshape(-1, DRAW_PAIRS).tolist(), lag.value if lag is not None else 0.0)
-    shared = SharedLuck.assume(DRAWS) if luck is None else SharedLuck(luck.counted, luck.draws, DRAWS)
-    return shared, bool(contradiction(NO_PROOF, NO_PROOF, {"lag": lag, "block": block}, luck))
+    placebos = ratios[:, 0].reshape(-1, ALLOCATION_PAIRS)
+    lag, block = lag_correlation(placebos.tolist()), block_correlation(placebos.tolist())
+    allocations = np.repeat(np.arange(len(placebos)), ALLOCATION_PAIRS // DRAW_PAIRS).tolist()
+    draws = placebos.reshape(-1, DRAW_PAIRS).tolist()
+    luck = estimate_luck(draws, lag.value if lag is not None else 0.0, allocations)
+    is_contradicted = bool(contradiction(NO_PROOF, NO_PROOF, {"lag": lag, "block": block}, luck))
+    return luck_in_draws(make_arm_luck(luck), DRAWS), is_contradicted
 
 
 def judge_case(case: Case, pairs: int, sessions: int) -> tuple[float, dict[str, Array]]:
     """Return the share of lost votes, and arrays over sessions: wrong decisions at 1% and 2%, and others. A session
     whose calibration has taken the vote decides nothing."""
     count = sessions // SESSIONS_PER_CALIBRATION
-    per_calibration = -(-pairs // PAIRS)
-    placebos = case.simulate(count * per_calibration, SEED + 2).ratios.reshape(count, -1, PRIMARY)[:, :pairs]
+    placebo_levels = case.simulate(count * pairs // ALLOCATION_PAIRS, SEED + 2, ALLOCATION_PAIRS)
+    placebos = placebo_levels.ratios.reshape(count, pairs, PRIMARY)
     lucks, lost = zip(*(calibrate(ratios) for ratios in placebos), strict=True)
     simulated = case.simulate(count * SESSIONS_PER_CALIBRATION, SEED)
     noise = pooled_noise(placebos)

@@ -34,7 +34,7 @@ from paired_sessions import (
 from scipy import stats
 
 from regbot.records.calibration_summary import PairNoise
-from regbot.stats.paired import CLASS_LOOKS, LOOKS, NOISE_LEVEL, PRIOR_DF, correlation_factor, look_alpha
+from regbot.stats.paired import CLASS_LOOKS, LOOKS, NOISE_CHANCE, PRIOR_DF, correlation_factor, look_alpha
 
 SEED = 20261129
 SESSIONS = 8000
@@ -75,7 +75,8 @@ class Rule:
             low, high = mean - half_width, mean + half_width
             is_slower = (low > THRESHOLDS.eps).any(axis=1)
             is_improved = (high < -THRESHOLDS.eps).any(axis=1) & (high < THRESHOLDS.delta).all(axis=1)
-            is_bound = ((high < THRESHOLDS.delta) & ((low > -THRESHOLDS.delta) | (low <= 0))).all(axis=1)
+            contains_0 = (low <= 0) & (high >= 0)
+            is_bound = ((high < THRESHOLDS.delta) & ((low > -THRESHOLDS.delta) | contains_0)).all(axis=1)
             slower |= is_open & is_slower & (pairs >= self.fails_from)
             passed |= is_open & ~is_slower & (is_improved | is_bound)
             used[is_open] = pairs
@@ -97,15 +98,15 @@ def moderated_sd(scene: Scene, pairs: int, prior_df: int) -> Array:
 
 
 def shipped(scene: Scene, pairs: int) -> Array:
-    alpha = look_alpha(pairs, PRIMARY, is_class_known=True)
-    factor = correlation_factor(pairs)
+    alpha = look_alpha(pairs, PRIMARY)
     base = scene.sessions.base[:, :pairs]
     runs = np.stack([base, base + scene.sessions.ratios[:, :pairs]])
     run_variance = runs.var(axis=2, ddof=1).mean(axis=0)
-    limit = stats.f.ppf(NOISE_LEVEL, 2 * (pairs - 1), NOISE_DF) * scene.class_sds**2
+    limit = stats.f.ppf(1 - NOISE_CHANCE / pairs, 2 * (pairs - 1), NOISE_DF) * scene.class_sds**2
     moderated = reach(alpha, PRIOR_DF + pairs - 1, pairs) * moderated_sd(scene, pairs, PRIOR_DF)
     own = reach(alpha, pairs - 1, pairs) * own_sd(scene, pairs)
-    return factor * np.where(2 * run_variance > limit, own, moderated)
+    is_noisier = (2 * run_variance > limit).any(axis=1, keepdims=True)
+    return correlation_factor(pairs) * np.where(is_noisier, own, moderated)
 
 
 def issue(scene: Scene, pairs: int) -> Array:
@@ -119,7 +120,7 @@ def constant_alpha(scene: Scene, pairs: int) -> Array:
     return (
         shipped(scene, pairs)
         * reach(0.025 / PRIMARY, PRIOR_DF + pairs - 1, pairs)
-        / reach(look_alpha(pairs, PRIMARY, is_class_known=True), PRIOR_DF + pairs - 1, pairs)
+        / reach(look_alpha(pairs, PRIMARY), PRIOR_DF + pairs - 1, pairs)
     )
 
 

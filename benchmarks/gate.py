@@ -45,8 +45,10 @@ from paired_sessions import (
 )
 from promises import Promise, report_promises
 
+from regbot.baselines.arm_luck import make_arm_luck
 from regbot.check.compare.sections import POSITION_EFFECT_PCT
-from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck, estimate_luck
+from regbot.judge.interim import luck_in_draws
+from regbot.stats.arm_luck import ALLOCATION_PAIRS, DRAW_PAIRS, MIN_ALLOCATIONS, SharedLuck, estimate_luck
 from regbot.stats.correlation import lag_correlation
 from regbot.stats.steady import SteadyState, steady_state, unsettled_warnings
 from regbot.stats.summary import summarise
@@ -80,10 +82,10 @@ class Row:
     """Correlation of neighbouring pairs, also of the placebo pairs."""
     block_correlation: float = 0.0
     placebos: tuple[int, int] | None = (PLACEBO_SESSIONS, PLACEBO_PAIRS)
-    """Placebo sessions and their pairs, which show the noise of the class. None: it is not known."""
+    """Placebo sessions and their pairs, which show the noise of the class. None: it is not known. The luck of an arm is
+    estimated from ``MIN_ALLOCATIONS`` sessions or more; with fewer, it is known to be 0."""
     luck_pct: float = 0.0
-    """Standard deviation of what an arm draws with its compiler caches. If it is 0, a calibration has proven that it is
-    small."""
+    """Standard deviation of what an arm draws with its compiler caches."""
     luck_draw_pairs: int = DRAW_PAIRS
     """Pairs that share a draw. ``PAIRS``: emptied caches do not draw the luck anew."""
     is_calibrated: bool = True
@@ -104,6 +106,7 @@ class Row:
     """Whether slowdowns of 5% and 10% must fail, even if the row has no other promise."""
 
 
+ALLOCATIONS = (MIN_ALLOCATIONS, ALLOCATION_PAIRS)
 CORRELATED = replace(Row("neighbouring pairs correlated by .2", TYPICAL), correlation=0.2)
 NOISY_SESSION = Row("twice the noise of the class", TYPICAL, noisier=2.0)
 ROWS = (
@@ -113,6 +116,7 @@ ROWS = (
     Row("noisy", NOISY),
     Row("typical, noise of the class not known", TYPICAL, placebos=None),
     Row("typical, 8 degrees of freedom", TYPICAL, placebos=(1, 9)),
+    Row("typical, luck of an arm estimated", TYPICAL, placebos=ALLOCATIONS),
     NOISY_SESSION,
     Row("2.5 times the noise", TYPICAL, noisier=2.5),
     Row("4 workloads", TYPICAL, workloads=4),
@@ -138,13 +142,16 @@ ROWS = (
         abba_order=False,
         offset_pct=POSITION_EFFECT_PCT,
     ),
-    Row("luck of an arm of .3%", TYPICAL, luck_pct=0.3),
-    Row("luck of an arm of .5%", TYPICAL, luck_pct=0.5),
-    Row("luck of .3% that emptied caches keep", TYPICAL, luck_pct=0.3, luck_draw_pairs=PAIRS),
-    Row("luck of .5% that emptied caches keep", TYPICAL, luck_pct=0.5, luck_draw_pairs=PAIRS, is_promised=False),
+    Row("luck of an arm of .3%", TYPICAL, luck_pct=0.3, placebos=ALLOCATIONS),
+    Row("luck of an arm of .5%", TYPICAL, luck_pct=0.5, placebos=ALLOCATIONS),
+    Row("luck of .2% that emptied caches keep", TYPICAL, luck_pct=0.2, luck_draw_pairs=PAIRS, placebos=ALLOCATIONS),
+    Row("luck of .3% that emptied caches keep", TYPICAL, luck_pct=0.3, luck_draw_pairs=PAIRS, placebos=ALLOCATIONS),
+    Row("luck of .5% that emptied caches keep", TYPICAL, luck_pct=0.5, luck_draw_pairs=PAIRS, placebos=ALLOCATIONS),
     Row("typical, no calibration", TYPICAL, is_calibrated=False),
     Row("no calibration, luck of .5%", TYPICAL, luck_pct=0.5, is_calibrated=False),
     Row("quiet, no calibration, luck of .5%", QUIET, luck_pct=0.5, is_calibrated=False),
+    Row("no calibration, luck of .3% that stays", TYPICAL, luck_pct=0.3, luck_draw_pairs=PAIRS, is_calibrated=False),
+    Row("quiet, no calibration, .3% that stays", QUIET, luck_pct=0.3, luck_draw_pairs=PAIRS, is_calibrated=False),
 )
 
 Outcome = dict[float, tuple[Decisions | None, Decisions]]
@@ -202,12 +209,16 @@ def was_valid(states: States, session: int, pairs: int) -> bool:
 
 
 def estimate_lucks(placebo_ratios: Array) -> list[SharedLuck | None]:
-    """Return the luck that the placebo pairs of each class show, (classes, sessions, pairs)."""
-    lucks: list[SharedLuck | None] = []
+    """Return the luck that the placebo pairs of each class show, (classes, sessions, pairs). Each session is an
+    allocation of its own."""
+    lucks = []
+    _, sessions, pairs = placebo_ratios.shape
+    allocations = np.repeat(np.arange(sessions), pairs // DRAW_PAIRS).tolist()
     for ratios in placebo_ratios:
         lag = lag_correlation(ratios.tolist())
-        estimate = estimate_luck(ratios.reshape(-1, DRAW_PAIRS).tolist(), lag.value if lag is not None else 0.0)
-        lucks.append(None if estimate is None else SharedLuck(estimate.counted, estimate.draws, DRAWS))
+        draws = ratios.reshape(-1, DRAW_PAIRS).tolist()
+        estimate = estimate_luck(draws, lag.value if lag is not None else 0.0, allocations)
+        lucks.append(luck_in_draws(make_arm_luck(estimate), DRAWS))
     return lucks
 
 
@@ -234,7 +245,7 @@ def judge_row(row: Row, count: int) -> Outcome:
         class_sds = np.repeat(of_classes.std(axis=1, ddof=1), SESSIONS_PER_CLASS, axis=0)
         if not row.is_calibrated:
             lucks = [SharedLuck.assume(DRAWS)] * classes
-        elif row.luck_pct:
+        elif placebo_sessions >= MIN_ALLOCATIONS:
             lucks = estimate_lucks(placebos[..., 0].reshape(classes, placebo_sessions, -1))
     if lucks is not None:
         sds_and_dfs = [(luck.sd, luck.df or np.inf) if luck is not None else (0.0, np.inf) for luck in lucks]
@@ -287,12 +298,12 @@ def promises(outcomes: Mapping[Row, Outcome]) -> Iterator[Promise]:
             found = min(now[percent].slower.mean() for percent in (5.0, 10.0))
             text = f"{row.name}: FAIL at a true 5% and 10% at least {LEAST_LARGE:.0%}"
             yield Promise(text, f"{found:.1%}", found >= LEAST_LARGE)
-        if row.name == "typical":
+        if row.name in ("typical", "typical, luck of an arm estimated"):
             power = now[2.0].slower.mean()
-            yield Promise(f"typical: power at 2% at least {LEAST_POWER:.2f}", f"{power:.3f}", power >= LEAST_POWER)
+            yield Promise(f"{row.name}: power at 2% at least {LEAST_POWER:.2f}", f"{power:.3f}", power >= LEAST_POWER)
             for percent, most in MOST_RUNS.items():
                 runs = now[percent].rates()["runs"]
-                text = f"typical: runs at {percent:g}%, at most {most:g} on average"
+                text = f"{row.name}: runs at {percent:g}%, at most {most:g} on average"
                 yield Promise(text, f"{runs:.1f}", runs <= most)
 
 

@@ -4,7 +4,7 @@ The luck is the part of an arm's speed that is drawn anew with its compiler cach
 that used the same caches.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from regbot.records.calibration import CalibrationSession
@@ -15,23 +15,26 @@ from regbot.stats.correlation import CorrelationEstimate
 
 
 def estimate_stored_luck(
-    placebos: Iterable[CalibrationSession], lag: CorrelationEstimate | None = None
+    placebos: Iterable[CalibrationSession], allocations: Mapping[str, Hashable], lag: CorrelationEstimate | None = None
 ) -> LuckEstimate | None:
     """Estimate the luck of an arm from placebo sessions. Return None if there are too few draws for an estimate.
 
-    ``lag`` is the correlation of neighbouring pairs; None counts as 0. ``draws`` of a session has the number of the
-    draw of each pair, such as 1, 1, 1, 1, 2, 2. Sessions without ``draws`` are left out: both of their arms used the
-    same compiler caches, and thus had the same luck.
+    ``allocations`` has the day and node of each session by its identity. ``lag`` is the correlation of neighbouring
+    pairs; None counts as 0. ``draws`` of a session has the number of the draw of each pair, such as 1, 1, 1, 1, 2, 2.
+    Sessions without ``draws`` are left out: both of their arms used the same compiler caches, and thus had the same
+    luck.
     """
     ratios_by_draw: list[list[float]] = []
+    of_draws: list[Hashable] = []
     for placebo in placebos:
         log_ratios = placebo.log_ratios.get("median", [])
         if placebo.draws is not None and len(placebo.draws) == len(log_ratios):
             numbered_ratios = zip(placebo.draws, log_ratios, strict=True)
             for _, pairs_of_draw in groupby(numbered_ratios, key=lambda numbered_ratio: numbered_ratio[0]):
                 ratios_by_draw.append([log_ratio for _, log_ratio in pairs_of_draw])
+                of_draws.append(allocations[placebo.session])
     correlation = lag.value if lag is not None else 0.0
-    return estimate_luck(ratios_by_draw, correlation)
+    return estimate_luck(ratios_by_draw, correlation, of_draws)
 
 
 def make_arm_luck(luck: LuckEstimate | None) -> ArmLuck | None:
@@ -44,6 +47,8 @@ def make_arm_luck(luck: LuckEstimate | None) -> ArmLuck | None:
         high_pct=100 * luck.high,
         counted_pct=100 * luck.counted,
         draws=luck.draws,
+        allocations=luck.allocations,
+        lasts=luck.lasts,
     )
 
 

@@ -107,7 +107,12 @@ def summarise_calibrations(calibrations: Iterable[Calibration]) -> CalibrationSu
     newest = oldest_first[-1]
     # The correlations of neighbouring pairs, and of the two pairs of a block.
     lag, within_block = lag_correlation(ratios_by_session), block_correlation(ratios_by_session)
-    luck = estimate_stored_luck(placebos, lag)
+    allocations = {
+        session.session: (calibration.measured[: len("2026-01-01")], calibration.provenance.node)
+        for calibration in oldest_first
+        for session in calibration.sessions
+    }
+    luck = estimate_stored_luck(placebos, allocations, lag)
     judged_sessions = [session for session in sessions if session.covered is not None]
     judged_placebos = [session for session in judged_sessions if session.injected_pct == 0]
     false_flag_rate = _rate_of(session.decision in ("regressed", "improved") for session in judged_placebos)

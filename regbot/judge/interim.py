@@ -15,12 +15,12 @@ from regbot.judge.pairs import Pair, PairSet, pair_up
 from regbot.judge.steadiness import describe_unsteady
 from regbot.judge.stored_times import select_reference
 from regbot.judge.training import compare_training
-from regbot.records.calibration_summary import CalibrationSummary, PairNoise
+from regbot.records.calibration_summary import ArmLuck, PairNoise
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.verdict import Decision
 from regbot.stats.anytime import decide_anytime
-from regbot.stats.arm_luck import SharedLuck
+from regbot.stats.arm_luck import ASSUMED_LUCK, MIN_ALLOCATIONS, SharedLuck
 from regbot.stats.paired import LOOKS, PASSING, ClassNoise, Interval, SequentialTest, sequential_test
 
 
@@ -94,7 +94,8 @@ def _decide(pair_set: PairSet, looked_at: int | None, header: SessionHeader, pla
     reference = select_reference(plan, pair_set.valid[0].head)
     calibrated, noise = (None, None) if isinstance(reference, str) else (reference.calibrated, reference.noise)
     # A session that measures the luck itself (a calibration) is not widened by it.
-    luck = None if plan.measures_luck else luck_in_draws(calibrated, [pair.draw for pair in pair_set.valid])
+    measured_luck = calibrated.arm_luck if calibrated is not None else None
+    luck = None if plan.measures_luck else luck_in_draws(measured_luck, [pair.draw for pair in pair_set.valid])
     # Stored pairs are of the committed configuration, so they say nothing if an arm has overrides, nor if a calibration
     # shows that the gate errs too often here. A calibration and a night (the only session with ``max_pairs``) show the
     # noise anew, so they do not use what is stored.
@@ -144,12 +145,11 @@ def _reason_to_go_on(pairs: Sequence[Pair], decision: Decision) -> str:
     return describe_unsteady(pairs) or "".join(undecided_training[:1])
 
 
-def luck_in_draws(calibrated: CalibrationSummary | None, draws: Sequence[Hashable]) -> SharedLuck | None:
-    """Return the luck of the arms in pairs, None if it is 0. If ``calibrated`` has not measured it, return the assumed
-    luck. ``draws``: for each pair, which compiler caches it used."""
-    if calibrated is None or calibrated.arm_luck is None:
+def luck_in_draws(luck: ArmLuck | None, draws: Sequence[Hashable]) -> SharedLuck | None:
+    """Return the luck of the arms in pairs, None if it is 0. If calibrations have not measured it in enough
+    allocations, it is at least the assumed luck. ``draws``: for each pair, which compiler caches it used."""
+    if luck is None or (luck.allocations < MIN_ALLOCATIONS and luck.counted_pct < 100 * ASSUMED_LUCK):
         return SharedLuck.assume(draws)
     # ``counted_pct`` is 0 if the measured luck is not significant or is proven to be small. ``luck.draws`` is the
     # number of draws that the calibration compared, which gives the degrees of freedom (``df``).
-    luck = calibrated.arm_luck
-    return SharedLuck(sd=luck.counted_pct / 100, df=luck.draws, draws=draws) if luck.counted_pct else None
+    return SharedLuck(luck.counted_pct / 100, luck.draws, draws, luck.lasts) if luck.counted_pct else None

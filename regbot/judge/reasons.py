@@ -1,5 +1,6 @@
 """The reasons of a throughput section."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from regbot.judge.estimates import count_primary_tests, format_estimate, percent, thresholds
@@ -68,7 +69,8 @@ def explain_decision(
     # The luck of an arm is the part of its speed that is drawn with its compiler caches.
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
     limits = thresholds(settings)
-    needed_pairs = pairs_needed(sd, look_alpha(max_pairs, count_primary_tests(header)), limits, luck=luck)
+    alpha, draw_pairs = look_alpha(max_pairs, count_primary_tests(header)), interim.intervals[0].draw_pairs
+    needed_pairs = pairs_needed(sd, alpha, limits, luck=luck, draw_pairs=draw_pairs)
     # ``eps`` is the slowdown above which an interval proves a regression.
     detectable_slowdown = round_up_percent(percent(session_mde(interim.intervals, max_pairs, limits.eps)))
     effort = f"about {needed_pairs} pairs" if needed_pairs is not None else "too many pairs to run"
@@ -90,6 +92,11 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
             "shows by how much. The interval therefore assumes that it changes the speed of an arm by "
             f"{100 * interim.assumed_luck:.2g}% (standard deviation), and is wider for that; 'regbot calibrate' "
             "measures it"
+        )
+    elif luck_sd and math.isinf(interim.intervals[0].draw_pairs):
+        yield (
+            "the interval is widened by the luck of the arms, which emptied compiler caches do not draw anew: it "
+            f"changes the estimate by {100 * luck_sd:.2g}% (standard deviation)"
         )
     elif luck_sd:
         draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})

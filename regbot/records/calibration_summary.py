@@ -35,13 +35,15 @@ class Correlation(Record):
 
 
 class ArmLuck(Record):
-    """The part of an arm's speed that is drawn with its compiler caches, as an sd in percent."""
+    """The part of an arm's speed that is drawn by chance, as an sd in percent."""
 
     sd_pct: Annotated[float, Field(ge=0)]
     low_pct: NonNegativeFloat = Field(description="low end of the 95% interval of sd_pct")
     high_pct: NonNegativeFloat = Field(description="high end of the 95% interval of sd_pct")
     counted_pct: NonNegativeFloat = Field(description="luck that widens intervals; 0 if none is proven, or little")
-    draws: PositiveInt = Field(description="draws that were compared, each with fresh compiler caches for both arms")
+    draws: PositiveInt = Field(description="draws that were compared: of fresh compiler caches, or of allocations")
+    allocations: NonNegativeInt = Field(description="allocations (days and nodes) with enough placebo pairs")
+    lasts: bool = Field(description="whether emptied caches do not draw it anew, so that a session draws it once")
 
 
 class CalibrationSummary(Record):

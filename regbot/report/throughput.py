@@ -16,6 +16,7 @@ from regbot.records.verdict import Decision, PrimaryTest, Throughput
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.quantities import estimate_and_interval, interval, milliseconds, percent, size
 from regbot.report.workload_section import WorkloadSection
+from regbot.stats.arm_luck import MIN_ALLOCATIONS
 
 REASON_CHARACTERS = 300
 MAX_FURTHER_REASONS = 3
@@ -345,5 +346,8 @@ def _describe_calibration(section: Throughput) -> str:
         text += f" An injected slowdown of {calibration.injected_pct:g}% was detected in {found}."
     if (luck := calibration.arm_luck) is not None:
         luck_range = f"{size(luck.low_pct)} to {size(luck.high_pct)}"
-        return f"{text} A new compilation of one commit changes its speed by {size(luck.sd_pct)} ({luck_range})."
+        drawn = "session" if luck.lasts else "compilation"
+        text += f" A new {drawn} of one commit changes its speed by {size(luck.sd_pct)} ({luck_range})."
+        few = f" It was calibrated on {luck.allocations} of {MIN_ALLOCATIONS} days or nodes{assumed}."
+        return text + few if assumed else text
     return f"{text} {_LUCK_NOT_KNOWN}{assumed}."

@@ -4,6 +4,10 @@ All pairs that use the same caches share this luck, so their variance does not s
 *draw*; a session draws anew for every look. The draws of placebo sessions scatter more than the pairs within a draw
 explain, and this excess is the luck. It is given as the standard deviation of one arm on the log scale; for the
 log-ratio of two arms it is sqrt(2) times as large. ``benchmarks/calibrations.py`` simulates the error rates.
+
+Emptied caches do not draw all luck anew: a placement or a cache elsewhere may last for a whole *allocation*, the
+sessions of one day on one node. If the allocations of placebo sessions scatter more than their pairs explain, the luck
+counts as one draw of the session.
 """
 
 import math
@@ -21,6 +25,10 @@ DRAW_PAIRS = 4
 MIN_DRAWS = 4
 """Minimum number of draws for an estimate. With fewer, its upper bound is above twice the noise of a pair."""
 
+MIN_ALLOCATIONS, ALLOCATION_PAIRS = 12, 8
+"""Until so many allocations have so many placebo pairs each, intervals contain at least ``ASSUMED_LUCK``. With fewer, a
+luck of 0.3% that lasts for an allocation is not detected often enough (``benchmarks/gate.py``)."""
+
 SMALL_LUCK = 0.0007
 """Luck that does no harm. If calibration proves that the luck of an arm is at most this, caches are not drawn anew."""
 
@@ -29,10 +37,11 @@ MAX_LUCK = 0.005
 
 ASSUMED_LUCK = 0.004
 """Luck of an arm by which intervals are widened if no calibration has measured it. With this value, the error rates of
-a session hold up to ``MAX_LUCK``; with 0.0035 they do not (``benchmarks/calibrations.py``)."""
+a session hold up to ``MAX_LUCK``, or 0.3% that emptied caches do not draw anew (``benchmarks/gate.py``)."""
 
-CHANCE = 0.03
-"""Significance level of the F test for luck. Luck that chance explains at this level does not widen intervals."""
+DRAW_CHANCE, ALLOCATION_CHANCE = 0.005, 0.015
+"""Significance levels of the F tests for luck of draws and of allocations. Luck that chance explains does not widen
+intervals. The two tests find luck in 1.7% of classes without any, and lasting luck does more harm if it is missed."""
 
 SHARED_NOISE = 0.25
 """If neighbouring placebo pairs are correlated by more than this, an estimate widens intervals even if chance may
@@ -53,7 +62,11 @@ class LuckEstimate:
     """Luck by which intervals must be widened. 0 if chance explains the estimate, or if the luck is proven to be
     small."""
     draws: int
-    """Number of draws that the estimate is from."""
+    """Number of draws that the estimate is from, or of allocations if ``lasts``."""
+    allocations: int = 0
+    """Number of allocations with enough pairs."""
+    lasts: bool = False
+    """Whether emptied caches do not draw the luck anew."""
 
     @property
     def is_small(self) -> bool:
@@ -71,10 +84,17 @@ class SharedLuck:
     """Degrees of freedom of ``sd``: the number of draws that it was estimated from. None if ``sd`` is assumed."""
     draws: Sequence[Hashable]
     """For each pair, in session order: which compiler caches it used. Pairs with equal values share their luck."""
+    lasts: bool = False
+    """Whether all pairs share their luck."""
 
     @property
     def is_assumed(self) -> bool:
         return self.df is None
+
+    @property
+    def draw_pairs(self) -> float:
+        """Number of pairs that share a draw of luck; inf if all do."""
+        return math.inf if self.lasts else DRAW_PAIRS
 
     @classmethod
     def assume(cls, draws: Sequence[Hashable]) -> "SharedLuck":
@@ -83,17 +103,33 @@ class SharedLuck:
     def sd_of_mean(self, pairs: int) -> float:
         """Return the standard deviation that luck adds to the mean of the first ``pairs`` log-ratios. Both arms have
         luck."""
-        pairs_by_draw = Counter(self.draws[:pairs])
+        pairs_by_draw = Counter([None] * pairs if self.lasts else self.draws[:pairs])
         return math.sqrt(2 * sum(count**2 for count in pairs_by_draw.values())) * self.sd / pairs
 
 
-def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float = 0.0) -> LuckEstimate | None:
-    """Estimate the luck of an arm from the log-ratios of placebo pairs, one list for each draw, by a one-way analysis
-    of variance with the known mean 0.
+def estimate_luck(
+    draws: Sequence[Sequence[float]], neighbour_correlation: float = 0.0, allocations: Sequence[Hashable] = ()
+) -> LuckEstimate | None:
+    """Estimate the luck of an arm from the log-ratios of placebo pairs, one list for each draw.
 
-    ``neighbour_correlation``: correlation of neighbouring pairs of a session, 0 if unknown. Pairs with a slow launch
-    are left out. Returns None if there are fewer than ``MIN_DRAWS`` draws of two or more pairs, or no noise within
-    them."""
+    ``neighbour_correlation``: correlation of neighbouring pairs of a session, 0 if unknown. ``allocations`` has that of
+    each draw; without them, no luck lasts. Returns None if there are fewer than ``MIN_DRAWS`` draws of two or more
+    pairs, or no noise within them."""
+    of_draws = _analyse_draws(draws, neighbour_correlation, DRAW_CHANCE)
+    pairs_of_allocation: dict[Hashable, list[float]] = {}
+    for allocation, draw in zip(allocations, draws, strict=False):
+        pairs_of_allocation.setdefault(allocation, []).extend(draw)
+    long_draws = [pairs for pairs in pairs_of_allocation.values() if len(pairs) >= ALLOCATION_PAIRS]
+    lasting = _analyse_draws(long_draws, neighbour_correlation, ALLOCATION_CHANCE)
+    if of_draws is None or lasting is None or not lasting.counted:
+        return of_draws and replace(of_draws, allocations=len(long_draws))
+    return replace(lasting, counted=max(lasting.counted, of_draws.counted), allocations=len(long_draws), lasts=True)
+
+
+def _analyse_draws(
+    draws: Sequence[Sequence[float]], neighbour_correlation: float, chance: float
+) -> LuckEstimate | None:
+    """A one-way analysis of variance with the known mean 0. Pairs with a slow launch are left out."""
     kept_draws = [draw for draw in _without_slow_launches(draws) if len(draw) > 1]
     df_between, pairs = len(kept_draws), sum(map(len, kept_draws))
     df_within = pairs - df_between
@@ -114,7 +150,7 @@ def estimate_luck(draws: Sequence[Sequence[float]], neighbour_correlation: float
     low, high = (luck_at(float(fdtri(df_between, df_within, p))) for p in (0.975, 0.025))
     # Without luck, both mean squares have the same expectation. So the estimate is the luck at the ratio 1.
     estimate = LuckEstimate(luck_at(1.0), low, high, counted=0.0, draws=df_between)
-    is_chance = mean_square_between <= mean_square_within * float(fdtri(df_between, df_within, 1 - CHANCE))
+    is_chance = mean_square_between <= mean_square_within * float(fdtri(df_between, df_within, 1 - chance))
     if neighbour_correlation > SHARED_NOISE:  # the pairs share noise that the F test may not detect
         is_chance = False
     # ``counted`` is the luck by which intervals are widened.

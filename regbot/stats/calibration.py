@@ -146,7 +146,7 @@ def contradiction(
     ``correlations`` is keyed by a phrase that names the pairs, such as "neighbouring pairs"."""
     if luck is not None and luck.low > MAX_LUCK:
         return (
-            f"the speed of one commit is drawn with its compiler caches: the luck of an arm has a standard "
+            f"part of the speed of one commit is drawn by chance: the luck of an arm has a standard "
             f"deviation of {luck.sd:.2%} (at least {luck.low:.2%}); the gate tolerates {MAX_LUCK:.1%}"
         )
     if false_flags.low > MAX_FALSE_FLAGS:

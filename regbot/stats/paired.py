@@ -6,7 +6,7 @@ too. The test looks at the pairs after every block, and stops at the first look 
 
 The interval of a look is a moderated t interval (Smyth 2004): if stored pairs show the noise of the node class, their
 standard deviation counts as ``PRIOR_DF`` more degrees of freedom. A session that is noisier than its class is judged by
-its own pairs alone (``NOISE_LEVEL``), and so is a session without a known class. Neighbouring pairs may be correlated
+its own pairs alone (``NOISE_CHANCE``), and so is a session without a known class. Neighbouring pairs may be correlated
 by up to ``CORRELATION``. The caller leaves out void pairs.
 
 All values are on the log scale; positive means slower. Constants come from simulation (``benchmarks/gate.py``); rules
@@ -14,6 +14,7 @@ that were tried and lost are in docs/statistics.md.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -34,23 +35,20 @@ cancels twice, and a variance can be estimated."""
 CLASS_LOOKS = (2, 4, 6, 8, 10, 12)
 """The same if the noise of the node class is known. The first block may pass a change, but never fail it."""
 
-LAST_ALPHA = 0.0535
+LAST_ALPHA = 0.066
 """Two-sided error of one interval at the last look, for a single test (``look_alpha``)."""
 
-TESTS_EXPONENT = 1.5
+TESTS_EXPONENT = 2.0
 """The error of a look is divided by the number of primary tests to this power. If an interval is too narrow by a factor
 of k, its true error is about its nominal one to the power of 1 / k^2, so dividing the nominal error by n^(k^2) divides
-the true one by n. 1.5 is k^2 for intervals that are too narrow by a factor of 1.22."""
+the true one by n. 2 is k^2 for intervals that are too narrow by a factor of 1.41."""
 
-UNKNOWN_SHARE = 0.85
-"""Share of the error of a look that is spent if the noise of the node class is not known. The variance of the pairs is
-then also that of the look that it decides."""
-
-PRIOR_DF = 24
+PRIOR_DF = 28
 """Degrees of freedom that the noise of the node class counts, at most those that it was estimated from."""
 
-NOISE_LEVEL = 0.9
-"""A session counts as noisier than its class if the variance of its runs is above this quantile of F."""
+NOISE_CHANCE = 0.33
+"""A session counts as noisier than its class if chance explains the variance of its runs with less than this
+probability, divided by the number of pairs. Early looks depend most on the noise of the class."""
 
 CORRELATION = 0.2
 """Correlation of neighbouring pairs up to which the intervals are valid (``benchmarks/error_rates.py``)."""
@@ -130,6 +128,8 @@ class Interval:
     """Degrees of freedom of ``sd`` that the noise of the node class has given."""
     luck_sd: float = 0.0
     """Standard deviation that the luck of the arms adds to the estimate (``arm_luck``). ``sd`` does not include it."""
+    draw_pairs: float = DRAW_PAIRS
+    """Number of pairs that share a draw of luck; inf if all do."""
 
 
 @dataclass(frozen=True)
@@ -172,11 +172,10 @@ def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None =
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
 
 
-def look_alpha(pairs: int, primary_tests: int, is_class_known: bool = False) -> float:
+def look_alpha(pairs: int, primary_tests: int) -> float:
     """Return the two-sided error of one interval at the look after ``pairs`` pairs. It grows with the pairs, so that an
     early look decides only what is clear."""
-    share = 1.0 if is_class_known else UNKNOWN_SHARE
-    return share * LAST_ALPHA * pairs / LOOKS[-1] / math.pow(primary_tests, TESTS_EXPONENT)
+    return LAST_ALPHA * pairs / LOOKS[-1] / math.pow(primary_tests, TESTS_EXPONENT)
 
 
 @lru_cache(maxsize=4096)
@@ -200,15 +199,19 @@ def look_interval(log_ratios: Sequence[float], alpha: float, class_sd: float = 0
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha, prior_df)
 
 
-def is_noisier(base: Sequence[float], log_ratios: Sequence[float], class_sd: float, df: int) -> bool:
-    """Return whether the runs of a session scatter more than those of its node class. ``base`` are the levels of the
-    base runs on the log scale. A session has twice as many runs as pairs, so its runs show its noise earlier. Noise
-    that both runs of a pair share makes a session look noisier; it is then judged by its own pairs."""
-    head = [level + log_ratio for level, log_ratio in zip(base, log_ratios, strict=True)]
-    squares = sum(mean_and_squares(levels)[1] for levels in (base, head))
-    run_df = 2 * (len(base) - 1)
-    limit = float(fdtri(run_df, df, NOISE_LEVEL)) * class_sd**2
-    return 2 * squares / run_df > limit  # the variance of a pair is twice that of a run
+def is_noisier(log_ratios: Mapping[str, Sequence[float]], noise: ClassNoise) -> bool:
+    """Return whether the runs of a session scatter more than those of its node class, in any summary. A session has
+    twice as many runs as pairs, so its runs show its noise earlier. Noise that both runs of a pair share makes a
+    session look noisier; it is then judged by its own pairs."""
+    for name, ratios in log_ratios.items():
+        base = noise.base[name]
+        head = [level + log_ratio for level, log_ratio in zip(base, ratios, strict=True)]
+        squares = sum(mean_and_squares(levels)[1] for levels in (base, head))
+        run_df = 2 * (len(base) - 1)
+        limit = float(fdtri(run_df, noise.df, 1 - NOISE_CHANCE / len(base))) * noise.sds[name] ** 2
+        if 2 * squares / run_df > limit:  # the variance of a pair is twice that of a run
+            return True
+    return False
 
 
 def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
@@ -220,7 +223,7 @@ def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
     luck_half_width = _quantile(1 - interval.alpha / 2, luck.df) * luck_sd
     half_width = math.hypot(interval.high - interval.estimate, luck_half_width)
     low, high = interval.estimate - half_width, interval.estimate + half_width
-    return replace(interval, low=low, high=high, luck_sd=luck_sd)
+    return replace(interval, low=low, high=high, luck_sd=luck_sd, draw_pairs=luck.draw_pairs)
 
 
 def decide(interval: Bounds, thresholds: Thresholds) -> Decision:
@@ -278,7 +281,7 @@ def sequential_test(
     for pairs in looks:
         if pairs > available_pairs:
             break
-        alpha = look_alpha(pairs if noise is not None else max(pairs, LOOKS[0]), primary_tests, noise is not None)
+        alpha = look_alpha(pairs if noise is not None else max(pairs, LOOKS[0]), primary_tests)
         used_ratios = {name: values[:pairs] for name, values in log_ratios.items()}
         if known_sd is None:
             result = judge_pairs(used_ratios, alpha, thresholds, noise, luck, offset=offset)
@@ -324,16 +327,17 @@ def judge_pairs(
     """
 
     def test(kept: Sequence[int]) -> tuple[Decision, dict[str, tuple[Decision, Interval]]]:
-        kept_noise = noise and noise.select(kept)
+        ratios = {name: [values[pair] for pair in kept] for name, values in log_ratios.items()}
         kept_luck = luck and replace(luck, draws=[luck.draws[pair] for pair in kept])
+        prior_df = 0
+        if noise is not None and not is_noisier(ratios, noise.select(kept)):
+            prior_df = min(noise.df, PRIOR_DF)
         tests = {}
-        for name, values in log_ratios.items():
-            kept_ratios = [values[pair] for pair in kept]
-            bounds = (
-                interval_of(kept_ratios, alpha)
-                if interval_of is not None
-                else _moderated_interval(kept_ratios, name, alpha, kept_noise)
-            )
+        for name, values in ratios.items():
+            if interval_of is not None:
+                bounds = interval_of(values, alpha)
+            else:
+                bounds = look_interval(values, alpha, noise.sds[name] if noise is not None else 0.0, prior_df)
             tests[name] = _decide(_add_offset(add_luck(bounds, kept_luck), offset), thresholds)
         return combine(tests.values(), thresholds), tests
 
@@ -353,24 +357,26 @@ def _decide(bounds: Interval, thresholds: Thresholds) -> tuple[Decision, Interva
     return decide(bounds, thresholds), bounds
 
 
-def _moderated_interval(log_ratios: Sequence[float], name: str, alpha: float, noise: ClassNoise | None) -> Interval:
-    if noise is None or is_noisier(noise.base[name], log_ratios, noise.sds[name], noise.df):
-        return look_interval(log_ratios, alpha)
-    return look_interval(log_ratios, alpha, noise.sds[name], min(noise.df, PRIOR_DF))
-
-
 def mde(
-    sd: float, pairs: int, alpha: float, eps: float, known: bool = False, prior_df: int = 0, *, luck: float = 0.0
+    sd: float,
+    pairs: int,
+    alpha: float,
+    eps: float,
+    known: bool = False,
+    prior_df: int = 0,
+    *,
+    luck: float = 0.0,
+    draw_pairs: float = DRAW_PAIRS,
 ) -> float:
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
     ``sd`` is the standard deviation of one pair, known or estimated with ``prior_df`` further degrees of freedom.
-    ``luck`` is the standard deviation of the offset that the pairs of one draw have in common. Without luck, the effect
-    is eps + c sd / sqrt(pairs), where c is the sum of two normal quantiles if the sd is known, else a noncentrality of
-    t. Infinite for one pair with an estimated sd."""
+    ``luck`` is the standard deviation of the offset that the ``draw_pairs`` pairs of one draw have in common. Without
+    luck, the effect is eps + c sd / sqrt(pairs), where c is the sum of two normal quantiles if the sd is known, else a
+    noncentrality of t. Infinite for one pair with an estimated sd."""
     # A reach is the detectable effect beyond ``eps``, in standard errors of the mean.
     known_sd_reach = _quantile(1 - alpha / 2, df=None) + _quantile(POWER, df=None)
-    luck_effect = known_sd_reach * luck / math.sqrt(max(1, pairs / DRAW_PAIRS))
+    luck_effect = known_sd_reach * luck / math.sqrt(max(1, pairs / draw_pairs))
     if sd == 0:
         return eps + luck_effect
     min_pairs = 1 if known else 2
@@ -385,27 +391,33 @@ def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: 
     ``intervals`` are those of the measured session, and the noisiest counts."""
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
     alpha = noisiest.alpha * pairs / noisiest.pairs  # see ``look_alpha``
-    return mde(noisiest.sd, pairs, alpha, eps, known, noisiest.prior_df, luck=luck_of_draw(noisiest))
+    luck, draw_pairs = luck_of_draw(noisiest), noisiest.draw_pairs
+    return mde(noisiest.sd, pairs, alpha, eps, known, noisiest.prior_df, luck=luck, draw_pairs=draw_pairs)
 
 
 def luck_of_draw(bounds: Interval) -> float:
-    """Return the standard deviation of the offset that the pairs of one draw of compiler caches have in common."""
-    return bounds.luck_sd * math.sqrt(max(1, bounds.pairs / DRAW_PAIRS))
+    """Return the standard deviation of the offset that the pairs of one draw of luck have in common."""
+    return bounds.luck_sd * math.sqrt(max(1, bounds.pairs / bounds.draw_pairs))
 
 
-def pairs_needed(sd: float, alpha: float, thresholds: Thresholds, known: bool = False, luck: float = 0.0) -> int | None:
+def pairs_needed(
+    sd: float,
+    alpha: float,
+    thresholds: Thresholds,
+    known: bool = False,
+    luck: float = 0.0,
+    draw_pairs: float = DRAW_PAIRS,
+) -> int | None:
     """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta. None above
     ``MAX_PAIRS``."""
-    if mde(sd, MAX_PAIRS, alpha, thresholds.eps, known, luck=luck) > thresholds.delta:
-        return None
-    low, high = LOOKS[0], MAX_PAIRS
-    while low < high:  # the mde decreases with every pair
-        middle = (low + high) // 2
-        if mde(sd, middle, alpha, thresholds.eps, known, luck=luck) <= thresholds.delta:
-            high = middle
-        else:
-            low = middle + 1
-    return low
+
+    def suffices(pairs: int) -> bool:
+        effect = mde(sd, pairs, alpha, thresholds.eps, known, luck=luck, draw_pairs=draw_pairs)
+        return effect <= thresholds.delta
+
+    # The mde decreases with every pair.
+    needed = bisect_left(range(MAX_PAIRS + 1), True, lo=LOOKS[0], key=suffices)
+    return needed if needed <= MAX_PAIRS else None
 
 
 @lru_cache(maxsize=4096)

@@ -102,8 +102,8 @@ split of a single group explains 0.64 if it is normal, and 0.75 if it is uniform
 MIN_GROUP_SHARE, MIN_GROUP_GAP, MIN_GROUPED_STEPS = 0.1, math.log(1.02), 20
 """Further conditions: the smallest share of a group, the smallest gap of their means (log scale), the fewest steps."""
 
-MAX_UNSETTLED_SHARE, MAX_SHARE_DIFFERENCE = 0.5, 0.25
-"""An arm gets a warning if at least this share of its runs is not steady, and more than this more than of the other."""
+MAX_UNSETTLED_SHARE = 0.5
+"""An arm gets a warning if at least this share of its runs is not steady, and no run of the other."""
 FISHER_ALPHA, GROWTH_ALPHA = 0.01, 0.05
 """Significance levels of the tests whether the arms differ in the share of steady runs, and of runs that grow."""
 
@@ -156,9 +156,9 @@ def steady_state(step_s: ArrayLike) -> SteadyState:
 
 
 def unsettled_warnings(base: Sequence[SteadyState | None], head: Sequence[SteadyState | None]) -> tuple[str, ...]:
-    """Return warnings if the step time grows within the runs of one arm alone, if clearly more runs of an arm than of
-    the other are not steady, at least half of them, or if chance does not explain how many there are. What both arms do
-    alike cancels in pairs, unless half of an arm's runs cannot be judged. None stands for a run that is not judged.
+    """Return warnings if half of an arm's runs are not steady, and none of the other's, or if chance does not explain
+    how the arms differ. What both arms do alike cancels in pairs, unless half of an arm's runs cannot be judged. None
+    stands for a run that is not judged.
 
     Fisher's exact test decides about chance: at 1%, and at 5% for growth, which four runs of each arm can show.
     """
@@ -177,8 +177,8 @@ def unsettled_warnings(base: Sequence[SteadyState | None], head: Sequence[Steady
     shares = [count / max(len(states), 1) for (_, states), count in zip(arms, unsteady, strict=True)]
     for (name, states), count, share in zip(arms, unsteady, shares, strict=True):
         unjudged = sum(state is not None and state.method == "none" for state in states)
-        is_other = share > min(shares) + MAX_SHARE_DIFFERENCE or unjudged >= MAX_UNSETTLED_SHARE * len(states)
-        if share >= MAX_UNSETTLED_SHARE and is_other:
+        cancels = min(shares) > 0 and unjudged < MAX_UNSETTLED_SHARE * len(states)
+        if share >= MAX_UNSETTLED_SHARE and not cancels:
             warnings.append(f"{count} of {len(states)} {name} runs have no steady state")
     if any(unsteady) and fisher(unsteady[0], len(base), unsteady[1], len(head)) < FISHER_ALPHA:
         counts = f"base {unsteady[0]} of {len(base)}, head {unsteady[1]} of {len(head)}"

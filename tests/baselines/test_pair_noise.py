@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from regbot.baselines.reference import load_references
+from regbot.baselines.reference import load_references, summarise_calibrations
 from regbot.baselines.store import Store
 from regbot.records.baseline import AnchorComparison, Baseline
 from regbot.records.session import Session
@@ -60,3 +60,19 @@ def test_quiet_nights_do_not_lower_the_noise_of_placebo_pairs(tmp_path: Path) ->
     assert noise is not None
     assert noise.df == 11
     assert noise.median_sd == pytest.approx(math.sqrt(12 * 9e-6 / 11))
+
+
+def test_each_day_and_node_of_the_placebo_sessions_is_an_allocation_of_its_own() -> None:
+    stored = night(1)
+    days = ["2026-01-02T00:00:00Z", "2026-01-02T09:00:00Z", "2026-01-03T00:00:00Z"]
+    calibrations = [
+        calibration(
+            stored,
+            placebo(number, 0.0, *[0.001, -0.002, 0.003, -0.001] * 2).model_copy(update={"draws": [1] * 4 + [2] * 4}),
+        ).model_copy(update={"measured": day})
+        for number, day in enumerate(days)
+    ]
+    summary = summarise_calibrations(calibrations)
+    assert summary is not None
+    assert summary.arm_luck is not None
+    assert (summary.arm_luck.draws, summary.arm_luck.allocations) == (6, 2)

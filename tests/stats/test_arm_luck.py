@@ -7,7 +7,7 @@ import pytest
 
 from regbot.stats.arm_luck import DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
 from regbot.stats.calibration import RateEstimate, contradiction
-from regbot.stats.paired import add_luck, interval
+from regbot.stats.paired import Thresholds, add_luck, interval, pairs_needed
 
 NO_PROOF = RateEstimate.from_counts(0, 0)
 
@@ -21,16 +21,47 @@ def placebo_draws(luck: float, noise: float, draws: int, seed: int) -> list[list
 
 
 def test_the_estimate_is_the_excess_of_the_draws_over_the_pairs_within_them() -> None:
-    draws = [[0.04, 0.02], [-0.02, -0.04], [0.02, 0.04], [-0.04, -0.02]]
+    draws = [[0.035, 0.025], [-0.025, -0.035], [0.025, 0.035], [-0.035, -0.025]]
     luck = estimate_luck(draws)
     assert luck is not None
     between = 2 * 4 * 0.03**2 / 4  # squares of the means around 0
-    within = 8 * 0.01**2 / 4
+    within = 8 * 0.005**2 / 4
     assert luck.sd == pytest.approx(math.sqrt((between - within) / 2 / 2))  # pairs of a draw, and two arms
     assert (luck.draws, luck.counted) == (4, luck.sd)
     in_mean = SharedLuck(luck.sd, luck.draws, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12)
-    assert [round(100 * value, 2) for value in (luck.sd, in_mean)] == [2.0, 1.63], "the example of statistics.md"
+    assert in_mean == pytest.approx(luck.sd * math.sqrt(2 / 3)), "three draws, and two arms"
     assert luck.low < luck.sd < luck.high
+
+
+def test_luck_lasts_if_the_draws_of_an_allocation_share_it() -> None:
+    rng = np.random.default_rng(1)
+    allocations = [number // 2 for number in range(24)]
+    shared = np.repeat(rng.normal(0, 0.006, 12), 2)[:, None]
+    draws = rng.normal(0, 0.004, (24, DRAW_PAIRS))
+    lasting, none = (estimate_luck(pairs.tolist(), 0.0, allocations) for pairs in (draws + shared, draws))
+    assert lasting is not None
+    assert none is not None
+    assert (lasting.lasts, lasting.draws, lasting.allocations, none.lasts, none.allocations) == (
+        True,
+        12,
+        12,
+        False,
+        12,
+    )
+    assert lasting.counted >= lasting.sd > 0.0025
+    assert SharedLuck(0.003, 10, [1, 1, 2, 2], lasts=True).sd_of_mean(4) == pytest.approx(0.003 * math.sqrt(2))
+    short = estimate_luck((draws + shared)[::2].tolist(), 0.0, allocations[::2])
+    assert short is not None
+    assert (short.lasts, short.allocations) == (False, 0), "four pairs of an allocation are too few"
+
+
+def test_more_pairs_do_not_prove_more_if_luck_lasts() -> None:
+    drawn, lasting = (SharedLuck(0.003, 15, [1] * 4, lasts) for lasts in (False, True))
+    bounds = [add_luck(interval([0.02, 0.021, 0.019, 0.02], 0.0204), luck) for luck in (drawn, lasting)]
+    assert bounds[0].high == bounds[1].high
+    thresholds = Thresholds.from_percent(2.0, 1.0)
+    needed = [pairs_needed(0.001, 0.02, thresholds, luck=0.004, draw_pairs=each.draw_pairs) for each in bounds]
+    assert needed == [7, None]
 
 
 @pytest.mark.parametrize(("luck", "noise", "draws"), [(0.0, 0.008, 15), (0.003, 0.003, 15), (0.005, 0.008, 50)])

@@ -168,7 +168,7 @@ class TestArms:
         warnings = unsettled_warnings([still] * 4, [still, moving, moving, still])
         assert warnings == ("2 of 4 head runs have no steady state",)
         assert unsettled_warnings([still] * 4, [still, moving, still, still]) == ()
-        assert unsettled_warnings([still] * 3 + [moving], [still, moving, moving, still]) == (), "one run is chance"
+        assert unsettled_warnings([still] * 11 + [moving], [still, moving] * 6) == (), "one of twelve is chance"
         assert unsettled_warnings([moving] * 4, [moving] * 4) == (), "what both arms do alike cancels"
         short = steady_state([1.0] * 7)
         assert len(unsettled_warnings([short] * 4, [short] * 4)) == 2, "nobody knows what they do"

@@ -71,7 +71,15 @@ def at(head_s: float, base_s: float = 0.1, noise: float = 0.002, **changes: obje
 
 def calibrated(counted_pct: float, high_pct: float = 0.6) -> CalibrationSummary:
     """Return a calibration that knows the luck of an arm, of which intervals contain ``counted_pct``."""
-    luck = ArmLuck(sd_pct=counted_pct, low_pct=0.0, high_pct=high_pct, counted_pct=counted_pct, draws=15)
+    luck = ArmLuck(
+        sd_pct=counted_pct,
+        low_pct=0.0,
+        high_pct=high_pct,
+        counted_pct=counted_pct,
+        draws=15,
+        allocations=12,
+        lasts=False,
+    )
     return CalibrationSummary(
         measured="2026-01-01T00:00:00Z", pairs=60, sd_pct=0.3, sd_low_pct=0.2, sd_high_pct=0.4,
         false_flags=Rate(count=0, total=15, low=0.0, high=0.22), covered=Rate(count=15, total=15, low=0.78, high=1.0),

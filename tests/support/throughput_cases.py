@@ -151,7 +151,7 @@ CALIBRATED = CalibrationSummary(
     covered=Rate(count=18, total=18, low=0.815, high=1.0),
     injected_pct=3.0,
     detected=Rate(count=4, total=4, low=0.398, high=1.0),
-    arm_luck=ArmLuck(sd_pct=0.05, low_pct=0.0, high_pct=0.1, counted_pct=0.0, draws=15),
+    arm_luck=ArmLuck(sd_pct=0.05, low_pct=0.0, high_pct=0.1, counted_pct=0.0, draws=15, allocations=12, lasts=False),
 )
 
 

@@ -39,6 +39,7 @@ from regbot.records.session import Session, SessionHeader, TimedPlan, read_sessi
 from regbot.records.settings import ThroughputThresholds
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.text.words import count
+from regbot.stats.arm_luck import ALLOCATION_PAIRS, MIN_ALLOCATIONS
 from regbot.stats.paired import LOOKS
 from regbot.workloads.checkout.arms import resolve_arm
 from regbot.workloads.checkout.worktrees import Worktree
@@ -304,7 +305,8 @@ def summary_lines(summary: CalibrationSummary) -> list[str]:
     luck_text = "not known: measuring it takes at least four sets of fresh compiler caches"
     if luck is not None:
         luck_bounds = f"(95%: {luck.low_pct:.2g}% to {luck.high_pct:.2g}%)"
-        luck_text = f"{luck.sd_pct:.2g}% {luck_bounds}, {count(luck.draws, 'draw')} of caches"
+        allocations = f"{luck.allocations} of {MIN_ALLOCATIONS} days or nodes with {ALLOCATION_PAIRS} pairs"
+        luck_text = f"{luck.sd_pct:.2g}% {luck_bounds}, {count(luck.draws, 'draw')}; {allocations}"
     lines.append(f"luck of an arm     {luck_text}")
     correlations = (("neighbouring pairs", summary.lag_correlation), ("pairs of a block", summary.block_correlation))
     for label, correlation in correlations:

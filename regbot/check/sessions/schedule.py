@@ -225,7 +225,7 @@ def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -
         limits = thresholds(header.throughput)
         alpha = look_alpha(LOOKS[-1], count_primary_tests(header))
         one_draw = [1] * DRAW_PAIRS  # the pairs of one draw of compiler caches
-        lucks = [luck_in_draws(calibrated, one_draw) for calibrated in calibrations]
+        lucks = [luck_in_draws(calibrated.arm_luck, one_draw) for calibrated in calibrations]
         luck_sd = max(luck.sd_of_mean(DRAW_PAIRS) if luck is not None else 0.0 for luck in lucks)
         # ``eps`` is the slowdown above which an interval proves a regression.
         detectable_pct = percent(mde(noise, LOOKS[-1], alpha, limits.eps, luck=luck_sd))
