@@ -80,8 +80,8 @@ _MAXTEXT_PACKAGES = (
 
 FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
     "torchtitan": FrameworkNeeds(
-        python="3.11",
-        torch="torch==2.13.0",
+        python="3.12",
+        torch="torch==2.14.1",  # torch 2.13 refuses the default SPMD backend of the main branch
         module="torchtitan",
         distribution="torchtitan",
         packages=_TORCHTITAN_PACKAGES,
