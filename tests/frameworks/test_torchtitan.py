@@ -245,6 +245,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
         "config",
         "no key 'training.nothing'; the nearest keys are training.",
     ),
+    "pipeline": ({"config": {"parallelism.pipeline_parallel_degree": 2}}, "config", "pipeline parallelism"),
     "no-such-value": ({"config": {"parallelism.fsdp_reshard_after_forward": "?"}}, "config", "'always' or 'never'"),
     "dispatcher": ({"dispatcher": "allgather"}, "config", "there are alltoall, deepep,"),
     "skewed": ({"routing": "skewed"}, "config", "balanced routing only, not skewed"),

@@ -101,6 +101,12 @@ def configure(config: Any, request: Request) -> list[str]:
     for key, value in request.config.items():
         _override(config, key, value, is_pinned=not request.recipe)
     warnings += check_backend(_get_backend(config), own_backend)
+    if request.mode == "static" and getattr(config.parallelism, "pipeline_parallel_degree", 1) > 1:
+        raise ContractError(
+            "config",
+            "pipeline parallelism of torchtitan is not traced: the stages send each other shapes while they run, and a "
+            "trace has one rank; set parallelism.pipeline_parallel_degree to 1",
+        )
     experts, _ = read_routing(config)
     if experts % request.ep:
         raise ContractError(
@@ -123,9 +129,7 @@ def check_backend(backend: Any, own_backend: Any) -> list[str]:
         )
     if backend == own_backend:
         return []
-    return [
-        f"the workload sets {SPMD_BACKEND} to {backend!r}; torchtitan's own is {own_backend!r}, with other collectives"
-    ]
+    return [f"{SPMD_BACKEND} is {backend!r}; torchtitan's own is {own_backend!r}, which has other collectives"]
 
 
 def _get_backend(config: Any) -> Any:
