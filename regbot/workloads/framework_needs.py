@@ -79,7 +79,10 @@ _MAXTEXT_PACKAGES = (
 )  # fmt: skip
 
 FRAMEWORK_NEEDS: Mapping[str, FrameworkNeeds] = {
-    "torchtitan": FrameworkNeeds(_TORCHTITAN_PACKAGES, python="3.11", module="torchtitan", distribution="torchtitan"),
+    # torch 2.13 refuses the default SPMD backend of torchtitan's main branch
+    "torchtitan": FrameworkNeeds(
+        _TORCHTITAN_PACKAGES, torch="torch==2.14.1", module="torchtitan", distribution="torchtitan"
+    ),
     "megatron": FrameworkNeeds(
         _MEGATRON_PACKAGES,
         module="megatron.core",

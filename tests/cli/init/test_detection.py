@@ -8,7 +8,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from regbot.records.config import load_config
-from regbot.workloads.framework_needs import FRAMEWORK_NEEDS, package_names
+from regbot.workloads.framework_needs import FRAMEWORK_NEEDS, TESTED_TORCH, package_names
 from support.git_repos import Repository
 from support.init_cases import FRAMEWORKS, LAYER, ROOT, TRAP, config, init, installed, repository, workflow
 from support.init_cases import _installed_from_nowhere as _installed_from_nowhere
@@ -149,4 +149,6 @@ def test_maxtext_needs_what_its_tests_install() -> None:
 
 def test_torch_is_the_one_that_is_tested_here() -> None:
     tested = (ROOT / "constraints.txt").read_text().strip()
-    assert {needs.torch for needs in FRAMEWORK_NEEDS.values()} == {tested, ""}
+    others = {needs.torch for name, needs in FRAMEWORK_NEEDS.items() if name != "torchtitan"}
+    assert others == {tested, ""}
+    assert FRAMEWORK_NEEDS["torchtitan"].torch.startswith(f"torch=={TESTED_TORCH[1]}.")

@@ -93,7 +93,7 @@ def run_request(request: Request) -> dict[str, Any]:
                 f"the target {TOPOLOGY} has as many devices as were asked for: CPU devices that XLA makes up",
                 *(f"{key}={value}" for key, value in FORCED_KEYS.items()),
             ],
-            "warnings": list_warnings(request),
+            "warnings": list_warnings(request, config),
         },
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux reports KiB
     }

@@ -93,12 +93,18 @@ def check_shape(config: ResolvedConfig, request: Request) -> None:
         raise ContractError("shape", f"MaxText did not use the shape's numbers: {'; '.join(mismatches)}")
 
 
-def list_warnings(request: Request) -> list[str]:
+def list_warnings(request: Request, config: ResolvedConfig) -> list[str]:
+    warnings = []
+    if not config.get_keys().get("sparse_matmul"):
+        warnings.append(
+            "not compiled: MaxText's sparse MoE path (sparse_matmul, megablox), which its defaults choose on an "
+            "accelerator; this trace shows the dense one, and no change of the sparse one"
+        )
     shape_batch = request.geometry.micro_batch
     batch = _user_batch(request).get(BATCH, shape_batch)
-    if request.recipe or batch == shape_batch:
-        return []
-    return [f"{BATCH} is {batch}, as the workload sets it, and not the shape's {shape_batch}"]
+    if not request.recipe and batch != shape_batch:
+        warnings.append(f"{BATCH} is {batch}, as the workload sets it, and not the shape's {shape_batch}")
+    return warnings
 
 
 def _user_batch(request: Request) -> dict[str, Scalar]:

@@ -21,17 +21,15 @@ from regbot_guest.frameworks.flat_config import flatten_config
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step
 from regbot_guest.frameworks.torchtitan_backends import TorchtitanBackends, choose_dispatcher
 from regbot_guest.frameworks.torchtitan_replacements import (
-    SPMD_BACKEND,
     Changes,
     import_torchtitan,
     replacements,
-    use_known_backend,
     use_test_data,
 )
 from regbot_guest.frameworks.torchtitan_shape import PINNED_RECIPE, check_shape, read_routing
 from regbot_guest.paper.device import Device
 from regbot_guest.probe import time_loop
-from regbot_guest.request import Request, Scalar
+from regbot_guest.request import Request
 from regbot_guest.routing import make_expert_choice
 from regbot_guest.software import module_versions
 from regbot_guest.tally import StepCounter
@@ -95,14 +93,14 @@ def _count_own_step(request: Request, device: Device) -> dict[str, Any]:
         describe=job.describe,
         experts=request.geometry.experts,
         patches=job.changes.made,
-        replacements=lambda: replacements(configure, job.refuse_recipe, job.changes),
+        replacements=lambda: replacements(configure, job.refuse_recipe, job.changes, request.world),
     )
     return count_own_step(request, device, program)
 
 
 def _time_on_ranks(request: Request, record: dict[str, Any]) -> None:
     job = _TorchtitanJob(request, choose_device(request.world, request.device))
-    with replacements(job.configure, job.refuse_recipe, job.changes):
+    with replacements(job.configure, job.refuse_recipe, job.changes, request.world):
         device_type = import_torchtitan("torchtitan.tools.utils").device_type
         if device_type != job.device.type:
             raise ContractError(
@@ -125,16 +123,11 @@ class _TorchtitanJob:
     warnings: list[str] = field(default_factory=list)
     trainer: Any = None
     backends: TorchtitanBackends | None = None
-    requested: dict[str, Scalar] = field(default_factory=dict)
-    """The configuration, before the SPMD backend and the data are replaced."""
 
     def configure(self, config: Any) -> None:
         request = self.request
         self.warnings += configuration.configure(config, request)
         self.backends = choose_dispatcher(config, request, self.device)
-        self.requested = flatten_config(config, left_out=EXCLUDED_FIELDS)
-        if SPMD_BACKEND not in request.config:  # a backend that the user has set is never changed
-            use_known_backend(config, self.changes)
         use_test_data(config, self.changes)
         configuration.validate(config)
         self.warnings += list_routing_warnings(request)
@@ -154,8 +147,6 @@ class _TorchtitanJob:
         assert self.backends is not None
         request = self.request
         config = flatten_config(self.trainer.config, left_out=EXCLUDED_FIELDS)
-        if SPMD_BACKEND in self.requested:  # regbot replaces a backend that the installed torch refuses
-            config[SPMD_BACKEND] = self.requested[SPMD_BACKEND]
         config["recipe"] = request.recipe or f"{PINNED_RECIPE[1]} with the numbers of the shape"
         config |= {"world": request.world, "ep": request.ep, "routing": request.routing}
         return ProgramDescription(

@@ -5,11 +5,14 @@ regbot sets fields in the loaded recipe, and torchtitan's own checks validate th
 import dataclasses
 import importlib
 import importlib.util
+import sys
 import typing
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from regbot_guest.contract import ContractError, refuse_revision
 from regbot_guest.crash import regbot_keys
@@ -41,6 +44,9 @@ logged. It refuses CUDA graphs with an expert all-to-all, and replays cannot be 
 """
 
 REQUEST_KEYS = ("parallelism.expert_parallel_degree", "debug.moe_force_load_balance", "debug.seed")
+
+SPMD_BACKEND = "parallelism.spmd_backend"
+SPMD_TYPES, OLDEST_TORCH_WITH_SPMD_TYPES = "spmd_types", (2, 14)
 
 MODEL_SPEC = "model_spec"
 OWNED_KEYS = {
@@ -91,14 +97,43 @@ def configure(config: Any, request: Request) -> list[str]:
                 f"torchtitan's configuration has no key {key!r}, which regbot sets{_suggest_keys(config, key)}"
             )
         set_field(config, key, value)
+    own_backend = _get_backend(config)
     for key, value in request.config.items():
         _override(config, key, value, is_pinned=not request.recipe)
+    warnings += check_backend(_get_backend(config), own_backend)
+    if request.mode == "static" and getattr(config.parallelism, "pipeline_parallel_degree", 1) > 1:
+        raise ContractError(
+            "config",
+            "pipeline parallelism of torchtitan is not traced: the stages send each other shapes while they run, and a "
+            "trace has one rank; set parallelism.pipeline_parallel_degree to 1",
+        )
     experts, _ = read_routing(config)
     if experts % request.ep:
         raise ContractError(
             "config", f"EP {request.ep} does not divide the model's {experts} experts; choose another --ep"
         )
     return warnings
+
+
+def check_backend(backend: Any, own_backend: Any) -> list[str]:
+    """Return a warning if the user has replaced torchtitan's own SPMD backend: the backends dispatch tokens with
+    different collectives. Raises ContractError if the installed torch cannot run the backend.
+    """
+    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
+    if backend == SPMD_TYPES and version < OLDEST_TORCH_WITH_SPMD_TYPES:
+        raise ContractError(
+            "config",
+            f"torchtitan's {SPMD_BACKEND} is {SPMD_TYPES!r}, which needs torch 2.14 or newer; torch is "
+            f"{torch.__version__}. Install torch 2.14 in {sys.executable}, or set config = "
+            f'{{ "{SPMD_BACKEND}" = "partial_dtensor" }} in the workload, which traces another dispatch',
+        )
+    if backend == own_backend:
+        return []
+    return [f"{SPMD_BACKEND} is {backend!r}; torchtitan's own is {own_backend!r}, which has other collectives"]
+
+
+def _get_backend(config: Any) -> Any:
+    return getattr(getattr(config, "parallelism", None), "spmd_backend", None)
 
 
 def explain_unknown_recipe(request: Request, error: Exception) -> ContractError:

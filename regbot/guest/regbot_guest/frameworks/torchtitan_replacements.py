@@ -1,6 +1,6 @@
 """Everything that regbot changes so that torchtitan's own ``train.py`` runs without files, a network or a GPU. A change
 whose target this revision lacks is skipped, with a warning. No change affects sharding, the token dispatch, or FSDP's
-groups of parameters.
+groups of parameters; what would is refused (``torchtitan_config.check_backend``).
 """
 
 import contextlib
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import torch
 import torch.distributed as dist
 
 from regbot_guest.contract import ContractError
@@ -26,14 +25,11 @@ from regbot_guest.replaced import replaced
 SETTINGS = "regbot's keys are set in the configuration after ConfigManager has loaded the recipe"
 DATA = "data is torchtitan's dataset c4_test, with texts and a tokenizer of regbot"
 TIMEOUT = "torch.distributed.set_timeout does nothing, because this torch lacks it"
-KNOWN_BACKEND = "parallelism.spmd_backend = 'partial_dtensor' in place of 'spmd_types', which torch 2.13's FSDP refuses"
-SPMD_BACKEND = "parallelism.spmd_backend"
-OLDEST_TORCH_WITH_SPMD_TYPES = (2, 14)
 TEST_DATASET = "c4_test"
 ASSETS = "tests/assets"
 """Folder of torchtitan's test assets, relative to the working directory. Paths in recipes are relative too."""
 WORDS = "abcdefghijklmnopqrstuvwxyz"
-TEXTS, WORDS_PER_TEXT = 64, 997
+MIN_TEXTS, WORDS_PER_TEXT = 64, 997
 
 
 @dataclass
@@ -44,12 +40,12 @@ class Changes:
 
 @contextlib.contextmanager
 def replacements(
-    configure: Callable[[Any], None], refuse_recipe: Callable[[Exception], ContractError], changes: Changes
+    configure: Callable[[Any], None], refuse_recipe: Callable[[Exception], ContractError], changes: Changes, world: int
 ) -> Iterator[None]:
-    """While active, torchtitan runs in a folder with test assets, and ``configure`` changes each configuration that it
-    loads. Raises ContractError if torchtitan cannot be imported or loads no configuration.
+    """While active, torchtitan runs in a folder with test assets for ``world`` ranks, and ``configure`` changes each
+    configuration that it loads. Raises ContractError if torchtitan cannot be imported or loads no configuration.
     """
-    with _asset_folder(), _no_op_timeout(changes):
+    with _asset_folder(max(MIN_TEXTS, world)), _no_op_timeout(changes):
         manager = import_torchtitan("torchtitan.config").ConfigManager
         load = manager._load_config
 
@@ -106,14 +102,6 @@ def _with_test_dataset(config: Any, test_dataset: Any) -> Any:
     return dataclasses.replace(config, dataset=TEST_DATASET, **no_path)
 
 
-def use_known_backend(config: Any, changes: Changes) -> None:
-    version = tuple(int(part) for part in torch.__version__.split(".")[:2])
-    parallelism = getattr(config, "parallelism", None)
-    if version < OLDEST_TORCH_WITH_SPMD_TYPES and getattr(parallelism, "spmd_backend", None) == "spmd_types":
-        parallelism.spmd_backend = "partial_dtensor"  # type: ignore[union-attr]
-        changes.made.append(KNOWN_BACKEND)
-
-
 @contextlib.contextmanager
 def _no_op_timeout(changes: Changes) -> Iterator[None]:
     """torchtitan calls ``torch.distributed.set_timeout`` between steps, which some versions of torch lack."""
@@ -126,14 +114,15 @@ def _no_op_timeout(changes: Changes) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _asset_folder() -> Iterator[None]:
+def _asset_folder(texts: int) -> Iterator[None]:
+    """Each data-parallel rank needs a text of its own."""
     with tempfile.TemporaryDirectory() as name, mock.patch.dict(os.environ, {"HF_HOME": f"{name}/cache"}):
-        _write_assets(Path(name, ASSETS))
+        _write_assets(Path(name, ASSETS), texts)
         with contextlib.chdir(name):
             yield
 
 
-def _write_assets(folder: Path) -> None:
+def _write_assets(folder: Path, texts: int) -> None:
     """The files have the names and formats of torchtitan's own test assets."""
     tokenizer, dataset = folder / "tokenizer", folder / TEST_DATASET
     unknown, begin, end = special_tokens = ("<unk>", "<s>", "</s>")
@@ -155,7 +144,7 @@ def _write_assets(folder: Path) -> None:
         json.dumps({"bos_token": begin, "eos_token": end}), encoding="utf-8"
     )
     lines = []
-    for stride in range(1, TEXTS + 1):  # each text goes through the alphabet in steps of another length
+    for stride in range(1, texts + 1):  # each text goes through the alphabet in steps of another length
         words = [WORDS[stride * position % len(WORDS)] for position in range(WORDS_PER_TEXT)]
         lines.append(json.dumps({"text": " ".join(words)}) + "\n")
     (dataset / "data.json").write_text("".join(lines), encoding="utf-8")
