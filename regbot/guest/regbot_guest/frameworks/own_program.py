@@ -188,11 +188,7 @@ class _StepWatch:
                 device="cuda",
                 config=description.config,
                 software=description.software,
-                patches=[
-                    *PAPER_PATCHES,
-                    *self._program.patches,
-                    *(f"{name} is a stand-in whose functions give shapes" for name in libraries.imported()),
-                ],
+                patches=[*PAPER_PATCHES, *self._program.patches, *libraries.patches()],
                 guesses=self._compile_watch.guesses() | counter.guesses(),
                 warnings=description.warnings,
             ),

@@ -7,7 +7,6 @@ must be installed. ``deep_ep`` needs no installation, because no package index o
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -57,11 +56,12 @@ def install(device: Device) -> None:
         return
     transformer_engine.prepare()
     flex_attention.replace_kernels(device)
-    if importlib.util.find_spec("triton") is not None:
-        triton.replace_launches(device)
+    triton.replace_launches(device)
     _finder = _Finder(device)
     sys.meta_path.insert(0, _finder)
 
 
-def imported() -> list[str]:
-    return sorted(_finder.imported_names) if _finder is not None else []
+def patches() -> list[str]:
+    """Return a sentence for each stand-in that the program has imported."""
+    names = sorted(_finder.imported_names) if _finder is not None else []
+    return [f"{name} is a stand-in whose functions give shapes" for name in names]

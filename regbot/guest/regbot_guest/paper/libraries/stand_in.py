@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from regbot_guest.collectives import flatten
 from regbot_guest.paper.device import Device
 
 
@@ -83,8 +82,7 @@ class StandIn(ModuleType):
         operator = f"{self.__name__}::{name}"
 
         def launch(*args: Any, **kwargs: Any) -> Any:
-            tensors = [tensor for value in (*args, *kwargs.values()) for tensor in flatten(value)]
-            self._device.launch(operator, [tensor for tensor in tensors if tensor.is_cuda])
+            self._device.launch(operator, [*args, kwargs])
             return function(*args, **kwargs)
 
         launch.__name__ = name
