@@ -14,7 +14,7 @@ from regbot.judge.stored_comparison import compare_head_with_stored, compare_tim
 from regbot.judge.throughput import judge_timed
 from regbot.judge.validity import TracedRuns, examine_traced_runs
 from regbot.records.config import Config
-from regbot.records.session import Session
+from regbot.records.session import Session, SessionHeader
 from regbot.records.text.clip import clip_message
 from regbot.records.verdict import (
     GRAVITY,
@@ -110,7 +110,8 @@ def _judge_workload(
             expectations=rules,
             configurations_only=configurations_only,
         )
-        return section.model_copy(update={"variant": runs.head.variant, "tier": runs.head.tier})
+        section = section.model_copy(update={"variant": runs.head.variant, "tier": runs.head.tier})
+        return _review_stand_ins(section, config, header)
 
     stored_collectives = None
     sharding = compare(traces)
@@ -131,6 +132,15 @@ def _judge_workload(
         stored = StoredComparison(times=stored_times, collectives=stored_collectives)
     verdict = WorkloadVerdict(name=name, sharding=sharding, throughput=throughput, validity=validity, stored=stored)
     return verdict, findings, warnings
+
+
+def _review_stand_ins(section: Sharding, config: Config, header: SessionHeader) -> Sharding:
+    """Turn PASS into REVIEW if the pull request changes a file that declares stand-ins for compiled extensions."""
+    files = {workload.stand_ins for workload in config.workloads.values()}.intersection(header.changed_files or ())
+    if section.status != "PASS" or not files:
+        return section
+    reason = f"{', '.join(sorted(files))} declares stand-ins and differs in head; both arms were traced with the base's"
+    return section.model_copy(update={"status": "REVIEW", "reasons": [reason, *section.reasons]})
 
 
 def _combine_sharding(traced: Sharding | None, profiled: Sharding) -> Sharding:

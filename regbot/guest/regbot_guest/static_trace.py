@@ -60,7 +60,7 @@ def count_step(request: Request, device: Device | None) -> dict[str, Any]:
         if device is not None:
             device.begin_program()
             if request.entry is not None:  # regbot's own layer needs no stand-ins
-                libraries.install(device)
+                libraries.install(device, request.stand_ins, request.stand_ins_text)
             device.set_expert_choice(request.geometry.experts, choose_experts)
         else:
             triton.refuse_launches()
