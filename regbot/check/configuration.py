@@ -20,6 +20,25 @@ from regbot.workloads.checkout.arms import target_tip
 from regbot.workloads.checkout.git import file_at
 
 
+def add_stand_ins(loaded: LoadedConfig, repo: Path) -> LoadedConfig:
+    """Return ``loaded`` with the texts of the files that its workloads name in ``stand_ins``. They come from the same
+    commit or folder as the configuration, so that a pull request cannot change them. Raises ConfigError.
+    """
+    workloads = dict(loaded.config.workloads)
+    for name, workload in workloads.items():
+        if not workload.stand_ins:
+            continue
+        file = Path(loaded.source.name).parent / workload.stand_ins
+        if loaded.source.kind is not SourceKind.FILE:
+            text = file_at(repo, workload.stand_ins, loaded.source.name)
+        else:
+            text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else None
+        if text is None:
+            raise ConfigError(f"workloads.{name}.stand_ins: {loaded.source} names a file that is not there")
+        workloads[name] = workload.model_copy(update={"stand_ins_text": text})
+    return replace(loaded, config=loaded.config.model_copy(update={"workloads": workloads}))
+
+
 def find_config(
     repo: Path,
     base: str,
@@ -35,11 +54,11 @@ def find_config(
     tried, because a pull request may introduce regbot. ``file`` replaces all of them. A warning says that ``head`` has
     another one. Raises ConfigError, CheckoutError.
     """
-    if isinstance(file, LoadedConfig):
-        return file
-    if file is not None:
-        return load_file(file)
+    loaded = file if isinstance(file, LoadedConfig) else load_file(file) if file is not None else None
+    return add_stand_ins(loaded or _find_commit(repo, base, head, target, exact), repo)
 
+
+def _find_commit(repo: Path, base: str, head: str, target: str | None, exact: bool) -> LoadedConfig:
     text_at = partial(file_at, repo, FILE_NAME)
     sources = [ConfigSource(SourceKind.BASE, base)]
     if not exact and (tip := target_tip(repo, target)) not in (base, head):

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
+from regbot.check.configuration import add_stand_ins
 from regbot.check.sessions.trace_devices import TraceDevices
 from regbot.engines import LocalEngine
 from regbot.engines.removal import temporary_folder
 from regbot.ledgers.readers import ReadError, Source, read_file
-from regbot.records.config import FILE_NAME, ConfigError, load_config
+from regbot.records.config import FILE_NAME, ConfigError, load_file
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, PaperGpu
 from regbot.records.meshes import MeshName, OwnMesh
@@ -115,7 +116,7 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
             f"{options.workload!r} is not a shape ({', '.join(shape_names())}), and {folder} has no {FILE_NAME} with "
             "workloads"
         )
-    configured = _choose("workload or shape", name, load_config(config_file).workloads)
+    configured = _choose("workload or shape", name, add_stand_ins(load_file(config_file), folder).config.workloads)
     settings = {key: getattr(options, key) for key in ("variant", "dispatcher", "device", "gpu")}
     workload = configured.model_copy(update={key: value for key, value in settings.items() if value})
     if not shape_name and len(workload.shapes) > 1:

@@ -15,7 +15,7 @@ from regbot.judge.stored_times import compare_times
 from regbot.judge.throughput import judge_timed
 from regbot.judge.validity import TracedRuns, examine_traced_runs, make_validity
 from regbot.records.config import Config
-from regbot.records.session import Session
+from regbot.records.session import Session, SessionHeader
 from regbot.records.text.clip import clip_message
 from regbot.records.verdict import (
     GRAVITY,
@@ -106,7 +106,8 @@ def _judge_workload(
             configurations_only=header.base.commit == header.head.commit
             and header.base.overrides != header.head.overrides,
         )
-        return section.model_copy(update={"variant": runs.head.variant, "tier": runs.head.tier})
+        section = section.model_copy(update={"variant": runs.head.variant, "tier": runs.head.tier})
+        return _review_stand_ins(section, config, header)
 
     sharding = compare(traces)
     if base is not None and head is not None and sharding is not None:
@@ -127,6 +128,15 @@ def _judge_workload(
         stored=StoredComparison(times=times, collectives=collectives) if times or collectives else None,
     )
     return verdict, findings, [*warnings, *traces.warnings]
+
+
+def _review_stand_ins(section: Sharding, config: Config, header: SessionHeader) -> Sharding:
+    """Turn PASS into REVIEW if the pull request changes a file that declares stand-ins for compiled extensions."""
+    files = {workload.stand_ins for workload in config.workloads.values()}.intersection(header.changed_files or ())
+    if section.status != "PASS" or not files:
+        return section
+    reason = f"{', '.join(sorted(files))} declares stand-ins and differs in head; both arms were traced with the base's"
+    return section.model_copy(update={"status": "REVIEW", "reasons": [reason, *section.reasons]})
 
 
 def _combine_sharding(traced: Sharding | None, profiled: Sharding) -> Sharding:

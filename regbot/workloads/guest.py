@@ -258,6 +258,8 @@ def request_document(task: Task, root: Path, record: RawRecord) -> dict[str, Any
         "dtype": task.variant.dtype,
         "dispatcher": workload.dispatcher or ("alltoall" if is_smoke else ""),  # '': none is requested
         "config": workload.config,
+        "stand_ins": workload.stand_ins,
+        "stand_ins_text": workload.stand_ins_text,
     }
 
 

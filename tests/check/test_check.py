@@ -127,6 +127,16 @@ def test_machine_tables_do_not_come_from_the_commit(case: Case, tmp_path: Path) 
     assert result.workloads == config.workloads
 
 
+def test_declared_stand_ins_are_those_of_the_base(case: Case) -> None:
+    config = CONFIG.replace("[workloads.moe]", '[workloads.moe]\nstand_ins = "stand_ins.py"')
+    case.commit(config=config, **{"stand_ins.py": "STAND_INS = {}\n"})
+    case.repository.git("checkout", "-q", "-b", "pr")
+    case.commit(config=None, **{"stand_ins.py": "STAND_INS = 1\n"})
+    base, head, _ = resolve_arms(case.repository.path, "main", "HEAD", {}, {})
+    loaded = find_config(case.repository.path, base.commit, head.commit, target="main", exact=False)
+    assert loaded.config.workloads["moe"].stand_ins_text == "STAND_INS = {}\n"
+
+
 @pytest.mark.long
 def test_a_second_check_into_the_same_folder_starts_clean(case: Case) -> None:
     """Files of an earlier run must not be read as the record of a later run that crashed."""

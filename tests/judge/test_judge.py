@@ -70,6 +70,19 @@ def test_other_collectives_under_the_same_fingerprint_are_not_identical() -> Non
     assert (section.status, section.identical_program) == ("FAIL", False)
 
 
+@pytest.mark.parametrize(("changed", "status"), [("tools/stand_ins.py", "REVIEW"), ("tools/other.py", "PASS")])
+def test_a_change_of_the_declared_stand_ins_needs_review(changed: str, status: Status) -> None:
+    session = pair()
+    header = session.header.model_copy(update={"changed_files": [changed]})
+    config = Config.model_validate(
+        {"workloads": {"moe": {"adapter": "module", "entry": "a:b", "stand_ins": "tools/stand_ins.py"}}}
+    )
+    (workload,) = judge(session.model_copy(update={"header": header}), config).workloads
+    assert workload.sharding is not None
+    assert workload.sharding.status == status
+    assert (changed in workload.sharding.reasons[0]) == (status == "REVIEW")
+
+
 def test_configurations_of_one_commit_are_compared_and_not_judged() -> None:
     overrides = {"dispatcher": "allgather"}
     head = smoke_arm("head", commit=BASE.commit, tree=BASE.tree, overrides=overrides)

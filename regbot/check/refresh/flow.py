@@ -15,6 +15,7 @@ from regbot.baselines.names import class_folder
 from regbot.baselines.query import planned_terms, terms_of
 from regbot.baselines.reference import summarise_calibrations
 from regbot.check.conclusion import CheckResult
+from regbot.check.configuration import add_stand_ins
 from regbot.check.flow import CheckOptions, check
 from regbot.check.refresh.night import MeasuredNight, NightHistory, judge_night
 from regbot.check.refresh.storing import build_proposal, store_files, store_night, timed_sessions
@@ -102,7 +103,7 @@ def refresh(options: RefreshOptions, watch: Watcher = lambda _: None, now: datet
     if options.config is not None:
         loaded = load_file(options.config)
     else:
-        loaded = load_commit(partial(file_at, options.repo, FILE_NAME), head.commit)
+        loaded = add_stand_ins(load_commit(partial(file_at, options.repo, FILE_NAME), head.commit), options.repo)
 
     def say(text: str) -> None:
         watch(Progress(done=0, total=0, text=text))

@@ -6,13 +6,18 @@ traced shows only a trace.
 """
 
 import ast
+import configparser
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Literal
+
+import tomllib
+from packaging.requirements import InvalidRequirement, Requirement
 
 from regbot.records.config import BRIDGE_PROGRAM, MEGATRON_PROGRAM
 from regbot.records.text.printable import printable
@@ -210,6 +215,28 @@ def _module_of(repository: Repository, file: str) -> tuple[str, list[str]]:
     else:
         root = sources[0] if sources else PurePosixPath()
     return str(root), list(path.relative_to(root).with_suffix("").parts)
+
+
+def declared_packages(repository: Repository) -> list[str]:
+    """Return the names of the packages that the repository declares as its requirements, without torch and numpy.
+
+    ``setup.py`` is not read: not all of its texts are packages, and a job that installs a wrong one runs foreign code.
+    """
+    lines = (read_text(repository.root, "requirements.txt") or "").splitlines()
+    setup = configparser.ConfigParser(interpolation=None)
+    try:
+        pyproject = tomllib.loads(read_text(repository.root, "pyproject.toml") or "")
+        setup.read_string(read_text(repository.root, "setup.cfg") or "")
+    except (tomllib.TOMLDecodeError, configparser.Error):
+        pyproject = {}
+    lines += setup.get("options", "install_requires", fallback="").splitlines()
+    lines += pyproject.get("project", {}).get("dependencies", [])
+    lines += pyproject.get("tool", {}).get("poetry", {}).get("dependencies", {})
+    names = []
+    for line in lines:
+        with suppress(InvalidRequirement):  # an option of pip, a comment or an empty line
+            names.append(Requirement(line.partition(" #")[0]).name.lower())
+    return [name for name in dict.fromkeys(names) if name not in ("torch", "numpy", "python")]
 
 
 def find_framework(repository: Repository) -> Framework | None:

@@ -21,6 +21,7 @@ from regbot.cli.init.detection import (
     Framework,
     Layer,
     Repository,
+    declared_packages,
     find_framework,
     find_layer,
     find_link,
@@ -44,11 +45,13 @@ from regbot.records.config import FILE_NAME, ConfigError
 from regbot.records.files import write_text
 from regbot.records.text.printable import printable
 from regbot.records.text.table import columns
+from regbot.records.text.words import listed
 from regbot.records.text.wrap import wrapped
 
 LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:=/+-]{0,127}")
 WIDTH = 100
 """Characters of a line if the output is not a terminal."""
+MAX_PACKAGES = 12
 
 Action = Literal["created", "kept", "unchanged", "upgraded", "overwritten", "edited", "removed"]
 """What ``regbot init`` does with a file. kept: ``regbot.toml`` exists. upgraded: regbot replaces a text of its own that
@@ -151,7 +154,7 @@ def initialise(options: InitOptions) -> InitReport:
         traced=layer.entry if layer is not None else framework.name if framework is not None else "",
         evidence=evidence or "no build_layer and no known framework was found",
         files=[file for file, _ in planned],
-        next_steps=_next_steps(planned, layer, framework, settings, with_nodes),
+        next_steps=_next_steps(planned, layer, framework, settings, with_nodes, declared_packages(repository)),
     )
 
 
@@ -237,8 +240,9 @@ def _next_steps(
     framework: Framework | None,
     settings: WorkflowSettings,
     with_nodes: bool,
+    packages: Sequence[str],
 ) -> list[SetupStep]:
-    """Return the steps that the user has to take, in order."""
+    """Return the steps that the user has to take, in order. ``packages`` are those that the repository declares."""
     steps = []
     if any(file.action == "edited" for file, _ in planned):
         text = "Copy the changes that you want into the edited workflows by hand, or replace these and lose the edits"
@@ -260,6 +264,10 @@ def _next_steps(
         steps.append(SetupStep(text=text))
     if layer is None:
         steps.append(_workload_step(framework))
+    if framework is None:
+        declared = f". The repository declares {listed(packages, MAX_PACKAGES)}" if packages else ""
+        text = f'{_path(STATIC)} installs torch and numpy. Add what else your layer imports after "numpy>=1.26" there'
+        steps.append(SetupStep(text=f"{text}{declared}"))
     workload = "moe:mixtral-8x7b" if framework is None else _WORKLOADS[framework.name]
     steps.append(SetupStep(text="Check that it can be traced", command=f"regbot ledger trace {workload}"))
     steps.append(

@@ -27,6 +27,7 @@ PEER_WAIT_S = 3.0
 """Seconds that a rank waits after an error in the counted step. The launcher kills all ranks when the first one ends,
 and ranks with the same error need time to write their step times.
 """
+DECLARE_ADVICE = "; for a compiled extension, declare a stand-in (docs/module.md, Compiled extensions)"
 _MAX_MESSAGE_CHARACTERS, _MAX_PLACE_CHARACTERS = 4000, 500
 
 
@@ -200,7 +201,8 @@ def _refusal(kind: str, message: str, where: str = "") -> dict[str, Any]:
 def _describe_code_error(error: BaseException, request: Request, stage: str = "") -> dict[str, Any]:
     """``stage`` begins the message, such as ``in the counted step: ``, or is ''."""
     _print_checkout_frames(error, request)
-    refusal = _refusal("code", f"{stage}{type(error).__name__}: {error}", _failing_line(error, request))
+    advice = DECLARE_ADVICE if isinstance(error, ImportError) and request.paper else ""
+    refusal = _refusal("code", f"{stage}{type(error).__name__}: {error}{advice}", _failing_line(error, request))
     return {**refusal, "crash": describe_crash(error, Path(request.root), _regbot_keys(request))}
 
 

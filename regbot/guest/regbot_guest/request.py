@@ -100,6 +100,11 @@ class Request:
     gpu: str = "h100"
     """GPU model that the paper GPU imitates. ``paper/gpus.py`` has the known models."""
 
+    stand_ins: str = ""
+    """Path of the file that declares stand-ins for the repository's compiled extensions. '' if there is none."""
+    stand_ins_text: str = ""
+    """Text of that file at the base's commit, also for the head."""
+
     @staticmethod
     def load(path: Path) -> "Request":
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -22,8 +22,10 @@ from regbot_guest.harness import Training, load_plugin, skip_other_chunks
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.moe import runs_grouped_mm
 from regbot_guest.observer import Observer
+from regbot_guest.paper import libraries
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import Device
+from regbot_guest.paper.libraries import triton
 from regbot_guest.request import Request
 from regbot_guest.routing import make_expert_choice
 from regbot_guest.shadow_values import ShadowValues
@@ -57,8 +59,11 @@ def count_step(request: Request, device: Device | None) -> dict[str, Any]:
     ):
         if device is not None:
             device.begin_program()
+            if request.entry is not None:  # regbot's own layer needs no stand-ins
+                libraries.install(device, request.stand_ins, request.stand_ins_text)
             device.set_expert_choice(request.geometry.experts, choose_experts)
         else:
+            triton.refuse_launches()
             fake_mode = stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
             shadows = ShadowValues(fake_mode, request.geometry.experts, choose_experts)
             stack.enter_context(shadows.patched_torch())
@@ -92,7 +97,10 @@ def count_step(request: Request, device: Device | None) -> dict[str, Any]:
                 liveness,
                 device=world.device.type,
                 config=request.resolved(),
-                patches=[*(FAKE_PATCHES if device is None else PAPER_PATCHES), SHARDING_PATCH],
+                patches=[
+                    *(FAKE_PATCHES if device is None else (*PAPER_PATCHES, *libraries.patches())),
+                    SHARDING_PATCH,
+                ],
                 guesses=compile_watch.guesses() | counter.guesses(),
             ),
             "backends": describe_backends(request, counter, world.device),

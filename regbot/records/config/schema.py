@@ -99,6 +99,8 @@ class Workload(Record):
     python: str = Field("", description="interpreter, relative to the worktree; default: the interpreter of regbot")
     build: list[str] = Field([], description="shell commands, run once in each new worktree")
     timeout_min: Annotated[float, Field(gt=0, le=24 * 60)] = 10.0  # time limit of one run
+    stand_ins: str = Field("", description="file that declares stand-ins for compiled extensions (docs/module.md)")
+    stand_ins_text: str = Field("", description="text of that file, which regbot fills in")
     numa_pinning: bool = Field(True, description="pin a rank to its GPU's NUMA node, unless the launcher has pinned it")
     paths: list[str] = Field([], description="pathspecs of files that it depends on (docs/configuration.md)")
     timed: list[str] | None = Field(None, description="shapes to time; default: all with a timed variant; [] for none")
@@ -118,7 +120,7 @@ class Workload(Record):
                 raise ValueError(f"{value!r} is not an entry point; write it as 'package.module:function'")
         return value
 
-    @field_validator("program", "source_roots")
+    @field_validator("program", "source_roots", "stand_ins")
     @classmethod
     def _check_inside_repository(cls, value: str | list[str]) -> str | list[str]:
         for path in [value] if isinstance(value, str) else value:

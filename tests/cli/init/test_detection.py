@@ -152,3 +152,45 @@ def test_torch_is_the_one_that_is_tested_here() -> None:
     others = {needs.torch for name, needs in FRAMEWORK_NEEDS.items() if name != "torchtitan"}
     assert others == {tested, ""}
     assert FRAMEWORK_NEEDS["torchtitan"].torch.startswith(f"torch=={TESTED_TORCH[1]}.")
+
+
+SETUP = """\
+import sys
+from setuptools import setup
+
+if sys.platform == "win32":
+    print("on windows")
+setup(name="tiny", version="0.2.3", license="mit", packages=["tiny"], install_requires=["ninja"])
+"""
+DECLARED = {
+    "nothing but a setup.py": ({"setup.py": SETUP}, []),
+    "pyproject.toml": (
+        {"pyproject.toml": '[project]\nname = "tiny"\ndependencies = ["Einops>=0.7", "torch>=2.6", "numpy"]\n'},
+        ["einops"],
+    ),
+    "of Poetry": (
+        {"pyproject.toml": '[tool.poetry.dependencies]\npython = "^3.10"\ntriton = "*"\n'},
+        ["triton"],
+    ),
+    "setup.cfg beside a setup.py": (
+        {"setup.py": SETUP, "setup.cfg": "[options]\nname = %(tiny)s\ninstall_requires =\n    ninja\n    h5py ; 1\n"},
+        ["ninja"],
+    ),
+    "requirements.txt": (
+        {
+            "requirements.txt": "--index-url https://x.example\n# why: mit\ndill  # win32\n"
+            "fla @ git+https://x.example/fla\n"
+        },
+        ["dill", "fla"],
+    ),
+    "no TOML": ({"pyproject.toml": "[project\n", "requirements.txt": "dill\n"}, ["dill"]),
+}
+
+
+@pytest.mark.parametrize("case", DECLARED)
+def test_only_declared_requirements_are_named_and_no_text_of_a_setup_py(case: str, tmp_path: Path) -> None:
+    files, expected = DECLARED[case]
+    report = init(repository(tmp_path / "repo", files), only_static=True, dry_run=True)
+    (text,) = [step.text for step in report.next_steps if "installs torch and numpy" in step.text]
+    _, _, declared = text.partition("declares ")
+    assert declared == ", ".join(expected)

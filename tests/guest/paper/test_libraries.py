@@ -10,7 +10,10 @@ REFUSED = {
     "subclass of userbuffers": "transformer_engine_torch.CommOverlapCore was called with tensors of [(2, 3)]: ",
     "decoding of flash-attn": "flash_attn_2_cuda.fwd_kvcache was called with tensors of [(2, 3), (2, 3), (2, 3)]: ",
 }
-REASON = "the paper GPU has no stand-in for it. Report it with this line, or switch off what calls it"
+REASON = (
+    "the paper GPU has no stand-in for it. Declare one (docs/module.md, Compiled extensions), or switch off what calls "
+    "it"
+)
 
 
 def test_what_a_stand_in_lacks_can_be_looked_up_and_is_refused_when_called(paper_library: Path) -> None:

@@ -95,7 +95,9 @@ def count_own_step(request: Request, device: Device, program: TrainingProgram) -
     torch.set_num_threads(1)  # traces run in parallel and must not compete for cores
     steps = max(STEPS, request.steps)
     device.begin_program()
-    libraries.install(device)  # stand-ins for libraries with kernels of their own, such as deep_ep
+    libraries.install(
+        device, request.stand_ins, request.stand_ins_text
+    )  # stand-ins for libraries with kernels of their own, such as deep_ep
     device.set_expert_choice(program.experts, make_expert_choice(request))
     # The paper GPU counts the collectives of every thread, so other threads need no watch.
     compile_watch, uncounted_watch = CompileWatch(), UncountedWatch(watch_other_threads=False)
@@ -188,11 +190,7 @@ class _StepWatch:
                 device="cuda",
                 config=description.config,
                 software=description.software,
-                patches=[
-                    *PAPER_PATCHES,
-                    *self._program.patches,
-                    *(f"{name} is a stand-in whose functions give shapes" for name in libraries.imported()),
-                ],
+                patches=[*PAPER_PATCHES, *self._program.patches, *libraries.patches()],
                 guesses=self._compile_watch.guesses() | counter.guesses(),
                 warnings=description.warnings,
             ),

@@ -90,11 +90,12 @@ class Device:
         """Add ``text`` and the tensors that it describes to the fingerprint."""
         self.ops.record_text(text, [tensor.detach() for tensor in tensors])
 
-    def launch(self, operator: str, tensors: list[Any]) -> None:
+    def launch(self, operator: str, arguments: Any) -> None:
         """Count one kernel of a compiled library, such as flash-attn, and add it to the fingerprint. The device itself
-        sees only torch's operators. ``tensors`` are the kernel's arguments.
+        sees only torch's operators. ``arguments`` are nested lists and dicts of tensors and settings.
         """
-        self.record(operator, tensors)
+        tensors: list[Any] = []
+        self.record(f"{operator} {_describe(arguments, tensors)}", tensors)
         if self.counter is not None:
             self.counter.count_launch(operator)
 
@@ -139,6 +140,22 @@ def open_paper_gpu(gpu: GpuModel) -> Device:
     global _device
     _device = Device(gpu)
     return _device
+
+
+def _describe(value: Any, gpu_tensors: list[Any]) -> Any:
+    """Return the shapes and settings in ``value``, and add its GPU tensors to ``gpu_tensors``."""
+    if isinstance(value, dict):
+        return {key: _describe(item, gpu_tensors) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_describe(item, gpu_tensors) for item in value]
+    if hasattr(value, "is_cuda") and hasattr(value, "dtype"):
+        if value.is_cuda:
+            gpu_tensors.append(value)
+        return (*value.shape, str(value.dtype))
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    # Addresses of other objects, such as process groups, differ between two runs.
+    return str(value) if type(value).__module__ == "torch" else type(value).__name__
 
 
 def _requesting_line() -> str:

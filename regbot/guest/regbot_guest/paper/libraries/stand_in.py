@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from regbot_guest.collectives import flatten
 from regbot_guest.paper.device import Device
 
 
@@ -20,12 +19,23 @@ def make_refusing(name: str) -> Callable[..., Any]:
         shapes = [tuple(value.shape) for value in args if isinstance(value, torch.Tensor)][:6]
         tensors = f" with tensors of {shapes}" if shapes else ""
         torch.ops.regbot_paper.refuse(
-            f"{name} was called{tensors}: the paper GPU has no stand-in for it. Report it with this line, or switch "
-            "off what calls it"
+            f"{name} was called{tensors}: the paper GPU has no stand-in for it. Declare one (docs/module.md, Compiled "
+            "extensions), or switch off what calls it"
         )
 
     refuse.__name__ = name.rpartition(".")[2]
     return refuse
+
+
+def make_launcher(device: Device, operator: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that counts a launch of ``operator`` and then calls ``function``."""
+
+    def launch(*args: Any, **kwargs: Any) -> Any:
+        device.launch(operator, [*args, kwargs])
+        return function(*args, **kwargs)
+
+    launch.__name__ = operator.rpartition("::")[2]
+    return launch
 
 
 class RefusingType(type):
@@ -61,9 +71,9 @@ class StandIn(ModuleType):
         super().__init__(name)
         self.__file__ = f"<stand-in for {name} on a paper GPU>"
         self.__path__ = []
-        self._device, self._enumerations = device, enumerations
+        self._enumerations = enumerations
         for key, function in kernels.items():
-            setattr(self, key, self._make_launcher(key, function))
+            setattr(self, key, make_launcher(device, f"{name}::{key}", function))
         for key, value in uncounted.items():
             setattr(self, key, value)
 
@@ -78,17 +88,6 @@ class StandIn(ModuleType):
             attribute = make_refusing(f"{self.__name__}.{name}")
         setattr(self, name, attribute)
         return attribute
-
-    def _make_launcher(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        operator = f"{self.__name__}::{name}"
-
-        def launch(*args: Any, **kwargs: Any) -> Any:
-            tensors = [tensor for value in (*args, *kwargs.values()) for tensor in flatten(value)]
-            self._device.launch(operator, [tensor for tensor in tensors if tensor.is_cuda])
-            return function(*args, **kwargs)
-
-        launch.__name__ = name
-        return launch
 
 
 class _Enumeration(type):

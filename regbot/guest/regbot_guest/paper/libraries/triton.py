@@ -2,29 +2,97 @@
 are right. Afterwards the values of all GPU tensors among the arguments are unknown.
 """
 
+import ast
 import importlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import torch
 
 from regbot_guest.paper.device import Device
+from regbot_guest.paper.libraries.stand_in import StandIn, make_refusing
+from regbot_guest.untraceable import Untraceable
+
+NAME = "triton"
 
 
 def replace_launches(device: Device) -> None:
-    """Replace ``run`` of Triton's classes that launch kernels. A class that the version lacks is skipped."""
-    launcher_classes = (("triton.runtime.jit", "JITFunction"), ("triton.runtime.autotuner", "Autotuner"),
-                ("triton.runtime.autotuner", "Heuristics"))  # fmt: skip
+    """Let Triton, if it is installed, report its launches to ``device`` and see the GPU that this imitates."""
 
-    def run(self: Any, *args: Any, **kwargs: Any) -> None:
+    def run(self: Any, *args: Any, warmup: bool = False, **kwargs: Any) -> None:
+        if warmup:  # compiles the kernel only
+            return
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.is_cuda]
-        device.launch(f"triton::{kernel_name(self)}", tensors)
+        device.launch(f"triton::{kernel_name(self)}", [*args, kwargs, *_list_sources(self)])
         for tensor in tensors:
             device.write(tensor, None)  # None: the values are unknown now
 
-    for module, name in launcher_classes:
-        launcher = getattr(importlib.import_module(module), name, None)
-        if launcher is not None:
-            launcher.run = run
+    if _replace_run(run):
+        importlib.import_module("triton.runtime").driver.set_active(_driver(device))
+
+
+def refuse_launches() -> None:
+    """Refuse launches in a CPU program, which has no GPU tensors."""
+
+    def run(self: Any, *_: Any, **__: Any) -> None:
+        raise Untraceable(
+            f"the Triton kernel {kernel_name(self)} was launched in a CPU program, which has no GPU. Trace the layer "
+            "on a paper GPU (docs/paper-gpu.md)"
+        )
+
+    _replace_run(run)
+
+
+def _replace_run(run: Callable[..., None]) -> bool:
+    """Replace ``run`` of Triton's classes that launch kernels. Return whether Triton is installed."""
+    spec = importlib.util.find_spec(NAME)
+    if spec is None or spec.origin is None:  # a folder of this name has no origin
+        return False
+    for module, name in (("jit", "JITFunction"), ("autotuner", "Autotuner"), ("autotuner", "Heuristics")):
+        getattr(importlib.import_module(f"triton.runtime.{module}"), name).run = run
+    return True
+
+
+def _driver(device: Device) -> StandIn:
+    """Return Triton's driver: kernels choose their number of programs by the GPU's properties. Timing is refused."""
+    gpu = device.gpu
+    properties = {
+        "multiprocessor_count": gpu.multiprocessors, "max_shared_mem": gpu.shared_bytes_per_block,
+        "warpSize": gpu.warp_size,
+    }  # fmt: skip
+    major, minor = gpu.capability
+    is_amd = gpu.architecture.startswith("gfx")
+    architecture = gpu.architecture if is_amd else 10 * major + minor
+    target = importlib.import_module("triton.backends.compiler").GPUTarget
+    name = "triton.runtime.driver.active"
+    functions = {
+        "utils": StandIn(f"{name}.utils", device, {}, {"get_device_properties": lambda _: properties}),
+        "get_current_target": lambda: target("hip" if is_amd else "cuda", architecture, gpu.warp_size),
+        "get_current_device": torch.cuda.current_device,
+        "set_current_device": torch.cuda.set_device,
+        "get_active_torch_device": lambda: torch.device("cuda", torch.cuda.current_device()),
+        "get_device_interface": lambda: torch.cuda,
+        "get_benchmarker": lambda: make_refusing("triton.testing.do_bench"),
+    }
+    return StandIn(name, device, {}, functions)
+
+
+def _list_sources(function: Any) -> Iterator[str]:
+    """Yield the configurations to choose from, and the source of the kernel and of the functions that it calls."""
+    while hasattr(function, "fn") and not hasattr(function, "src"):
+        yield from map(str, getattr(function, "configs", ()))
+        function = function.fn
+    if hasattr(function, "src"):
+        yield _without_comments(function.src)
+        for name in function.fn.__code__.co_names:
+            yield from _list_sources(function.fn.__globals__.get(name))
+
+
+@cache
+def _without_comments(source: str) -> str:
+    return ast.dump(ast.parse(source))
 
 
 def kernel_name(function: Any) -> str:

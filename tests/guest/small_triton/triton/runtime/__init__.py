@@ -1,0 +1,3 @@
+from triton.runtime.driver import driver
+
+__all__ = ["driver"]
