@@ -362,10 +362,10 @@ A_LITTLE_UP = WireTime(base_s=1.0, head_s=1.04)
 def test_a_finding_has_the_status_of_its_table_row(
     pattern: str, own: WireTime, step: WireTime, expected: Status
 ) -> None:
-    seen = Circumstances(own, step, bytes_rise_pct=10.0, gradient_lost=False)
+    seen = Circumstances(own, step, bytes_rise_pct=10.0, gradient_lost=False, is_sized=True)
     assert decide_status(pattern, seen, Thresholds()) == expected
 
 
 def test_nothing_passes_while_a_gradient_reduction_is_lost() -> None:
-    seen = Circumstances(DOWN, DOWN, bytes_rise_pct=0.0, gradient_lost=True)
+    seen = Circumstances(DOWN, DOWN, bytes_rise_pct=0.0, gradient_lost=True, is_sized=True)
     assert decide_status(names.RESTORED, seen, Thresholds()) == "REVIEW"
