@@ -7,15 +7,7 @@ arms.
 
 from collections.abc import Iterator, Sequence
 
-from regbot.records.health import (
-    Cause,
-    CauseKind,
-    ClockReason,
-    GpuProcess,
-    GpuSnapshot,
-    GpuUsage,
-    NodeUsage,
-)
+from regbot.records.health import Cause, CauseKind, ClockReason, GpuProcess, GpuSnapshot, GpuUsage, NodeUsage
 from regbot.records.text.words import count, listed
 
 HARDWARE_SLOWDOWNS: tuple[ClockReason, ...] = ("hw_thermal", "hw_power_brake", "hw_slowdown")
@@ -61,11 +53,6 @@ def find_causes(before: Sequence[GpuSnapshot], during: NodeUsage) -> list[Cause]
         causes += _find_other_work(gpu, gpus_before.get(gpu.index))
         causes += _find_low_clock(gpu, during.gpus)
     return sorted(causes, key=lambda cause: not cause.outside)
-
-
-def driver_not_answering() -> Cause:
-    """Return the cause to report if an NVML query did not return."""
-    return Cause(kind="lost", outside=True, text=f"the GPU driver does not answer; {NODE_ADVICE}")
 
 
 def _find_errors(gpu: GpuUsage) -> Iterator[Cause]:

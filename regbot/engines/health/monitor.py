@@ -13,18 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
-from regbot.engines.health.causes import driver_not_answering, find_causes
+from regbot.engines.health.causes import NODE_ADVICE, find_causes
 from regbot.engines.health.cpu import CpuWatch, sample_range
 from regbot.engines.health.nvml import GpuDevice, NoNvmlError, NvmlSession, find_nvml, has_host_pids, is_descendant
-from regbot.records.health import (
-    MAX_PROCESSES,
-    MAX_XIDS,
-    GpuProcess,
-    GpuSnapshot,
-    GpuUsage,
-    Health,
-    NodeUsage,
-)
+from regbot.records.health import MAX_PROCESSES, MAX_XIDS, Cause, GpuProcess, GpuSnapshot, GpuUsage, Health, NodeUsage
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 
@@ -85,7 +77,8 @@ class Monitor:
         if not is_answered:  # the thread may still change its result
             result = _GpuResult(fault="GPU health is not known: the driver does not answer")
         during = NodeUsage(samples=result.samples, cpu=cpu, gpus=result.during)
-        causes = find_causes(result.before, during) if is_answered else [driver_not_answering()]
+        no_answer = Cause(kind="lost", outside=True, text=f"the GPU driver does not answer; {NODE_ADVICE}")
+        causes = find_causes(result.before, during) if is_answered else [no_answer]
         self.health = Health(before=result.before, during=during, causes=causes)
         self.warnings = [clip(printable(result.fault), 1000)] if result.fault else []
 

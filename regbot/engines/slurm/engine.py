@@ -1,7 +1,6 @@
 """The engine ``slurm``: it reserves nodes for each session, and starts the session's runs on them."""
 
 import hashlib
-import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -69,7 +68,7 @@ class SlurmEngine:
         layout = self._layout(needs)
         self._release_trace_seat()  # the new seat may need its node, and no trace runs while a session is timed
         with self._reserve_seat(needs, layout) as seat:
-            write_text(self._node_file(layout), json.dumps(seat.node.model_dump()))
+            write_text(self._node_file(layout), seat.node.model_dump_json())
             yield seat
 
     def describe(self, needs: Needs) -> Node | None:

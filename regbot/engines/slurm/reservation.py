@@ -192,11 +192,9 @@ class Reservation:
         """Receive srun's output until it ends. Send heartbeats as soon as a node has begun to read."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
         beaten_at = 0.0
         while True:
-            if poll.poll(HEARTBEAT_S * 1000):
+            if select.select([descriptor], [], [], HEARTBEAT_S)[0]:
                 data = os.read(descriptor, 65536)
                 if not data:
                     break
