@@ -15,26 +15,13 @@ from regbot.engines import escape
 from regbot.engines.launch import EngineError, Launch, LaunchResult
 from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import bubblewrap_version
-from regbot.records.config import ConfigError, SandboxSettings
+from regbot.records.config import SandboxSettings
 
 TRY_S = 60.0
 RECORD_MB = 4
 """Size limit of a program's record folder in MiB. The escape program tries to write more."""
 PIDS = 64
 """Limit on the processes of the escape program, which tries to start more."""
-
-
-def sandbox_for(settings: SandboxSettings, untrusted: bool = False, disabled: bool = False) -> SandboxSettings | None:
-    """Return the sandbox in which the code must run; None if it may run without one. ``disabled`` overrides the others.
-    Raises ConfigError if the code needs a sandbox and none works on this machine."""
-    if disabled or not (untrusted or settings.untrusted):
-        return None
-    if why := unavailable_reason(settings):
-        raise ConfigError(
-            f"untrusted code needs a sandbox, and {why}",
-            "make the sandbox work, or run the code without one on a machine that has no secrets (--no-sandbox)",
-        )
-    return settings
 
 
 def unavailable_reason(sandbox: SandboxSettings | None = None) -> str:
@@ -85,7 +72,11 @@ def try_escapes(sandbox: SandboxSettings | None) -> dict[str, bool]:
                 program = Path(escape.__file__).read_text(encoding="utf-8")
                 limited = sandbox and sandbox.model_copy(update={"pids": PIDS})
                 result = _run_program(limited, folder / "work", *python, program, json.dumps(targets))
-                outcomes: dict[str, bool] = json.loads(result.log_tail)
+                outcomes: dict[str, bool] = dict(map(json.loads, result.log_tail.splitlines()))
+                if result.excess:  # the program was ended for what it wrote
+                    outcomes.setdefault(escape.TOO_MUCH, False)
+                if outcomes.keys() != escape.ATTEMPTS.keys():
+                    raise ValueError("an attempt is missing")
             except ValueError as error:
                 end = f"exit code {result.exit_code}: {result.log_tail[-300:]}"
                 raise EngineError(f"the escape program ended with {end}") from error

@@ -275,7 +275,9 @@ def _slurm() -> Capability:
     except NoSeatError as error:
         return Capability(name=name, ok=False, detail=clip_label(printable(str(error))), fix="see docs/operator.md")
     gpus = f"up to {partition.gpus} GPUs per node" if partition.gpus else "no GPUs"
-    return Capability(name=name, ok=True, detail=f"partition {partition.name}: {len(partition.nodes)} nodes, {gpus}")
+    return Capability(
+        name=name, ok=True, detail=f"partition {partition.name}: {len(partition.addresses)} nodes, {gpus}"
+    )
 
 
 def check_sandbox(sandbox: SandboxSettings) -> Capability:

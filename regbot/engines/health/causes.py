@@ -65,12 +65,11 @@ def _find_errors(gpu: GpuUsage) -> Iterator[Cause]:
     xids = sorted(set(gpu.xids) - FOLLOW_UP_XIDS)
     node_xids = [xid for xid in xids if xid not in APPLICATION_XIDS]
     application_xids = [xid for xid in xids if xid in APPLICATION_XIDS]
+    report = "the driver reported XID {} during the run"
     if node_xids:
-        yield _cause("xid", gpu, f"the driver reported XID {_join(node_xids)} during the run; {NODE_ADVICE}")
+        yield _cause("xid", gpu, f"{report.format(_join(node_xids))}; {NODE_ADVICE}")
     if application_xids:
-        text = (
-            f"the driver reported XID {_join(application_xids)} during the run, usually an error of the code that runs"
-        )
+        text = f"{report.format(_join(application_xids))}, usually an error of the code that runs"
         yield _cause("xid", gpu, text, outside=False)
 
 

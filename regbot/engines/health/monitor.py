@@ -130,15 +130,9 @@ def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
 class GpuWatch:
     """Watches the GPUs of one run. Call ``before``, then ``sample`` any number of times, then ``end``."""
 
-    def __init__(
-        self,
-        session: NvmlSession,
-        in_steps: Callable[[], bool] = lambda: True,
-        is_own: Callable[[int, int], bool | None] = is_descendant,
-    ) -> None:
-        """``is_own(pid, ancestor)`` says whether a process on a GPU descends from ``ancestor``, here this process; None
-        if that is unknown. ``in_steps`` is as in ``Monitor``."""
-        self._session, self._in_steps, self._is_own = session, in_steps, is_own
+    def __init__(self, session: NvmlSession, in_steps: Callable[[], bool] = lambda: True) -> None:
+        """``in_steps`` is as in ``Monitor``."""
+        self._session, self._in_steps = session, in_steps
         self._samples: dict[int, list[GpuSnapshot]] = {gpu.index: [] for gpu in session.gpus}
         """Samples of each GPU that were taken while steps were running."""
         self._others: dict[int, dict[int, GpuProcess]] = {gpu.index: {} for gpu in session.gpus}
@@ -175,7 +169,7 @@ class GpuWatch:
             if began_in_steps and self._in_steps():
                 self._samples[gpu.index].append(snapshot)
             for process in snapshot.processes:
-                is_own, others = self._is_own(process.pid, os.getpid()), self._others[gpu.index]
+                is_own, others = is_descendant(process.pid, os.getpid()), self._others[gpu.index]
                 self._can_attribute = self._can_attribute or bool(is_own)
                 if is_own is False and len(others) < MAX_PROCESSES:
                     others[process.pid] = process

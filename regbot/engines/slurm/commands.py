@@ -51,7 +51,8 @@ class Job:
 @dataclass(frozen=True)
 class Partition:
     name: str
-    nodes: tuple[str, ...]
+    addresses: Mapping[str, str]
+    """By which each node's address is known to the others, by its name."""
     gpus: int
     """Of the node that has most."""
     minutes: float | None
@@ -138,8 +139,8 @@ class Slurm:
 def find_partition(slurm: Slurm, name: str) -> Partition:
     """Return the partition ``name``, or the default partition if ``name`` is ''. Raises NoSeatError."""
     # Each line is a node in a partition. The name of the default partition has an asterisk.
-    output = slurm.query(["sinfo", "--noheader", "--Node", "--format=%R|%P|%N|%l|%G"])
-    rows = [line.split("|", 4) for line in output.splitlines()]
+    output = slurm.query(["sinfo", "--noheader", "--Node", "--format=%R|%P|%N|%o|%l|%G"])
+    rows = [line.split("|", 5) for line in output.splitlines()]
     nodes = [row for row in rows if (row[0] == name if name else row[1].endswith("*"))]
     if not nodes:
         names = ", ".join(sorted({partition for partition, *_ in rows})) or "none"
@@ -147,9 +148,9 @@ def find_partition(slurm: Slurm, name: str) -> Partition:
         raise NoSeatError(fault, f"set slurm.partition to one of: {names}")
     return Partition(
         name=nodes[0][0],
-        nodes=tuple(host for _, _, host, _, _ in nodes),
+        addresses={host: address or host for _, _, host, address, _, _ in nodes},
         gpus=max(parse_gpus(gres) for *_, gres in nodes),
-        minutes=parse_minutes(nodes[0][3]),
+        minutes=parse_minutes(nodes[0][4]),
     )
 
 

@@ -53,7 +53,7 @@ class SlurmEngine:
     @property
     def gpus(self) -> int:
         per_node = self._settings.gpus_per_node
-        return (self._partition.gpus if per_node is None else per_node) * len(self._partition.nodes)
+        return (self._partition.gpus if per_node is None else per_node) * len(self._partition.addresses)
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run an untimed ``launch`` on the trace node, which the first call reserves. Raises EngineError."""
@@ -112,7 +112,7 @@ class SlurmEngine:
         self._reservations.add(reservation)
         try:
             reservation.wait_for_nodes(self.sandbox, self._say)
-            yield SlurmSeat(self._slurm, settings, reservation, self.sandbox)
+            yield SlurmSeat(settings, reservation, self.sandbox)
         finally:
             self._release(reservation)
 

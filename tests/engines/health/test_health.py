@@ -289,12 +289,10 @@ def test_process_ids_of_another_namespace_accuse_no_process(monkeypatch: pytest.
     monkeypatch.setattr(monitor, "has_host_pids", lambda: False)
     known: dict[int, bool | None] = {10: True, 20: False, 645400: None}
 
-    def ours(pid: int, _: int) -> bool | None:
-        return known[pid]
-
+    monkeypatch.setattr(monitor, "is_descendant", lambda pid, _: known[pid])
     for listed, others in (([20, 645400], []), ([10, 20, 645400], [20])):
         listing = (lambda pids: lambda _: pids)(listed)
-        watch = GpuWatch(NvmlSession(StandIn(Card(pids=listing)), None), is_own=ours)
+        watch = GpuWatch(NvmlSession(StandIn(Card(pids=listing)), None))
         for _ in range(5):
             watch.sample()
         (seen,) = watch.end()
