@@ -39,8 +39,8 @@ from queued_sessions import (
 )
 
 from regbot.engines import Launch, LocalEngine, Needs, clean_environment
-from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
+from regbot.engines.slurm.engine import SlurmEngine
 from regbot.records.config import SlurmSettings
 from support.slurm_cluster import Cluster, missing
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from regbot.check.sessions.timed import SessionRunner
 from regbot.engines import Launch, LaunchResult, Needs, Seat
-from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
+from regbot.engines.slurm.engine import SlurmEngine
 from regbot.records.config import SessionSettings, SlurmSettings, Workload
 from regbot.records.files import RecordError, append_line
 from regbot.records.run import Arm

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -16,34 +15,13 @@ from regbot.engines import escape
 from regbot.engines.launch import EngineError, Launch, LaunchResult
 from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import bubblewrap_version
-from regbot.records.config import ConfigError, SandboxSettings
+from regbot.records.config import SandboxSettings
 
 TRY_S = 60.0
 RECORD_MB = 4
 """Size limit of a program's record folder in MiB. The escape program tries to write more."""
 PIDS = 64
 """Limit on the processes of the escape program, which tries to start more."""
-
-
-@dataclass(frozen=True)
-class SandboxProof:
-    stopped: list[str]
-    succeeded: list[str]
-    fault: str = ""
-    """Why the attempts could not be run; '' if they were run."""
-
-
-def sandbox_for(settings: SandboxSettings, untrusted: bool = False, disabled: bool = False) -> SandboxSettings | None:
-    """Return the sandbox in which the code must run; None if it may run without one. ``disabled`` overrides the others.
-    Raises ConfigError if the code needs a sandbox and none works on this machine."""
-    if disabled or not (untrusted or settings.untrusted):
-        return None
-    if why := unavailable_reason(settings):
-        raise ConfigError(
-            f"untrusted code needs a sandbox, and {why}",
-            "make the sandbox work, or run the code without one on a machine that has no secrets (--no-sandbox)",
-        )
-    return settings
 
 
 def unavailable_reason(sandbox: SandboxSettings | None = None) -> str:
@@ -68,9 +46,10 @@ def unavailable_reason(sandbox: SandboxSettings | None = None) -> str:
     return f"{bubblewrap} does not work on this machine: {why}; {advice}" if why else ""
 
 
-def prove(sandbox: SandboxSettings | None) -> SandboxProof:
-    """Run the escape program in ``sandbox``, or without one if it is None. The result is mostly the program's own
-    report. Only the attempt to write outside is checked here."""
+def try_escapes(sandbox: SandboxSettings | None) -> dict[str, bool]:
+    """Run the escape program in ``sandbox``, or without one if it is None. Return for each attempt whether it
+    succeeded, mostly by the program's own report. Only the attempt to write outside is checked here. Raises
+    EngineError."""
     secret = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="regbot-") as name, socket.create_server(("127.0.0.1", 0)) as server:
         folder = Path(name)
@@ -91,20 +70,20 @@ def prove(sandbox: SandboxSettings | None) -> SandboxProof:
         with subprocess.Popen([*python, "import signal; signal.pause()"], env={"SECRET": secret}) as secret_process:
             try:
                 program = Path(escape.__file__).read_text(encoding="utf-8")
-                limited = None if sandbox is None else sandbox.model_copy(update={"pids": PIDS})
+                limited = sandbox and sandbox.model_copy(update={"pids": PIDS})
                 result = _run_program(limited, folder / "work", *python, program, json.dumps(targets))
-                outcomes: dict[str, bool] = json.loads(result.log_tail)
-            except EngineError as error:
-                return SandboxProof([], [], fault=str(error))
-            except ValueError:
-                fault = f"the escape program ended with exit code {result.exit_code}: {result.log_tail[-300:]}"
-                return SandboxProof([], [], fault=fault)
+                outcomes: dict[str, bool] = dict(map(json.loads, result.log_tail.splitlines()))
+                if result.excess:  # the program was ended for what it wrote
+                    outcomes.setdefault(escape.TOO_MUCH, False)
+                if outcomes.keys() != escape.ATTEMPTS.keys():
+                    raise ValueError("an attempt is missing")
+            except ValueError as error:
+                end = f"exit code {result.exit_code}: {result.log_tail[-300:]}"
+                raise EngineError(f"the escape program ended with {end}") from error
             finally:
                 secret_process.kill()
         # Inside the sandbox, the path of "outside" may lead to a private folder, so the program's report is no proof.
-        outcomes[escape.OUTSIDE] = (folder / "outside").read_text(errors="replace") != secret
-    succeeded = [attempt for attempt in escape.ATTEMPTS if outcomes[attempt]]
-    return SandboxProof([attempt for attempt in escape.ATTEMPTS if not outcomes[attempt]], succeeded)
+        return {**outcomes, escape.OUTSIDE: (folder / "outside").read_text(errors="replace") != secret}
 
 
 def _run_program(sandbox: SandboxSettings | None, folder: Path, *command: str) -> LaunchResult:

@@ -125,12 +125,6 @@ def _require_success(result: int, what: str) -> None:
 # ---- devices
 
 
-def with_devices(arguments: Sequence[str], visible: str | None, network: bool) -> list[str]:
-    """Return bubblewrap's ``arguments`` with the placeholder DEVICES replaced by options for this node's devices."""
-    position = arguments.index(DEVICES)
-    return [*arguments[:position], *device_options(Path("/dev"), visible, network), *arguments[position + 1 :]]
-
-
 def device_options(folder: Path, visible: str | None, network: bool) -> list[str]:
     """Return bubblewrap's options for the devices in ``folder``. If ``visible``, the guest's CUDA_VISIBLE_DEVICES,
     lists GPUs by number, only these are made visible. They get new numbers from 0, because CUDA numbers the GPUs that
@@ -165,13 +159,8 @@ def _can_open(path: Path) -> bool:
 # ---- control groups
 
 PIDS = "pids"
-LIMITS = {
-    (1, PIDS): ("pids.max",),
-    (1, "memory"): ("memory.limit_in_bytes",),
-    (2, PIDS): ("pids.max",),
-    (2, "memory"): ("memory.max", "memory.swap.max"),
-}
-"""Files of a control group, by version and controller. The limit is written to the first, and 0 to the others."""
+MEMORY_FILES = {1: ("memory.limit_in_bytes",), 2: ("memory.max", "memory.swap.max")}
+"""Files of a control group, by version. The limit is written to the first, and 0 to the others."""
 
 
 class ControlGroups:
@@ -183,7 +172,7 @@ class ControlGroups:
             with contextlib.suppress(OSError):
                 version, parent = find_parent(controller)
                 group = parent / f"regbot-{os.getpid()}"
-                limit_file, *zero_files = LIMITS[version, controller]
+                limit_file, *zero_files = ("pids.max",) if controller == PIDS else MEMORY_FILES[version]
                 group.mkdir(exist_ok=True)
                 if group not in self.groups:  # in version 2, one group can have both limits
                     self.groups.append(group)
@@ -258,10 +247,8 @@ def _is_delegated(folder: Path, path: str) -> bool:
     if path == "/":  # the topmost visible group
         return True
     try:
-        user = os.getuid()
-        if user != 0 and folder.stat().st_uid == user:
-            return True
-        return any(os.getxattr(folder, f"{space}.delegate") == b"1" for space in ("trusted", "user"))
+        is_owner = 0 != os.getuid() == folder.stat().st_uid
+        return is_owner or any(os.getxattr(folder, f"{space}.delegate") == b"1" for space in ("trusted", "user"))
     except OSError:
         return False
 

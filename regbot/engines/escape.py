@@ -1,6 +1,7 @@
 """Program that tries to escape from a sandbox, and does no harm if it succeeds (``regbot.engines.availability``). It
-uses only the standard library. Its argument is a JSON object of targets. It prints a JSON object of the attempts, each
-with whether it has succeeded. An attempt raises OSError or MemoryError, or returns False, if it was stopped."""
+uses only the standard library. Its argument is a JSON object of targets. It prints a line for each attempt: a JSON
+array of its name and whether it has succeeded. An attempt that is stopped raises OSError or MemoryError, or returns
+False."""
 
 import contextlib
 import json
@@ -48,6 +49,7 @@ def _fork(targets: dict[str, Any]) -> None:
 
 OUTSIDE = "write outside"
 PROCESSES = "start more processes than its limit"
+TOO_MUCH = "write more than its limit"
 # A file that is only opened with "r+b" is not changed.
 ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {
     "read the harness": lambda targets: Path(targets["harness"]).read_bytes(),
@@ -56,20 +58,19 @@ ATTEMPTS: dict[str, Callable[[dict[str, Any]], object]] = {
     OUTSIDE: lambda targets: Path(targets["outside"]).write_text("written by a program that should not reach it"),
     "see other processes": _see_processes,
     "reach the network": lambda targets: socket.create_connection(("127.0.0.1", targets["port"]), timeout=5).close(),
-    "write more than its limit": _write_too_much,
     PROCESSES: _fork,
     "change the kernel's settings": lambda _: os.close(os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)),
+    TOO_MUCH: _write_too_much,  # the last one, because the program may be ended for it
 }
 
 
 def main() -> None:
     targets: dict[str, Any] = json.loads(sys.argv[1])
-    outcomes = {}
     for name, attempt in ATTEMPTS.items():
-        outcomes[name] = False
+        has_succeeded = False
         with contextlib.suppress(OSError, MemoryError):
-            outcomes[name] = attempt(targets) is not False
-    print(json.dumps(outcomes))
+            has_succeeded = attempt(targets) is not False
+        print(json.dumps([name, has_succeeded]), flush=True)
 
 
 if __name__ == "__main__":

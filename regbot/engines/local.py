@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,13 +92,8 @@ class LocalEngine:
 
     @contextmanager
     def seat(self, needs: Needs) -> Iterator[Seat]:
-        seat = _LocalSeat(self, self.describe(needs))
-        if self._lock is None:
-            yield seat
-            return
-        self._lock.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self._lock):
-            yield seat
+        with FileLock(self._lock) if self._lock is not None else nullcontext():
+            yield _LocalSeat(self, self.describe(needs))
 
     @property
     def unlocked_seat(self) -> Seat:

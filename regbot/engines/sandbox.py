@@ -116,9 +116,8 @@ def _namespace_options(sandbox: SandboxSettings) -> list[str]:
 
 def _replacement_files(sandbox: SandboxSettings) -> dict[str, str]:
     """Return the contents of the files that replace system files in /etc, by name."""
-    nobody = "nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"
     files = {
-        "passwd": f"guest:x:{USER}:{USER}:guest:{HOME}:/bin/sh\n{nobody}",
+        "passwd": f"guest:x:{USER}:{USER}::{HOME}:/bin/sh\nnobody:x:65534:65534::/nonexistent:/usr/sbin/nologin\n",
         "group": f"guest:x:{USER}:\nnogroup:x:65534:\n",
     }
     if not sandbox.network:

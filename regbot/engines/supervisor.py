@@ -107,9 +107,10 @@ class Confinement:
         max_bytes, max_files = self.settings["disk_mb"] * 2**20, self.settings["disk_files"]
         self.growth = confinement.DiskGrowth(self.settings["writable"], max_bytes, max_files)
         self.record = str(self.file_systems.record)
-        visible = self.settings["visible"]  # the guest's CUDA_VISIBLE_DEVICES; None if it is unset
-        program, *words = confinement.with_devices(self.command, visible, self.settings["network"])
-        self.command = [program, "--json-status-fd", str(self.status_writer), *words]
+        options = ["--json-status-fd", str(self.status_writer)]
+        options += confinement.device_options(Path("/dev"), self.settings["visible"], self.settings["network"])
+        position = self.command.index(confinement.DEVICES)
+        self.command = [*self.command[:position], *options, *self.command[position + 1 :]]
 
     def find_excess(self, has_ended: bool = False) -> str:
         """Return what the guest wrote too much; '' if nothing. In a sandbox, the files of a record are counted only if

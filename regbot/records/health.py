@@ -31,7 +31,7 @@ ClockReason = Literal[
     "board_limit",
     "reliability",
 ]
-"""Reason why a GPU does not run at its highest clock (nvmlClocksEventReasons of NVML)."""
+"""Reason why a GPU does not run at its highest clock (nvmlClocksEventReasons of NVML), in the order of its bits."""
 
 CauseKind = Literal["uncorrected_ecc", "xid", "other_process", "hardware_slowdown", "low_clock", "lost"]
 

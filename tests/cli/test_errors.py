@@ -16,7 +16,7 @@ from regbot.github.transport import AwayError
 PACKAGE = Path(regbot.__file__).parent
 INTERNAL_ERRORS = {
     "DeepNestingError",
-    "BuildError", "StopError", "NotStartedError", "AbortedError", "_WrongPathsError",
+    "BuildError", "StopError", "NotStartedError", "_WrongPathsError",
 }  # fmt: skip
 """Errors that regbot catches itself, or that are bugs in regbot."""
 

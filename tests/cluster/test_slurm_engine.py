@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from regbot.engines import EngineError, Launch, LaunchResult, Needs, NoSeatError, Seat, clean_environment
-from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
+from regbot.engines.slurm.engine import SlurmEngine
 from regbot.records.config import SlurmSettings
 from support.slurm_cluster import Cluster, MakeCluster
 

@@ -10,8 +10,8 @@ from cluster.test_slurm_engine import MEET, ONE, TWO, launch
 from regbot.engines import NoSeatError, Seat
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.sandbox import unbounded
-from regbot.engines.slurm import SlurmEngine
 from regbot.engines.slurm.commands import Slurm
+from regbot.engines.slurm.engine import SlurmEngine
 from regbot.records.config import SandboxSettings, SlurmSettings
 from support import escapes
 from support.escapes import PIDS, TMP_MB, escaped

@@ -37,9 +37,8 @@ class Worktrees:
 
     def open_libraries(self, folder: Path) -> Libraries:
         """``folder`` gets the output of compilers that fail."""
-        untrusted = [self.repository_cache.parent]  # the worktrees of all repositories
-        if self._sandbox is not None:
-            untrusted += [self.repo, *map(Path, self._sandbox.write)]
+        writable = [] if self._sandbox is None else [self.repo, *map(Path, self._sandbox.write)]
+        untrusted = [self.repository_cache.parent, *writable]  # first, the worktrees of all repositories
         return Libraries(self.cache, folder, self._say, self._sandbox, untrusted)
 
     def worktree(self, arm: Arm, task: Task) -> Worktree | str:

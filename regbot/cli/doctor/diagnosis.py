@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from regbot.engines import Engine, EngineError, Launch, LocalEngine, NoSeatError, clean_environment
-from regbot.engines.availability import prove, unavailable_reason
+from regbot.engines.availability import try_escapes, unavailable_reason
 from regbot.engines.confinement import PIDS
 from regbot.engines.escape import PROCESSES
 from regbot.engines.guest import guest_folder
@@ -275,7 +275,9 @@ def _slurm() -> Capability:
     except NoSeatError as error:
         return Capability(name=name, ok=False, detail=clip_label(printable(str(error))), fix="see docs/operator.md")
     gpus = f"up to {partition.gpus} GPUs per node" if partition.gpus else "no GPUs"
-    return Capability(name=name, ok=True, detail=f"partition {partition.name}: {len(partition.nodes)} nodes, {gpus}")
+    return Capability(
+        name=name, ok=True, detail=f"partition {partition.name}: {len(partition.addresses)} nodes, {gpus}"
+    )
 
 
 def check_sandbox(sandbox: SandboxSettings) -> Capability:
@@ -283,17 +285,19 @@ def check_sandbox(sandbox: SandboxSettings) -> Capability:
     if reason := unavailable_reason(sandbox):
         fix = "run untrusted code only on machines without secrets (docs/operator.md)"
         return Capability(name="sandbox", ok=False, detail=clip(printable(reason), 1000), fix=fix)
-    proof = prove(sandbox)
-    if proof.fault:  # the attempts to escape could not be run
-        return Capability(name="sandbox", ok=False, detail=f"{bubblewrap_version()}: {printable(proof.fault)}"[:1000])
+    try:
+        outcomes = try_escapes(sandbox)
+    except EngineError as error:
+        return Capability(name="sandbox", ok=False, detail=f"{bubblewrap_version()}: {printable(str(error))}"[:1000])
     # Limits that cannot be set on this machine, with the reasons. Include a memory limit, so that it is tested too.
     unlimited = unbounded(sandbox.model_copy(update={"memory_gb": sandbox.memory_gb or 1.0}))
     unlimited_text = "; ".join(f"{controller}: {reason}" for controller, reason in unlimited.items())
     notes = f"; not limited here: {unlimited_text}" if unlimited else ""
     # Where the number of processes cannot be limited, a program that starts many processes has not escaped.
     tolerated = {PROCESSES} if PIDS in unlimited else set()
-    escapes = [action for action in proof.succeeded if action not in tolerated]
+    escapes = [action for action, succeeded in outcomes.items() if succeeded and action not in tolerated]
     escapes_text = f"could {', '.join(escapes)}, and " if escapes else ""
-    result = f"{bubblewrap_version()}: a program in it {escapes_text}could not {', '.join(proof.stopped)}"
+    stopped = ", ".join(action for action, succeeded in outcomes.items() if not succeeded)
+    result = f"{bubblewrap_version()}: a program in it {escapes_text}could not {stopped}"
     fix = "do not run untrusted code here" if escapes else ""
     return Capability(name="sandbox", ok=not escapes, detail=f"{result}{notes}", fix=fix)

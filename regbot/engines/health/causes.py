@@ -7,15 +7,7 @@ arms.
 
 from collections.abc import Iterator, Sequence
 
-from regbot.records.health import (
-    Cause,
-    CauseKind,
-    ClockReason,
-    GpuProcess,
-    GpuSnapshot,
-    GpuUsage,
-    NodeUsage,
-)
+from regbot.records.health import Cause, CauseKind, ClockReason, GpuProcess, GpuSnapshot, GpuUsage, NodeUsage
 from regbot.records.text.words import count, listed
 
 HARDWARE_SLOWDOWNS: tuple[ClockReason, ...] = ("hw_thermal", "hw_power_brake", "hw_slowdown")
@@ -63,11 +55,6 @@ def find_causes(before: Sequence[GpuSnapshot], during: NodeUsage) -> list[Cause]
     return sorted(causes, key=lambda cause: not cause.outside)
 
 
-def driver_not_answering() -> Cause:
-    """Return the cause to report if an NVML query did not return."""
-    return Cause(kind="lost", outside=True, text=f"the GPU driver does not answer; {NODE_ADVICE}")
-
-
 def _find_errors(gpu: GpuUsage) -> Iterator[Cause]:
     """Yield causes for errors that the driver reported. An XID is the number of such an error."""
     if gpu.lost:
@@ -78,12 +65,11 @@ def _find_errors(gpu: GpuUsage) -> Iterator[Cause]:
     xids = sorted(set(gpu.xids) - FOLLOW_UP_XIDS)
     node_xids = [xid for xid in xids if xid not in APPLICATION_XIDS]
     application_xids = [xid for xid in xids if xid in APPLICATION_XIDS]
+    report = "the driver reported XID {} during the run"
     if node_xids:
-        yield _cause("xid", gpu, f"the driver reported XID {_join(node_xids)} during the run; {NODE_ADVICE}")
+        yield _cause("xid", gpu, f"{report.format(_join(node_xids))}; {NODE_ADVICE}")
     if application_xids:
-        text = (
-            f"the driver reported XID {_join(application_xids)} during the run, usually an error of the code that runs"
-        )
+        text = f"{report.format(_join(application_xids))}, usually an error of the code that runs"
         yield _cause("xid", gpu, text, outside=False)
 
 

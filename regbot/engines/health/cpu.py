@@ -77,10 +77,7 @@ class CpuWatch:
         )
 
     def _ticks(self) -> tuple[float, float] | None:
-        try:
-            return parse_ticks(Path("/proc/stat").read_text(), self.cores, os.sysconf("SC_CLK_TCK"))
-        except OSError:
-            return None
+        return parse_ticks(Path("/proc/stat").read_text(), self.cores, os.sysconf("SC_CLK_TCK"))
 
 
 def sample_range(values: list[float]) -> SampleRange | None:

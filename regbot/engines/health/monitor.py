@@ -13,18 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
 
-from regbot.engines.health.causes import driver_not_answering, find_causes
+from regbot.engines.health.causes import NODE_ADVICE, find_causes
 from regbot.engines.health.cpu import CpuWatch, sample_range
 from regbot.engines.health.nvml import GpuDevice, NoNvmlError, NvmlSession, find_nvml, has_host_pids, is_descendant
-from regbot.records.health import (
-    MAX_PROCESSES,
-    MAX_XIDS,
-    GpuProcess,
-    GpuSnapshot,
-    GpuUsage,
-    Health,
-    NodeUsage,
-)
+from regbot.records.health import MAX_PROCESSES, MAX_XIDS, Cause, GpuProcess, GpuSnapshot, GpuUsage, Health, NodeUsage
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 
@@ -85,7 +77,8 @@ class Monitor:
         if not is_answered:  # the thread may still change its result
             result = _GpuResult(fault="GPU health is not known: the driver does not answer")
         during = NodeUsage(samples=result.samples, cpu=cpu, gpus=result.during)
-        causes = find_causes(result.before, during) if is_answered else [driver_not_answering()]
+        no_answer = Cause(kind="lost", outside=True, text=f"the GPU driver does not answer; {NODE_ADVICE}")
+        causes = find_causes(result.before, during) if is_answered else [no_answer]
         self.health = Health(before=result.before, during=during, causes=causes)
         self.warnings = [clip(printable(result.fault), 1000)] if result.fault else []
 
@@ -137,15 +130,9 @@ def visible_devices(environment: Mapping[str, str]) -> list[str] | None:
 class GpuWatch:
     """Watches the GPUs of one run. Call ``before``, then ``sample`` any number of times, then ``end``."""
 
-    def __init__(
-        self,
-        session: NvmlSession,
-        in_steps: Callable[[], bool] = lambda: True,
-        is_own: Callable[[int, int], bool | None] = is_descendant,
-    ) -> None:
-        """``is_own(pid, ancestor)`` says whether a process on a GPU descends from ``ancestor``, here this process; None
-        if that is unknown. ``in_steps`` is as in ``Monitor``."""
-        self._session, self._in_steps, self._is_own = session, in_steps, is_own
+    def __init__(self, session: NvmlSession, in_steps: Callable[[], bool] = lambda: True) -> None:
+        """``in_steps`` is as in ``Monitor``."""
+        self._session, self._in_steps = session, in_steps
         self._samples: dict[int, list[GpuSnapshot]] = {gpu.index: [] for gpu in session.gpus}
         """Samples of each GPU that were taken while steps were running."""
         self._others: dict[int, dict[int, GpuProcess]] = {gpu.index: {} for gpu in session.gpus}
@@ -182,7 +169,7 @@ class GpuWatch:
             if began_in_steps and self._in_steps():
                 self._samples[gpu.index].append(snapshot)
             for process in snapshot.processes:
-                is_own, others = self._is_own(process.pid, os.getpid()), self._others[gpu.index]
+                is_own, others = is_descendant(process.pid, os.getpid()), self._others[gpu.index]
                 self._can_attribute = self._can_attribute or bool(is_own)
                 if is_own is False and len(others) < MAX_PROCESSES:
                     others[process.pid] = process

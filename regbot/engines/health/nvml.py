@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from regbot.errors import UserError
 from regbot.records.health import MAX_GPUS, MAX_PROCESSES, MAX_XIDS, ClockReason, GpuProcess, GpuSnapshot
@@ -24,19 +24,7 @@ MEMORY_V2 = 0x02000028
 """Number of version 2 of the memory query. Only this version reports memory that the driver reserves separately."""
 GPU_IS_LOST, RESET_REQUIRED = 15, 16
 """NVML's error codes for a GPU that no longer answers."""
-REASONS: dict[int, ClockReason] = {
-    0x001: "idle",
-    0x002: "application_clocks",
-    0x004: "sw_power_cap",
-    0x008: "hw_slowdown",
-    0x010: "sync_boost",
-    0x020: "sw_thermal",
-    0x040: "hw_thermal",
-    0x080: "hw_power_brake",
-    0x100: "display_clocks",
-    0x200: "board_limit",
-    0x400: "reliability",
-}
+REASONS: dict[int, ClockReason] = {1 << bit: reason for bit, reason in enumerate(get_args(ClockReason))}
 """Clock event reason by bit, as in nvmlClocksEventReasons of nvml.h."""
 
 SERVICES = ("nvidia-cuda-mps", "nv-hostengine", "dcgm")
@@ -179,10 +167,8 @@ def select_visible(gpus: Sequence[GpuDevice], entries: Sequence[str] | None) -> 
     for entry in entries:
         if entry.startswith("MIG"):
             return list(gpus)
-        if entry.isdecimal():
-            matches = [gpu for gpu in gpus if gpu.index == int(entry)]
-        else:
-            matches = [gpu for gpu in gpus if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
+        is_uuid = entry.startswith("GPU-")
+        matches = [gpu for gpu in gpus if (gpu.uuid.startswith(entry) if is_uuid else entry == str(gpu.index))]
         if len(matches) != 1:
             break
         selected += matches
@@ -211,10 +197,7 @@ def is_descendant(pid: int, ancestor: int) -> bool | None:
 
 def has_host_pids() -> bool:
     """Whether NVML and /proc use the same process ids. In some containers they use different ones."""
-    try:
-        return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE  # noqa: PTH115
-    except OSError:
-        return False
+    return os.readlink("/proc/self/ns/pid") == _FIRST_NAMESPACE  # noqa: PTH115
 
 
 def _process_name(pid: int) -> str:

@@ -23,15 +23,9 @@ COMMAND_S = 60.0
 """Time limit of one command."""
 
 OUTAGE_MESSAGES = (
-    "unable to contact slurm controller",
-    "connection refused",
-    "socket timed out",
-    "zero bytes were transmitted",
-    "connection timed out",
-    "slurm_persist_conn",
-    "unexpected message received",
-    "backup controller",
-)
+    "unable to contact slurm controller", "connection refused", "socket timed out", "zero bytes were transmitted",
+    "connection timed out", "slurm_persist_conn", "unexpected message received", "backup controller",
+)  # fmt: skip
 """Error messages of a controller that does not run. The same command may succeed later."""
 
 KEPT_VARIABLES = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
@@ -57,7 +51,8 @@ class Job:
 @dataclass(frozen=True)
 class Partition:
     name: str
-    nodes: tuple[str, ...]
+    addresses: Mapping[str, str]
+    """By which each node's address is known to the others, by its name."""
     gpus: int
     """Of the node that has most."""
     minutes: float | None
@@ -94,26 +89,23 @@ class Slurm:
 
     def job(self, number: str) -> Job | None:
         """Return a job; None if the controller has forgotten it. Raises NoSeatError."""
-        result = self._run(["squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T|%r"])
-        if result.returncode and "invalid job id" not in result.stderr.lower():
-            raise NoSeatError(f"squeue: {_error_text(result)}")
-        state, _, reason = result.stdout.strip().partition("|")
+        command = ["squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T|%r"]
+        state, _, reason = self.query(command, accepted_error="invalid job id").strip().partition("|")
         return Job(state, reason) if state else None
 
     def cancel(self, number: str) -> None:
         """Cancel the job ``number``. If the job has already ended, do nothing. Raises NoSeatError."""
-        result = self._run(["scancel", "--quiet", number])
-        if result.returncode and "invalid job id" not in result.stderr.lower():
-            raise NoSeatError(
-                f"job {number} could not be cancelled: {_error_text(result)}", f"cancel it: scancel {number}"
-            )
+        self.query(["scancel", "--quiet", number], f"cancel it: scancel {number}", accepted_error="invalid job id")
 
-    def query(self, arguments: Sequence[str]) -> str:
-        """Run a command and return its output. Raises NoSeatError if it fails, or if an outage exceeds ``outage_s``."""
+    def query(self, arguments: Sequence[str], advice: str = "", accepted_error: str | None = None) -> str:
+        """Run a command and return its output. Raises NoSeatError if it fails, or if an outage exceeds ``outage_s``. An
+        error that contains ``accepted_error`` counts as no output."""
         result = self._run(arguments)
-        if result.returncode:
-            raise NoSeatError(f"{arguments[0]}: {_error_text(result)}")
-        return result.stdout
+        if result.returncode == 0 or (accepted_error is not None and accepted_error in result.stderr.lower()):
+            return result.stdout
+        lines = [line.removeprefix("error: ").strip() for line in result.stderr.splitlines()]
+        why = clip("; ".join(filter(None, lines)), 1000) or f"failed with exit code {result.returncode}"
+        raise NoSeatError(f"{arguments[0]}: {why}", advice)
 
     def _run(self, arguments: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         """Run a command, again and again during an outage of the controller, and return the last result."""
@@ -144,16 +136,11 @@ class Slurm:
             time.sleep(RETRY_S)
 
 
-def _error_text(result: "subprocess.CompletedProcess[str]") -> str:
-    lines = [line.removeprefix("error: ").strip() for line in result.stderr.splitlines()]
-    return clip("; ".join(filter(None, lines)), 1000) or f"failed with exit code {result.returncode}"
-
-
 def find_partition(slurm: Slurm, name: str) -> Partition:
     """Return the partition ``name``, or the default partition if ``name`` is ''. Raises NoSeatError."""
     # Each line is a node in a partition. The name of the default partition has an asterisk.
-    output = slurm.query(["sinfo", "--noheader", "--Node", "--format=%R|%P|%N|%l|%G"])
-    rows = [line.split("|", 4) for line in output.splitlines()]
+    output = slurm.query(["sinfo", "--noheader", "--Node", "--format=%R|%P|%N|%o|%l|%G"])
+    rows = [line.split("|", 5) for line in output.splitlines()]
     nodes = [row for row in rows if (row[0] == name if name else row[1].endswith("*"))]
     if not nodes:
         names = ", ".join(sorted({partition for partition, *_ in rows})) or "none"
@@ -161,9 +148,9 @@ def find_partition(slurm: Slurm, name: str) -> Partition:
         raise NoSeatError(fault, f"set slurm.partition to one of: {names}")
     return Partition(
         name=nodes[0][0],
-        nodes=tuple(host for _, _, host, _, _ in nodes),
+        addresses={host: address or host for _, _, host, address, _, _ in nodes},
         gpus=max(parse_gpus(gres) for *_, gres in nodes),
-        minutes=parse_minutes(nodes[0][3]),
+        minutes=parse_minutes(nodes[0][4]),
     )
 
 

@@ -1,7 +1,6 @@
 """The engine ``slurm``: it reserves nodes for each session, and starts the session's runs on them."""
 
 import hashlib
-import json
 import secrets
 import threading
 from collections.abc import Callable, Iterator
@@ -54,7 +53,7 @@ class SlurmEngine:
     @property
     def gpus(self) -> int:
         per_node = self._settings.gpus_per_node
-        return (self._partition.gpus if per_node is None else per_node) * len(self._partition.nodes)
+        return (self._partition.gpus if per_node is None else per_node) * len(self._partition.addresses)
 
     def run(self, launch: Launch) -> LaunchResult:
         """Run an untimed ``launch`` on the trace node, which the first call reserves. Raises EngineError."""
@@ -69,7 +68,7 @@ class SlurmEngine:
         layout = self._layout(needs)
         self._release_trace_seat()  # the new seat may need its node, and no trace runs while a session is timed
         with self._reserve_seat(needs, layout) as seat:
-            write_text(self._node_file(layout), json.dumps(seat.node.model_dump()))
+            write_text(self._node_file(layout), seat.node.model_dump_json())
             yield seat
 
     def describe(self, needs: Needs) -> Node | None:
@@ -113,7 +112,7 @@ class SlurmEngine:
         self._reservations.add(reservation)
         try:
             reservation.wait_for_nodes(self.sandbox, self._say)
-            yield SlurmSeat(self._slurm, settings, reservation, self.sandbox)
+            yield SlurmSeat(settings, reservation, self.sandbox)
         finally:
             self._release(reservation)
 

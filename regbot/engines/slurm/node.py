@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 
 from regbot.engines.availability import unavailable_reason
 from regbot.engines.health.machine import this_node, without_gpus
-from regbot.engines.launch import NO_GPUS, Launch, LaunchResult, NoSeatError
+from regbot.engines.launch import NO_GPUS, EngineError, Launch, LaunchResult, NoSeatError
 from regbot.engines.local import LocalEngine
 from regbot.engines.sandbox import bubblewrap_version
 from regbot.records.config import SandboxSettings
@@ -38,10 +38,6 @@ PR_SET_DUMPABLE = 4
 
 LAUNCH, RESULT = TypeAdapter(Launch), TypeAdapter(LaunchResult)
 SANDBOX: TypeAdapter[SandboxSettings | None] = TypeAdapter(SandboxSettings | None)
-
-
-class AbortedError(Exception):
-    """Raised for a launch that has failed on another node."""
 
 
 class NodeProgram:
@@ -74,11 +70,10 @@ class NodeProgram:
     def _answer(self, request: dict[str, Any]) -> None:
         try:
             report = self._run_part(request)
-        except AbortedError:
-            report = {}
         except Exception as error:
-            is_without_room = isinstance(error, NoSeatError)
-            report = {"error": str(error) or type(error).__name__, "no_room": is_without_room}
+            report = {"error": str(error) or type(error).__name__, "no_room": isinstance(error, NoSeatError)}
+            if request["id"] in self._aborted:
+                report = {}
         self.print_message({"id": request["id"], **report})
 
     def _run_part(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +81,7 @@ class NodeProgram:
 
         def check() -> None:
             if request["id"] in self._aborted:
-                raise AbortedError
+                raise EngineError("failed on another node")
 
         launch = LAUNCH.validate_python(request["launch"])
         command, log = tuple(request["commands"][self._number]), Path(request["logs"][self._number])

@@ -41,7 +41,10 @@ class Inbox:
         with self.changed:
             *lines, self._rest = (self._rest + data.decode("utf-8", "replace")).split("\n")
             for line in lines:
-                self._receive_line(line)
+                if match := self._marked.match(line):
+                    self._receive_piece(int(match.group(1)), match.group(2))
+                elif _IGNORED_MESSAGE not in line:
+                    self._srun_lines = [*self._srun_lines, line][-MAX_MESSAGES:]
             self.changed.notify_all()
 
     def reports(self, launch_id: str) -> Reports:
@@ -54,13 +57,7 @@ class Inbox:
         with self.changed:
             return plain_tail("\n".join([*self._srun_lines, self._rest]))
 
-    def _receive_line(self, line: str) -> None:
-        match = self._marked.match(line)
-        if match is None:
-            if _IGNORED_MESSAGE not in line:
-                self._srun_lines = [*self._srun_lines, line][-MAX_MESSAGES:]
-            return
-        number, piece = int(match.group(1)), match.group(2)
+    def _receive_piece(self, number: int, piece: str) -> None:
         if piece != END:
             self._pieces[number].append(piece)
             return

@@ -34,7 +34,7 @@ POLL_S, MAX_POLL_S = 0.2, 5.0
 CANCEL_S = 90.0
 """Seconds that a cancelled job may take to leave the queue."""
 COMPLETING_S = 10.0
-"""Seconds to wait until Slurm has completed a job and reports why the job ended."""
+"""Seconds to wait until Slurm has completed a job: only then it reports why the job ended."""
 DURATION_FACTOR = 1.5
 """Factor between a session's expected duration and the time limit of its reservation, without MARGIN_MIN."""
 MARGIN_MIN = 15.0
@@ -69,8 +69,8 @@ class Reservation:
         folder: Path,
     ) -> None:
         """Submit the job."""
-        self._slurm, self._settings, self._partition, self._needs = slurm, settings, partition, needs
-        self.layout, self.folder = layout, folder
+        self._slurm, self._settings, self._needs = slurm, settings, needs
+        self.partition, self.layout, self.folder = partition, layout, folder
         self._nonce = secrets.token_hex(8)
         self.inbox = Inbox(self._nonce)
         self._send_lock = threading.Lock()
@@ -124,7 +124,7 @@ class Reservation:
                 self._check_waiting(number, reason, allocated_at - created_at)
                 if reason not in (last_reason, "", "None"):
                     last_reason = reason
-                    say(f"job {number} waits for nodes of {self._partition.name}: {reason}")
+                    say(f"job {number} waits for nodes of {self.partition.name}: {reason}")
             elif time.monotonic() - allocated_at > FACTS_S + self._settings.lag_s:
                 raise NoSeatError(f"{self._needs.name}: not all nodes answered within {FACTS_S:.0f} s: {messages}")
             self.wait(pause)
@@ -146,14 +146,18 @@ class Reservation:
 
     def lost_reason(self) -> str:
         """Return why the nodes are no longer reserved; '' if they are still reserved."""
-        deadline = time.monotonic() + COMPLETING_S
-        while (job := self._slurm.job(self.number)) is not None and time.monotonic() < deadline:
-            if job.state == "RUNNING" and not self.has_ended:
-                return ""
-            if job.state not in ("RUNNING", "COMPLETING"):
-                break
-            time.sleep(POLL_S)  # Slurm reports the final reason only after the job has completed
+        job = self._slurm.job(self.number)
+        if job is not None and job.state == "RUNNING" and not self.has_ended:
+            return ""
+        job = self._wait_while(COMPLETING_S, "RUNNING", "COMPLETING")
         return f"job {self.number} on {', '.join(self.hosts)}: {_describe_end(job)}"
+
+    def _wait_while(self, seconds: float, *states: str) -> Job | None:
+        """Wait at most ``seconds`` while the job is in one of ``states``, and return it; None if Slurm forgets it."""
+        deadline = time.monotonic() + seconds
+        while (job := self._slurm.job(self.number)) is not None and job.state in states and time.monotonic() < deadline:
+            time.sleep(POLL_S)
+        return job
 
     def release(self) -> None:
         """Release the nodes, and wait until they are free or CANCEL_S have passed. Raises NoSeatError."""
@@ -166,11 +170,7 @@ class Reservation:
         try:
             if self.number:
                 self._slurm.cancel(self.number)
-                deadline = time.monotonic() + CANCEL_S
-                while (job := self._slurm.job(self.number)) is not None and time.monotonic() < deadline:
-                    if job.state not in (*WAITING_STATES, "RUNNING", "COMPLETING"):
-                        break
-                    time.sleep(POLL_S)
+                self._wait_while(CANCEL_S, *WAITING_STATES, "RUNNING", "COMPLETING")
         finally:
             self._process.kill()
             self._process.wait()
@@ -184,7 +184,7 @@ class Reservation:
         if waited_s > self._settings.queue_min * 60:
             raise NoSeatError(
                 f"job {number} has waited {waited_s / 60:.3g} min for nodes of partition "
-                f"{self._partition.name} ({reason or 'no reason given'})",
+                f"{self.partition.name} ({reason or 'no reason given'})",
                 "raise slurm.queue_min, or request less",
             )
 
@@ -192,11 +192,9 @@ class Reservation:
         """Receive srun's output until it ends. Send heartbeats as soon as a node has begun to read."""
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
-        poll = select.poll()
-        poll.register(descriptor, select.POLLIN)
         beaten_at = 0.0
         while True:
-            if poll.poll(HEARTBEAT_S * 1000):
+            if select.select([descriptor], [], [], HEARTBEAT_S)[0]:
                 data = os.read(descriptor, 65536)
                 if not data:
                     break
@@ -231,9 +229,9 @@ def plan_layout(needs: Needs, settings: SlurmSettings, partition: Partition) -> 
             f"{needs.name}: {needs.ranks} ranks cannot be spread evenly over nodes of {layout.ranks}",
             "set slurm.nodes or slurm.ranks_per_node to a divisor of the number of ranks",
         )
-    if layout.nodes > len(partition.nodes):
+    if layout.nodes > len(partition.addresses):
         raise NoSeatError(
-            f"{needs.name}: needs {layout.nodes} nodes, and partition {partition.name} has {len(partition.nodes)}",
+            f"{needs.name}: needs {layout.nodes} nodes, and partition {partition.name} has {len(partition.addresses)}",
             "choose another slurm.partition, or more ranks on each node (slurm.ranks_per_node)",
         )
     return layout

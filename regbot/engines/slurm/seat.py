@@ -11,7 +11,6 @@ from pathlib import Path
 
 from regbot.engines.launch import EngineError, Launch, LaunchResult, NoSeatError, SeatLostError
 from regbot.engines.local import BACKSTOP_S
-from regbot.engines.slurm.commands import Slurm
 from regbot.engines.slurm.node import LAUNCH, SANDBOX
 from regbot.engines.slurm.reports import Reports, combine_reports, find_missing_file
 from regbot.engines.slurm.reservation import Reservation
@@ -29,10 +28,10 @@ ABORT_S = 10.0
 
 class SlurmSeat:
     def __init__(
-        self, slurm: Slurm, settings: SlurmSettings, reservation: Reservation, sandbox: SandboxSettings | None = None
+        self, settings: SlurmSettings, reservation: Reservation, sandbox: SandboxSettings | None = None
     ) -> None:
         """``reservation`` has its nodes. Raises NoSeatError if a node cannot be used."""
-        self._slurm, self._settings, self._reservation, self._sandbox = slurm, settings, reservation, sandbox
+        self._settings, self._reservation, self._sandbox = settings, reservation, sandbox
         self._facts = reservation.facts
         # Ports of the first node that were free when it reported its facts. Each launch takes the next one.
         self._ports = itertools.cycle(self._facts[0]["ports"])
@@ -107,19 +106,10 @@ class SlurmSeat:
         return combine_reports(results, hosts)
 
     def _commands(self, launch: Launch, nodes: int) -> list[tuple[str, ...]]:
-        if not launch.ranks:
-            return [launch.command]
         if nodes == 1:
-            return [single_node_command(launch)]
-        port = next(self._ports)
-        return [multi_node_command(launch, nodes, number, self._address, port) for number in range(nodes)]
-
-    @cached_property
-    def _address(self) -> str:
-        """The first node's address, as seen from the other nodes."""
-        host = self._reservation.hosts[0]
-        addresses = self._slurm.query(["sinfo", "--noheader", "--Node", f"--nodes={host}", "--format=%o"]).split()
-        return addresses[0] if addresses else host
+            return [single_node_command(launch) if launch.ranks else launch.command]
+        address, port = self._reservation.partition.addresses[self._reservation.hosts[0]], next(self._ports)
+        return [multi_node_command(launch, nodes, number, address, port) for number in range(nodes)]
 
     def _wait_for_reports(self, launch_id: str, nodes: int, launch: Launch) -> Reports:
         """Return the reports of all nodes about one launch. If it fails on one node, end it on the others after ABORT_S
