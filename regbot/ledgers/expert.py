@@ -33,11 +33,12 @@ class DispatcherChange:
 @dataclass(frozen=True)
 class LostExchange:
     """One unit that has lost payload all-to-alls on the expert axes. ``axes`` and ``cells`` are the axes and the cells
-    of the lost all-to-alls."""
+    of the lost all-to-alls. ``is_whole`` says whether the unit has no others, before or after."""
 
     unit: str
     axes: frozenset[str]
     cells: tuple[Cell, ...]
+    is_whole: bool
 
     @cached_property
     def modules(self) -> frozenset[str]:
@@ -79,44 +80,32 @@ def find_lost_exchanges(view: View) -> list[LostExchange]:
         before, after = sum_volumes(cell for cell in view.cells if _is_token_exchange(view, cell))
         if 2 * after.bytes >= before.bytes:
             return []
-    lost_exchanges = []
+    return [exchange for exchange in _find_gone_exchanges(view) if exchange.is_whole]
+
+
+def _find_gone_exchanges(view: View) -> Iterator[LostExchange]:
+    """Yield the units in which the payload all-to-alls of at least one phase left their process groups, although the
+    unit may have others, in another phase or in other groups."""
     for unit, cells in view.units.items():
         exchanges = [cell for cell in cells if _is_token_exchange(view, cell)]
-        cells_before = tuple(cell for cell in exchanges if cell.before.count)
-        has_exchange_after = any(cell.after.count for cell in exchanges)
-        if cells_before and not has_exchange_after and all(view.is_open(cell) for cell in cells_before):
-            axes = frozenset(cell.signature.axis for cell in cells_before)
-            lost_exchanges.append(LostExchange(unit, axes, cells_before))
-    return lost_exchanges
-
-
-def _find_gone_exchanges(view: View) -> list[LostExchange]:
-    """Return the units in which the payload all-to-alls of at least one phase left their process groups, although the
-    unit may have others, in another phase or in other groups."""
-    if view.is_compiled:
-        return find_lost_exchanges(view)
-    gone_exchanges = []
-    for unit, cells in view.units.items():
-        by_phase: dict[str, list[Cell]] = {}
-        for cell in cells:
-            if _is_token_exchange(view, cell):
-                by_phase.setdefault(cell.signature.phase, []).append(cell)
-        gone: list[Cell] = []
-        for exchanges in by_phase.values():
-            cells_before = [cell for cell in exchanges if cell.before.count]
-            groups_after = {cell.signature.group for cell in exchanges if cell.after.count}
-            if all(view.is_open(cell) and cell.signature.group not in groups_after for cell in cells_before):
-                gone += cells_before
+        kept = {(cell.signature.phase, cell.signature.group) for cell in exchanges if cell.after.count}
+        cells_before = [cell for cell in exchanges if cell.before.count]
+        kept_phases = {
+            cell.signature.phase
+            for cell in cells_before
+            if not view.is_open(cell) or (cell.signature.phase, cell.signature.group) in kept
+        }
+        gone = tuple(cell for cell in cells_before if cell.signature.phase not in kept_phases)
         if gone:
-            gone_exchanges.append(LostExchange(unit, frozenset(cell.signature.axis for cell in gone), tuple(gone)))
-    return gone_exchanges
+            axes = frozenset(cell.signature.axis for cell in gone)
+            yield LostExchange(unit, axes, gone, is_whole=not kept and not kept_phases)
 
 
 def detect_exchange_replaced(view: View) -> Iterator[Claim]:
     """Detect an all-to-all that was replaced by other collectives, such as a gather of all tokens and a sum of the
     results, on any axis. The ``detail`` of a claim has the axes of the replacement."""
     exchanging_modules = _list_exchanging_modules(view)
-    for exchange in _find_gone_exchanges(view):
+    for exchange in find_lost_exchanges(view) if view.is_compiled else _find_gone_exchanges(view):
         pattern, replacement = names.ALL_TO_ALL_REPLACED, _find_gather_and_sum(view, exchange)
         if not replacement and not view.is_compiled:
             pattern, replacement = _find_other_replacement(view, exchange)
