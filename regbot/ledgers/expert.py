@@ -4,7 +4,7 @@
 ``patterns`` runs them both ways, so "before" means the arm that the view compares from."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -341,7 +341,9 @@ def _find_other_replacement(view: View, exchange: LostExchange) -> tuple[str, li
     """Return the pattern and the cells of collectives that may carry tokens in place of ``exchange``, or ('', []). They
     are several hops if there are several groups, and the sizes of the groups multiply to the ranks of the exchange."""
     rising = [cell for cell in view.open_cells(exchange.unit) if is_payload(cell) and cell.grows]
-    carriers = [cell for cell in rising if _may_carry_tokens(view, exchange, cell)]
+    sums = [cell.signature for cell in rising if cell.signature.kind in SUMS]
+    gradient_groups = {signature.group for signature in sums if signature.phase != "forward"}
+    carriers = [cell for cell in rising if _may_carry_tokens(view, exchange, gradient_groups, cell)]
     first = exchange.select_first_phase(carriers)
     groups = {cell.signature.group for cell in first}
     growth: dict[str, int] = {}
@@ -356,16 +358,15 @@ def _find_other_replacement(view: View, exchange: LostExchange) -> tuple[str, li
         pattern = names.REPLACED_BY[max(growth.keys() - {"all_to_all"}, key=lambda kind: (growth[kind], kind))]
     # What follows in backward, such as the sum that undoes a gather, runs in the same place on the same axis.
     places_and_axes = {(cell.place, cell.signature.axis) for cell in first}
-    return pattern, [
-        cell for cell in rising if cell in carriers or (cell.place, cell.signature.axis) in places_and_axes
-    ]
+    followers = [cell for cell in rising if (cell.place, cell.signature.axis) in places_and_axes]
+    return pattern, [*carriers, *followers]
 
 
-def _may_carry_tokens(view: View, exchange: LostExchange, cell: Cell) -> bool:
+def _may_carry_tokens(view: View, exchange: LostExchange, gradient_groups: Set[tuple[str, int]], cell: Cell) -> bool:
     """Whether ``cell``, which grows in the unit of ``exchange``, may carry the tokens instead. Gathers and sums may be
     those of parameters and gradients. On the expert axis they are not, because parameters differ along it. On another
-    axis, a gather is one of parameters if a sum outside of forward grows with it in the same group, unless it has the
-    calls of the exchange and a size that fits its tokens."""
+    axis, a gather is one of parameters if a sum outside of forward grows with it in the same group, one of
+    ``gradient_groups``, unless it has the calls of the exchange and a size that fits its tokens."""
     signature = cell.signature
     if signature.kind == "barrier":
         return False
@@ -375,8 +376,7 @@ def _may_carry_tokens(view: View, exchange: LostExchange, cell: Cell) -> bool:
         return False
     if signature.kind in SUMS:
         return signature.phase == "forward" and view.moves_activations(cell)
-    sums = [other for other in view.open_cells(exchange.unit) if other.signature.kind in SUMS and other.grows]
-    if not any(other.signature.group == signature.group and other.signature.phase != "forward" for other in sums):
+    if signature.group not in gradient_groups:
         return True
     sent, _ = sum_volumes(other for other in exchange.cells if other.signature.phase == signature.phase)
     gathered = sum_growth([cell])
