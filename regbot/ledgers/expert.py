@@ -4,7 +4,7 @@
 ``patterns`` runs them both ways, so "before" means the arm that the view compares from."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,11 +33,12 @@ class DispatcherChange:
 @dataclass(frozen=True)
 class LostExchange:
     """One unit that has lost payload all-to-alls on the expert axes. ``axes`` and ``cells`` are the axes and the cells
-    of the lost all-to-alls."""
+    of the lost all-to-alls. ``is_whole`` says whether the unit has no others, before or after."""
 
     unit: str
     axes: frozenset[str]
     cells: tuple[Cell, ...]
+    is_whole: bool
 
     @cached_property
     def modules(self) -> frozenset[str]:
@@ -79,44 +80,32 @@ def find_lost_exchanges(view: View) -> list[LostExchange]:
         before, after = sum_volumes(cell for cell in view.cells if _is_token_exchange(view, cell))
         if 2 * after.bytes >= before.bytes:
             return []
-    lost_exchanges = []
+    return [exchange for exchange in _find_gone_exchanges(view) if exchange.is_whole]
+
+
+def _find_gone_exchanges(view: View) -> Iterator[LostExchange]:
+    """Yield the units in which the payload all-to-alls of at least one phase left their process groups, although the
+    unit may have others, in another phase or in other groups."""
     for unit, cells in view.units.items():
         exchanges = [cell for cell in cells if _is_token_exchange(view, cell)]
-        cells_before = tuple(cell for cell in exchanges if cell.before.count)
-        has_exchange_after = any(cell.after.count for cell in exchanges)
-        if cells_before and not has_exchange_after and all(view.is_open(cell) for cell in cells_before):
-            axes = frozenset(cell.signature.axis for cell in cells_before)
-            lost_exchanges.append(LostExchange(unit, axes, cells_before))
-    return lost_exchanges
-
-
-def _find_gone_exchanges(view: View) -> list[LostExchange]:
-    """Return the units in which the payload all-to-alls of at least one phase left their process groups, although the
-    unit may have others, in another phase or in other groups."""
-    if view.is_compiled:
-        return find_lost_exchanges(view)
-    gone_exchanges = []
-    for unit, cells in view.units.items():
-        by_phase: dict[str, list[Cell]] = {}
-        for cell in cells:
-            if _is_token_exchange(view, cell):
-                by_phase.setdefault(cell.signature.phase, []).append(cell)
-        gone: list[Cell] = []
-        for exchanges in by_phase.values():
-            cells_before = [cell for cell in exchanges if cell.before.count]
-            groups_after = {cell.signature.group for cell in exchanges if cell.after.count}
-            if all(view.is_open(cell) and cell.signature.group not in groups_after for cell in cells_before):
-                gone += cells_before
+        kept = {(cell.signature.phase, cell.signature.group) for cell in exchanges if cell.after.count}
+        cells_before = [cell for cell in exchanges if cell.before.count]
+        kept_phases = {
+            cell.signature.phase
+            for cell in cells_before
+            if not view.is_open(cell) or (cell.signature.phase, cell.signature.group) in kept
+        }
+        gone = tuple(cell for cell in cells_before if cell.signature.phase not in kept_phases)
         if gone:
-            gone_exchanges.append(LostExchange(unit, frozenset(cell.signature.axis for cell in gone), tuple(gone)))
-    return gone_exchanges
+            axes = frozenset(cell.signature.axis for cell in gone)
+            yield LostExchange(unit, axes, gone, is_whole=not kept and not kept_phases)
 
 
 def detect_exchange_replaced(view: View) -> Iterator[Claim]:
     """Detect an all-to-all that was replaced by other collectives, such as a gather of all tokens and a sum of the
     results, on any axis. The ``detail`` of a claim has the axes of the replacement."""
     exchanging_modules = _list_exchanging_modules(view)
-    for exchange in _find_gone_exchanges(view):
+    for exchange in find_lost_exchanges(view) if view.is_compiled else _find_gone_exchanges(view):
         pattern, replacement = names.ALL_TO_ALL_REPLACED, _find_gather_and_sum(view, exchange)
         if not replacement and not view.is_compiled:
             pattern, replacement = _find_other_replacement(view, exchange)
@@ -352,7 +341,9 @@ def _find_other_replacement(view: View, exchange: LostExchange) -> tuple[str, li
     """Return the pattern and the cells of collectives that may carry tokens in place of ``exchange``, or ('', []). They
     are several hops if there are several groups, and the sizes of the groups multiply to the ranks of the exchange."""
     rising = [cell for cell in view.open_cells(exchange.unit) if is_payload(cell) and cell.grows]
-    carriers = [cell for cell in rising if _may_carry_tokens(view, exchange, cell)]
+    sums = [cell.signature for cell in rising if cell.signature.kind in SUMS]
+    gradient_groups = {signature.group for signature in sums if signature.phase != "forward"}
+    carriers = [cell for cell in rising if _may_carry_tokens(view, exchange, gradient_groups, cell)]
     first = exchange.select_first_phase(carriers)
     groups = {cell.signature.group for cell in first}
     growth: dict[str, int] = {}
@@ -367,16 +358,15 @@ def _find_other_replacement(view: View, exchange: LostExchange) -> tuple[str, li
         pattern = names.REPLACED_BY[max(growth.keys() - {"all_to_all"}, key=lambda kind: (growth[kind], kind))]
     # What follows in backward, such as the sum that undoes a gather, runs in the same place on the same axis.
     places_and_axes = {(cell.place, cell.signature.axis) for cell in first}
-    return pattern, [
-        cell for cell in rising if cell in carriers or (cell.place, cell.signature.axis) in places_and_axes
-    ]
+    followers = [cell for cell in rising if (cell.place, cell.signature.axis) in places_and_axes]
+    return pattern, [*carriers, *followers]
 
 
-def _may_carry_tokens(view: View, exchange: LostExchange, cell: Cell) -> bool:
+def _may_carry_tokens(view: View, exchange: LostExchange, gradient_groups: Set[tuple[str, int]], cell: Cell) -> bool:
     """Whether ``cell``, which grows in the unit of ``exchange``, may carry the tokens instead. Gathers and sums may be
     those of parameters and gradients. On the expert axis they are not, because parameters differ along it. On another
-    axis, a gather is one of parameters if a sum outside of forward grows with it in the same group, unless it has the
-    calls of the exchange and a size that fits its tokens."""
+    axis, a gather is one of parameters if a sum outside of forward grows with it in the same group, one of
+    ``gradient_groups``, unless it has the calls of the exchange and a size that fits its tokens."""
     signature = cell.signature
     if signature.kind == "barrier":
         return False
@@ -386,8 +376,7 @@ def _may_carry_tokens(view: View, exchange: LostExchange, cell: Cell) -> bool:
         return False
     if signature.kind in SUMS:
         return signature.phase == "forward" and view.moves_activations(cell)
-    sums = [other for other in view.open_cells(exchange.unit) if other.signature.kind in SUMS and other.grows]
-    if not any(other.signature.group == signature.group and other.signature.phase != "forward" for other in sums):
+    if signature.group not in gradient_groups:
         return True
     sent, _ = sum_volumes(other for other in exchange.cells if other.signature.phase == signature.phase)
     gathered = sum_growth([cell])

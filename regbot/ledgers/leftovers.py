@@ -73,7 +73,7 @@ def match_moves(cells: Iterable[Cell]) -> Iterator[Move]:
             for equal_calls in (True, False):
                 for move in [*_match_changes(groups, MOVE_TOLERANCE, equal_calls=equal_calls)]:
                     yield move
-                    groups = {group: group_cells for group, group_cells in groups.items() if group not in move[:2]}
+                    del groups[move[0]], groups[move[1]]
             remaining += [cell for group_cells in groups.values() for cell in group_cells]
     for groups in _group_by_form(remaining):
         for old, new, moved_cells in _match_changes(groups, MOVE_TOLERANCE, equal_calls=False):

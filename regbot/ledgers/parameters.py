@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain, groupby, product
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Cell, CellKey, Claim, View, is_payload, list_issuers
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import SUMS, LostExchange, find_lost_exchanges
-from regbot.ledgers.leftovers import make_move_claim, match_moves
+from regbot.ledgers.leftovers import AxisGroup, make_move_claim, match_moves
 from regbot.ledgers.rows import find_unit
 
 PADDING_TOLERANCE = 0.001
@@ -63,11 +63,11 @@ def detect_gradients_moved(view: View) -> Iterator[Claim]:
     """Detect gradients that moved to another process group and another unit, such as from a bucket of all parameters to
     the experts' layers. A smaller group is a loss, a larger one a gain, and an equal one a move."""
     reductions = [cell for cell in view.cells if view.is_open(cell) and _reduces_gradients(view, cell)]
-    gradient_sizes = _list_gradient_sizes(view)
+    gradient_sizes, gather_moves = _list_gradient_sizes(view), _find_gather_moves(view)
     for old, new, cells in match_moves(reductions):
         if len({find_unit(cell.place) for cell in cells}) == 1:  # judged with the other reductions of the unit
             continue
-        cells = (*cells, *_list_moved_gathers(view, cells))
+        cells = (*cells, *_take_moved_gathers(gather_moves, cells))
         (old_axis, old_size), (new_axis, new_size) = old, new
         if old_size == new_size:
             yield make_move_claim(old, new, cells)
@@ -83,12 +83,23 @@ def detect_gradients_moved(view: View) -> Iterator[Claim]:
         )
 
 
-def _list_moved_gathers(view: View, reductions: Iterable[Cell]) -> list[Cell]:
-    """Return the parameter gathers that moved between the same two groups as ``reductions``."""
+GatherMoves = dict[tuple[AxisGroup, AxisGroup], list[Cell]]
+
+
+def _find_gather_moves(view: View) -> GatherMoves:
+    """Return the parameter gathers that moved, by the process groups before and after."""
+    gather_moves: GatherMoves = defaultdict(list)
+    gathers = [cell for cell in view.cells if view.is_open(cell) and _gathers_parameters(view, cell)]
+    for old, new, cells in match_moves(gathers):
+        gather_moves[old, new] += cells
+    return gather_moves
+
+
+def _take_moved_gathers(gather_moves: GatherMoves, reductions: Iterable[Cell]) -> list[Cell]:
+    """Remove and return the gathers that moved between the same groups as ``reductions``."""
     losing = {cell.signature.group for cell in reductions if cell.shrinks}
     gaining = {cell.signature.group for cell in reductions if cell.grows}
-    gathers = [cell for cell in view.cells if view.is_open(cell) and _gathers_parameters(view, cell)]
-    return [cell for old, new, cells in match_moves(gathers) if old in losing and new in gaining for cell in cells]
+    return [cell for groups in product(losing, gaining) for cell in gather_moves.pop(groups, [])]
 
 
 def detect_gradient_lost(view: View) -> Iterator[Claim]:
@@ -102,6 +113,7 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
         *(cell.issuers_before for cell in view.cells if _reduces_gradients(view, cell))
     )
     claimed_keys: set[CellKey] = set()
+    gather_moves = _find_gather_moves(view)
     for unit in losing_units:
         reductions = [cell for cell in view.open_cells(unit) if _reduces_gradients(view, cell)]
         if unit in gaining_units:  # the unit has losses and gains; claim only the losses in this direction
@@ -118,9 +130,10 @@ def detect_gradient_lost(view: View) -> Iterator[Claim]:
         # The finding names the reductions that shrink. If none shrinks, it names all changed reductions.
         named_cells = [cell for cell in reductions if cell.shrinks] or reductions
         modules_before: frozenset[str] = frozenset().union(*(cell.issuers_before for cell in named_cells))
-        moved_gathers = [cell for cell in _list_moved_gathers(view, reductions) if cell.key not in claimed_keys]
-        cells = tuple({cell.key: cell for cell in (*reductions, *gathers, *moved_gathers)}.values())
-        claimed_keys |= {cell.key for cell in cells}
+        gathers += _take_moved_gathers(gather_moves, reductions)
+        cells_by_key = {cell.key: cell for cell in (*reductions, *gathers) if cell.key not in claimed_keys}
+        cells = tuple(cells_by_key.values())
+        claimed_keys |= cells_by_key.keys()
         yield Claim(
             pattern=names.OPTIMIZER_SUM_REMOVED if _sums_statistics(cells, gradient_sizes) else names.GRADIENT_LOST,
             merge_key=(),  # the claims of all units become one finding

@@ -122,17 +122,9 @@ def compare_ledgers(
         control_cells = [cell for cell in claim.cells if not is_payload(cell)]
         before, after = _sum_by_kind(payload_cells or control_cells)
         control = _sum_by_kind(control_cells if payload_cells else [])
+        scope, passed = f"{scope_text}{_describe_phases(view, claim)}", status == "PASS"
         finding_text = wording.FindingText(
-            claim,
-            before,
-            after,
-            control,
-            wire=claim_wire,
-            scope=f"{scope_text}{_describe_phases(view, claim)}",
-            passed=status == "PASS",
-            is_classified=is_classified,
-            is_explained=is_explained,
-            dispatcher=dispatcher,
+            claim, before, after, control, claim_wire, scope, passed, is_classified, is_explained, dispatcher
         )
         findings.append(
             Finding(

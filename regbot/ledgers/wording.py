@@ -115,12 +115,10 @@ _FIRST_SENTENCES: dict[str, str] = {
         )
         for kind, word in names.REPLACING_WORDS.items()
     },
-    **{
-        names.REPLACES[names.REPLACED_BY[kind]]: (
-            f"in {{layers}} the expert-parallel all-to-all on {{axis}} is back; before, it was {word} on {{detail}}"
-        )
-        for kind, word in names.REPLACING_WORDS.items()
-    },
+    **dict.fromkeys(
+        names.REPLACES.values(),
+        "in {layers} the expert-parallel all-to-all on {axis} is back, in place of other collectives on {detail}",
+    ),
     names.SPLIT: "in {layers} the tokens of the expert-parallel all-to-all on {axis} now travel in hops on {detail}",
     names.MERGED: "in {layers} one expert-parallel all-to-all on {axis} replaces hops on {detail}",
     names.AXIS_LOST: "in {layers} the expert-parallel all-to-all on {axis} is gone and {successor}{followers}",

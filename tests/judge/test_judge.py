@@ -335,6 +335,12 @@ A_LITTLE_UP = WireTime(base_s=1.0, head_s=1.04)
         (names.ALL_TO_ALL_REPLACED, UP, UP, "FAIL"),
         (names.ALL_TO_ALL_REPLACED, SAME, SAME, "FAIL"),
         (names.ALL_TO_ALL_REPLACED, DOWN, UP, "REVIEW"),
+        (names.REPLACED_BY["all_gather"], SAME, SAME, "FAIL"),
+        (names.REPLACED_BY["broadcast"], DOWN, UP, "REVIEW"),
+        (names.REPLACED_BY_TRANSFERS, SAME, UP, "REVIEW"),
+        (names.REPLACED_BY_TRANSFERS, UP, UP, "FAIL"),
+        (names.SPLIT, DOWN, DOWN, "REVIEW"),
+        (names.SPLIT, UP, UP, "FAIL"),
         (names.RECOMPUTES, UP, UP, "FAIL"),
         (names.RECOMPUTES, UP, A_LITTLE_UP, "REVIEW"),
         (names.AXIS_LOST, UP, UP, "FAIL"),
@@ -366,6 +372,9 @@ def test_a_finding_has_the_status_of_its_table_row(
     assert decide_status(pattern, seen, Thresholds()) == expected
 
 
-def test_nothing_passes_while_a_gradient_reduction_is_lost() -> None:
-    seen = Circumstances(DOWN, DOWN, bytes_rise_pct=0.0, gradient_lost=True, is_sized=True)
+@pytest.mark.parametrize(("gradient_lost", "is_sized"), [(True, True), (False, False)])
+def test_nothing_passes_while_a_gradient_reduction_is_lost_or_a_size_is_unknown(
+    gradient_lost: bool, is_sized: bool
+) -> None:
+    seen = Circumstances(DOWN, DOWN, 0.0, gradient_lost, is_sized)
     assert decide_status(names.RESTORED, seen, Thresholds()) == "REVIEW"

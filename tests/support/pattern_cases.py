@@ -146,6 +146,14 @@ def both_buckets(dp_size: int, edp_size: int, **options: Any) -> tuple[Ledger, L
     return base, head
 
 
+def in_pairs(e: Entry) -> Entry:
+    """The experts' parameters on an axis of two ranks, with gathers that the modules around them issue."""
+    if e.axis != "edp":
+        return e
+    place = e.where.removesuffix(".experts") if e.kind == "all_gather" else e.where
+    return e.model_copy(update={"axis": "pair", "group_size": 2, "where": place})
+
+
 class Case(NamedTuple):
     """``pattern`` is the one finding from base to head, its inverse the one from head to base."""
 
@@ -226,6 +234,7 @@ _POSITIVES: dict[str, list[tuple[Any, ...]]] = {
         ("one layer's gradients not reduced", A2A, one_layer(1, without("reduce_scatter dp")), "FAIL", "REVIEW"),
         ("gradients over edp alone", TWO_AXES, where("reduce_scatter dp", axis="edp", group_size=4), "FAIL", "FAIL"),
         ("replicas of HSDP not summed", hsdp(A2A), hsdp(A2A, all_reduced=False), "FAIL", "REVIEW"),
+        ("in smaller groups, and gathered in other modules", TWO_AXES, in_pairs, "FAIL", "FAIL"),
         ("a part of a bucket over fewer ranks", *both_buckets(64, 4), "FAIL", "FAIL"),
         (
             "from a bucket to the layers, over fewer ranks",
