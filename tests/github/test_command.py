@@ -127,6 +127,14 @@ def test_the_folder_of_stored_references_is_protected_wherever_it_is(actions: Sc
     assert f"protected files: `{path}`" in actions.replies[0]
 
 
+@pytest.mark.slow
+def test_the_gate_obeys_a_label(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_EVENT_NAME", "pull_request_target")
+    event = actions.file(actions.labelled())
+    assert invoke(actions, "gate", "--event", str(event))[0] == 0
+    assert len(actions.started) == 1
+
+
 def test_the_gate_leaves_a_merge_group_alone_where_groups_are_not_timed(
     actions: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -330,6 +330,14 @@ def test_a_removed_label_approves_nothing(scene: Scene) -> None:
     assert not scene.started
 
 
+def test_a_label_that_is_set_again_is_a_new_request(scene: Scene) -> None:
+    scene.pulled(scene.labelled())
+    end_runs(scene)
+    scene.forge.remove_label(scene.number, LABEL)
+    assert scene.pulled(scene.labelled()).effect == "started"
+    assert len(scene.started) == 2
+
+
 @pytest.mark.parametrize("action", ["opened", "labeled", "closed", "edited", "unlabeled"])
 def test_an_unrelated_event_causes_no_request(scene: Scene, action: str) -> None:
     about = {"label": "other", "sender": "rita"} if action.endswith("labeled") else {}
