@@ -8,7 +8,7 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.check.configuration import find_config
-from regbot.github.base_branch import load_base_config
+from regbot.github.base_branch import load_base_config, load_github_settings
 from regbot.github.metadata import MEASURE, STATIC, Subject, identify_subject
 from regbot.records.config import Config, GitHub
 from regbot.workloads.checkout.arms import resolve_arms
@@ -98,3 +98,27 @@ def test_a_reviewed_base_branch_judges_its_pull_requests(bench: Bench) -> None:
     number = aimed(bench, "release", release)
     session = bench.session(bench.head(number), base=release, timed=SLOWER)
     assert bench.judged(number, session).status == "PASS"
+
+
+# The table [github] of regbot.toml
+
+
+DOCS = Path(__file__).parents[1].parent / "docs" / "configuration.md"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "patterns"),
+    [("./vendor/regbot", ["vendor/regbot/**"]), (".", []), ("regbot @ git+https://h.example/a/b@c", [])],
+)
+def test_what_the_workflows_install_regbot_from_is_protected(
+    hub: FakeGitHub, tmp_path: Path, source: str, patterns: list[str]
+) -> None:
+    bench = Bench.make(hub, tmp_path)
+    text = (DOCS.parents[1] / "workflows" / "regbot-post.yml").read_text(encoding="utf-8")
+    bench.repo.commit({".github/workflows/regbot-post.yml": text.replace("/set/by/regbot-init", source)})
+    bench.update()
+    assert load_github_settings(bench.checkout).protected == [*GitHub().protected, *patterns]
+    bench.repo.commit({"regbot.toml": None})
+    bench.update()
+    assert load_github_settings(bench.checkout).protected == [*GitHub().protected, *patterns]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from github_fake import FakeGitHub
 from github_fake.fixtures import hub
 from regbot.cli import github as commands
 from regbot.cli.app import app
@@ -16,8 +15,7 @@ from regbot.errors import UserError
 from regbot.github.client import AwayError
 from regbot.github.events import CommentEvent, read_event
 from regbot.github.post import PostedResult
-from regbot.github.proposal import ARTIFACT, MEMBER
-from support.forge_refresh_cases import Site, changing, unmeasured, zipped
+from regbot.github.refresh import RefreshPost
 from support.gate_scene import STATIC, Scene, scene
 
 __all__ = ["hub", "scene"]
@@ -129,6 +127,14 @@ def test_the_folder_of_stored_references_is_protected_wherever_it_is(actions: Sc
     assert f"protected files: `{path}`" in actions.replies[0]
 
 
+@pytest.mark.slow
+def test_the_gate_obeys_a_label(actions: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GITHUB_EVENT_NAME", "pull_request_target")
+    event = actions.file(actions.labelled())
+    assert invoke(actions, "gate", "--event", str(event))[0] == 0
+    assert len(actions.started) == 1
+
+
 def test_the_gate_leaves_a_merge_group_alone_where_groups_are_not_timed(
     actions: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,39 +201,18 @@ def test_a_refresh_without_a_proposal_says_so(
     assert "no node uploaded a proposal" in output
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("unmeasured", [(), ("moe (cpu): main does not run",)])
 def test_a_night_that_stores_nothing_fails_and_names_the_workloads(
-    hub: FakeGitHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    actions: Scene, monkeypatch: pytest.MonkeyPatch, unmeasured: tuple[str, ...]
 ) -> None:
-    site = Site(hub, tmp_path)
-    site.started()
-    hub.tokens[site.token].permissions["actions"] = "read"
-    summary, event = tmp_path / "summary.md", tmp_path / "event.json"
-    event.write_text('{"schedule": "17 2 * * *"}')
-    codes = []
-    for number, change in enumerate((unmeasured, lambda _: None)):
-        run = site.repo.workflow_run(".github/workflows/regbot-refresh.yml", "schedule", "main", str(site.tip("main")))
-        run.artifact(ARTIFACT, zipped((MEMBER, changing(site.night(number + 1)[1], change))))
-        for name, value in {
-            "GITHUB_TOKEN": site.token,
-            "GITHUB_REPOSITORY": "acme/moe",
-            "GITHUB_API_URL": hub.url,
-            "GITHUB_SERVER_URL": hub.server_url,
-            "GITHUB_RUN_ID": str(run.id),
-            "GITHUB_STEP_SUMMARY": str(summary),
-        }.items():
-            monkeypatch.setenv(name, value)
-        words = ["github", "refresh", "--event", str(event), "--repo", str(site.checkout.path)]
-        result = CliRunner().invoke(app, words)
-        codes.append(result.exit_code)
-        if change is unmeasured:
-            assert "regbot: nothing is stored for qwen3-30b-a3b@1/ep (cpu): main does not run; " in result.stderr
-            assert "head failed" in result.stderr
-            assert "main does not run" in summary.read_text()
-    assert codes == [commands.UNMEASURED, 0]
-
-
-# docs/github.md
+    monkeypatch.setenv("GITHUB_RUN_ID", "7")
+    monkeypatch.setenv("GITHUB_SERVER_URL", actions.hub.server_url)
+    monkeypatch.setattr("regbot.github.refresh.fetch_proposals", lambda *_: [])
+    posted = RefreshPost(None, "told", "# a night", unmeasured)
+    monkeypatch.setattr("regbot.github.refresh.post_refresh", lambda *_: posted)
+    code, output = invoke(actions, "refresh", "--event", str(actions.file({"schedule": "17 2 * * *"})))
+    assert code == (commands.UNMEASURED if unmeasured else 0)
+    assert ("regbot: nothing is stored for moe (cpu): main does not run" in output) == bool(unmeasured)
 
 
 def without(event: dict[str, Any], path: str) -> dict[str, Any]:

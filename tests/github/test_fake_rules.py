@@ -11,7 +11,6 @@ from github_fake import FakeGitHub, Repository
 from github_fake.call import ROUTES
 from github_fake.fixtures import hub as hub
 from github_fake.openapi import Description
-from github_fake.slim import leaves
 
 BOT = "github-actions[bot]"
 WORKFLOW = """
@@ -66,6 +65,15 @@ def test_every_route_is_open_to_the_permission_that_github_documents_and_to_no_l
 
 
 # What GitHub's description says
+
+
+def leaves(node: Any, path: str = "") -> list[tuple[str, Any]]:
+    """Every value that is no object and no list, with the names on the way to it ("pull_request.labels[].name")."""
+    if isinstance(node, dict):
+        return [leaf for key, value in node.items() for leaf in leaves(value, f"{path}.{key}".lstrip("."))]
+    if isinstance(node, list):
+        return [leaf for value in node for leaf in leaves(value, f"{path}[]")]
+    return [(path, node)]
 
 
 @pytest.mark.parametrize(

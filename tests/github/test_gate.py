@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 import pytest
 
 from github_fake.fixtures import hub
-from regbot.github.types import ROLES
+from regbot.github.approval import find_protected
+from regbot.github.types import ROLES, CommitComparison
 from regbot.github.workflow_start import CommandRequest, compute_nonce, request_measurement
+from regbot.records.config import GitHub
 from support.gate_scene import (
     BISECT,
     BOT,
@@ -24,6 +26,7 @@ from support.gate_scene import (
     new_check,
     posted,
     scene,
+    workflow,
 )
 from support.hostile import inert
 
@@ -286,3 +289,133 @@ def test_a_stranger_does_not_make_the_bot_write(scene: Scene, text: str) -> None
 def test_text_of_a_command_is_inert_in_the_reply(scene: Scene, text: str, login: str) -> None:
     assert scene.comment(text, login).effect == "refused"
     assert inert(scene.replies[0].partition("\n")[2]) == []
+
+
+# Labels and pushes
+
+
+def test_a_push_ends_the_label_and_has_the_comment_marked(scene: Scene) -> None:
+    posted(scene)
+    scene.repo.label(scene.number, "walt", LABEL)
+    scene.repo.label(scene.number, "walt", "other")
+    before = scene.sha
+    scene.push({"moe.py": "3\n"})
+    assert scene.pulled(scene.happened("synchronize", before=before)).effect == "stale"
+    assert scene.repo.labels(scene.number) == ["other"]
+    assert [dispatch.inputs for dispatch in scene.started] == [{"change": str(scene.number)}]
+
+
+def test_a_label_that_was_set_after_the_push_survives_the_event_of_the_push(scene: Scene) -> None:
+    before, scene.sha = scene.sha, scene.push({"moe.py": "3\n"})
+    push, label = scene.happened("synchronize", before=before), scene.labelled()
+    scene.pulled(push)
+    assert scene.pulled(label).effect == "started"
+    assert scene.started[-1].inputs["sha"] == scene.sha
+
+
+def test_a_label_of_an_older_head_starts_nothing_and_is_taken_off(scene: Scene) -> None:
+    event, old = scene.labelled(), scene.sha
+    new = scene.push({"moe.py": "evil\n"})
+    assert scene.pulled(event).effect == "refused"
+    assert not scene.started
+    assert not scene.repo.check_runs(old)
+    assert scene.repo.labels(scene.number) == []
+    assert f"\n/regbot run {new}\n" in scene.replies[0]
+
+
+def test_a_removed_label_approves_nothing(scene: Scene) -> None:
+    event = scene.labelled()
+    scene.forge.remove_label(scene.number, LABEL)
+    assert scene.pulled(event).effect == "nothing"
+    assert not scene.started
+
+
+def test_a_label_that_is_set_again_is_a_new_request(scene: Scene) -> None:
+    scene.pulled(scene.labelled())
+    end_runs(scene)
+    scene.forge.remove_label(scene.number, LABEL)
+    assert scene.pulled(scene.labelled()).effect == "started"
+    assert len(scene.started) == 2
+
+
+@pytest.mark.parametrize("action", ["opened", "labeled", "closed", "edited", "unlabeled"])
+def test_an_unrelated_event_causes_no_request(scene: Scene, action: str) -> None:
+    about = {"label": "other", "sender": "rita"} if action.endswith("labeled") else {}
+    event = scene.happened(action, **about)
+    scene.hub.requests.clear()
+    assert scene.pulled(event).effect == "nothing"
+    assert not scene.hub.requests
+
+
+# Protected files: a commit that changes some needs the confirmation of a maintainer
+
+
+PROTECTED_CHANGES: dict[str, dict[str, str | None]] = {
+    "a workflow": {".github/workflows/ci.yml": "on: push\n"},
+    "an action": {".github/actions/x/action.yml": "x\n"},
+    "the configuration": {"regbot.toml": "version = 1 # softer\n"},
+    "a removed configuration": {"regbot.toml": None},
+    "a runner's file": {"runners/setup.sh": "x\n"},
+    "a reference": {"baselines/a/b.json": "{}\n"},
+    "a workflow in another case": {".GitHub/workflows/ci.yml": "x\n"},
+    "the folder made a file": {"runners": "x\n"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", PROTECTED_CHANGES)
+def test_protected_files_need_a_maintainer_who_says_so(scene: Scene, change: str) -> None:
+    scene.sha = scene.push(PROTECTED_CHANGES[change])
+    for login in ("walt", "mia"):
+        assert scene.comment(f"/regbot run {scene.sha}", login).effect == "refused"
+    assert scene.comment(f"/regbot run {scene.sha} with-protected-files", "walt").effect == "refused"
+    assert not scene.started
+    assert next(iter(PROTECTED_CHANGES[change])) in scene.replies[0]
+    assert f"\n/regbot run {scene.sha} with-protected-files\n" in scene.replies[0]
+    assert scene.comment(f"/regbot run {scene.sha} with-protected-files", "mia").effect == "started"
+
+
+@pytest.mark.parametrize("command", ["more", "bisect"])
+def test_more_and_bisect_of_protected_files_need_a_maintainer(scene: Scene, command: str) -> None:
+    scene.sha = scene.push(PROTECTED_CHANGES["a workflow"])
+    text = COMMANDS[command][1](scene)
+    assert scene.comment(text, "walt").effect == "refused"
+    assert scene.comment(text, "mia").effect == "started"
+
+
+def test_a_label_never_approves_protected_files(scene: Scene) -> None:
+    scene.sha = scene.push(PROTECTED_CHANGES["a workflow"])
+    assert scene.pulled(scene.labelled("ada")).effect == "refused"
+    assert scene.repo.labels(scene.number) == []
+    assert f"\n/regbot run {scene.sha} with-protected-files\n" in scene.replies[0]
+
+
+@pytest.mark.parametrize("command", ["run", "bisect"])
+def test_a_protected_file_that_github_does_not_list_is_found(
+    scene: Scene, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regbot.github.types.MAX_COMPARED", 1)
+    scene.sha = scene.push({"zz/runner.sh": "1", "runners/setup.sh": "x\n"})
+    assert scene.comment(COMMANDS[command][1](scene), "walt").effect == "refused"
+    assert "protected files: `runners/setup.sh`" in scene.replies[0]
+
+
+def test_both_names_of_a_renamed_file_count_where_github_does_not_list_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regbot.github.types.MAX_COMPARED", 1)
+    scene.sha = scene.push({".github/workflows/regbot-post.yml": None, "kept.yml": workflow("post")})
+    assert scene.comment(f"/regbot run {scene.sha}").effect == "refused"
+
+
+def test_protected_files_are_configurable(scene: Scene) -> None:
+    scene.settings = GitHub(protected=["moe.py"])
+    assert scene.comment(f"/regbot run {scene.sha}").effect == "refused"
+    scene.settings = GitHub(protected=[])
+    assert scene.comment(f"/regbot run {scene.sha}").effect == "started"
+
+
+@pytest.mark.parametrize(("path", "covered"), [("REGBOT.toml", True), ("sub/regbot.toml", False)])
+def test_the_case_of_a_path_does_not_matter(path: str, covered: bool) -> None:
+    change = CommitComparison(merge_base="", files=[{"filename": path}])  # type: ignore[arg-type]
+    assert bool(find_protected(None, change, "", ["regbot.toml"])) is covered  # type: ignore[arg-type]

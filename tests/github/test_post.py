@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from github_fake import Run as FakeRun
 from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
-from regbot.github.client import AwayError, Forge, RefusedError
+from regbot.github.artifact import MAX_ARCHIVE_BYTES
+from regbot.github.client import END_POLL_INTERVAL_S, MAX_END_POLLS, AwayError, Forge, RefusedError
 from regbot.github.metadata import MEASURE, IgnoredRun, PostRequest, read_request
-from regbot.github.post import post_run
+from regbot.github.post import PostedResult, post_run
 from support.forge_cases import (
     BOT,
     FALLBACK,
@@ -21,8 +23,10 @@ from support.forge_cases import (
     Bench,
     headline,
     only,
+    zipped,
 )
 from support.forge_cases import bench as bench
+from support.timed_builder import noisy
 
 # What is shown
 
@@ -272,3 +276,110 @@ def test_posting_needs_only_the_permissions_of_its_workflow(bench: Bench) -> Non
             post_run(Forge(token, "acme/moe", bench.hub.url, lambda _: None), run.id, bench.checkout)
     assert only(bench.post(run)).status == "PASS"
     assert run.path != MEASURE
+
+
+# When a run is posted
+
+
+def unended(bench: Bench) -> tuple[int, FakeRun]:
+    """Start a measurement whose last job starts its post."""
+    number = bench.pull()
+    bench.approve(number)
+    session = bench.session(bench.head(number), timed=noisy(1.0, 0.002))
+    return number, bench.measured(number, session, status="in_progress", conclusion=None)
+
+
+def posting(bench: Bench, run: FakeRun, ends_after: int) -> object:
+    """Post ``run``, which ends during the nap ``ends_after``."""
+
+    def nap(seconds: float) -> None:
+        bench.naps.append(seconds)
+        if len(bench.naps) == ends_after:
+            run.status, run.conclusion = "completed", "success"
+
+    token = bench.hub.token(BOT, actions="read", checks="write", pull_requests="write", contents="read")
+    return post_run(Forge(token, bench.repo.full_name, bench.hub.url, nap), run.id, bench.checkout)
+
+
+def test_the_post_waits_for_a_measurement_that_is_about_to_end(bench: Bench) -> None:
+    number, run = unended(bench)
+    posted = posting(bench, run, 2)
+    assert isinstance(posted, PostedResult)
+    assert (posted.number, posted.status) == (number, "PASS")
+    assert bench.naps[:2] == [
+        END_POLL_INTERVAL_S,
+        END_POLL_INTERVAL_S,
+    ]  # what follows keeps a distance between what is written
+    assert bench.check(number).conclusion == "success"
+
+
+def test_a_measurement_that_does_not_end_is_not_posted_after_a_limited_wait(bench: Bench) -> None:
+    number, run = unended(bench)
+    ignored = bench.post(run)
+    assert isinstance(ignored, IgnoredRun)
+    assert "has not ended" in ignored.reason
+    assert bench.naps == [END_POLL_INTERVAL_S] * MAX_END_POLLS
+    assert bench.check(number).status == "in_progress"
+
+
+def test_a_run_for_a_title_change_has_no_result(bench: Bench) -> None:
+    number = bench.pull()
+    bench.post(bench.static(number, bench.session(bench.head(number))))
+    stands = bench.comment(number), bench.check(number).conclusion
+    ignored = bench.post(bench.static(number, None, conclusion="skipped"))
+    assert isinstance(ignored, IgnoredRun)
+    assert (bench.comment(number), bench.check(number).conclusion) == stands
+
+
+def test_a_merge_group_without_a_trace_is_invalid(bench: Bench) -> None:
+    number = bench.pull()
+    run = bench.group(number, theirs=None)
+    run.conclusion = "skipped"
+    bench.post(run)
+    assert bench.check(number, run.head_sha).conclusion == "failure"
+
+
+# Unusable artifacts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("conclusion", "reason"),
+    [("failure", "failed"), ("cancelled", "was cancelled"), ("timed_out", "ran into its time limit")],
+)
+def test_a_failed_job_is_invalid(bench: Bench, conclusion: str, reason: str) -> None:
+    number = bench.pull()
+    posted = bench.judged(number, None, conclusion=conclusion)
+    assert posted.status == "INVALID"
+    assert headline(bench.comment(number)) == f"### ⛔ INVALID: the job for this commit {reason}"
+    assert (bench.check(number).status, bench.check(number).conclusion) == ("completed", "failure")
+    assert f"/regbot run {bench.head(number)}" in bench.comment(number)
+
+
+def test_an_artifact_with_too_many_bytes_is_not_read(bench: Bench) -> None:
+    number = bench.pull()
+    run = bench.static(number, None)
+    run.artifact("regbot-session", b"x" * (MAX_ARCHIVE_BYTES + 1), size=10)
+    assert "was not read" in only(bench.post(run)).text
+
+
+def test_other_artifacts_are_left_alone_and_the_newest_counts(bench: Bench) -> None:
+    number = bench.pull()
+    run = bench.static(number, b"no zip")
+    run.artifact("logs", b"y")
+    run.artifact("regbot-session", zipped(bench.session(bench.head(number))))
+    assert only(bench.post(run)).status == "PASS"
+
+
+def test_records_that_break_the_judge_are_invalid_and_logged(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a hostile number")
+
+    monkeypatch.setattr("regbot.github.post.judge", broken)
+    number = bench.pull()
+    posted = bench.post(bench.static(number, bench.session(bench.head(number))))
+    assert isinstance(posted, PostedResult)
+    assert posted.status == "INVALID"
+    assert "ZeroDivisionError" in posted.fault
+    assert "hostile number" not in bench.comment(number)
+    assert bench.check(number).conclusion == "failure"

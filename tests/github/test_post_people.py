@@ -91,24 +91,3 @@ def test_a_fail_cannot_be_accepted(bench: Bench) -> None:
 
 
 # A merge group
-
-
-def test_a_review_of_a_merge_group_is_accepted_on_its_last_pull_request(bench: Bench) -> None:
-    number, _ = reviewed(bench)
-    run = bench.group(number, theirs=MORE)
-    sha = run.head_sha
-    assert only(bench.post(run)).status == "REVIEW"
-    (check,) = bench.repo.check_runs(sha)
-    assert check.conclusion == "action_required"
-    line = f"/regbot accept {bench.head(number)}: why"
-    queue_again = f"for the head of #{number}, by this comment in #{number}, and then has to queue #{number} again:"
-    assert f"{queue_again}\n\n```text\n{line}\n```" in str(check.summary)
-    bench.repo.comment(number, "bob", line)
-    bench.repo.comment(number, "ann", f"/regbot accept {sha}: the group")
-    bench.repo.comment(number, "ann", f"/regbot accept {'0' * 40}: another head")
-    assert only(bench.post(run)).status == "REVIEW"
-    bench.repo.comment(number, "ann", line)
-    assert only(bench.post(run)).status == "PASS"
-    (check,) = bench.repo.check_runs(sha)
-    assert check.conclusion == "neutral"
-    assert "PASS, accepted" in str(check.title)

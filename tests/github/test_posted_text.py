@@ -145,19 +145,6 @@ def test_every_situation_matches_its_golden_file(name: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", SITUATIONS)
-def test_github_renders_it_with_closed_folds_and_no_link_but_to_the_run(name: str) -> None:
-    text = SITUATIONS[name]()
-    page = Page(text)
-    assert page.tags.count("details") == page.tags.count("summary") == text.count("\n</details>\n")
-    assert page.tags.count("h3") == 1 + ("accepted" in name)
-    assert {"img", "h1", "script"}.isdisjoint(page.tags)
-    assert set(page.links) <= {RUN.url}
-    assert bool(page.links) == name.startswith(("job", "artifact"))
-    assert len(text) < 65_536
-
-
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_every_verdict_can_be_posted_and_every_line_to_type_stands_alone(name: str) -> None:
     from regbot.github.commands import InvalidCommand, parse_command

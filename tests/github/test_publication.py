@@ -132,6 +132,15 @@ def test_a_waiting_check_run_is_created_again_when_that_of_a_job_called_regbot_h
         publish(bench.forge, result(build_text(number, sha, 3)), GitHub())
 
 
+def test_a_check_run_called_regbot_of_another_app_changes_nothing(bench: Bench) -> None:
+    number = bench.pull()
+    sha = bench.head(number)
+    other = Forge(bench.hub.token("other[bot]", checks="write"), bench.repo.full_name, bench.hub.url, lambda _: None)
+    other.create_check(NewCheck("regbot", sha, "x", "completed", "success", "regbot", "s"))
+    publish(bench.forge, result(build_text(number, sha)), GitHub())
+    assert bench.check(number).conclusion == "neutral"
+
+
 def test_a_pending_measurement_concludes_the_check_and_a_static_result_does_not(bench: Bench) -> None:
     number = bench.pull()
     sha = bench.head(number)

@@ -1,7 +1,9 @@
-"""Requests and answers held against GitHub's own description of its API (openapi.json, cut down by slim.py).
+"""Requests and answers held against GitHub's own description of its API: openapi.json, which is that of npm
+@octokit/openapi without texts, examples, refusals and other routes. The head of a pull request may have no repository
+there, once the fork was deleted, and a list of values that may be null holds null.
 
 Requests strictly: a parameter or a property that the description does not know is a violation too, although GitHub
-would ignore it: it is a misspelling. Where the description is wrong, slim.py mends it and says why.
+would ignore it: it is a misspelling.
 """
 
 import json

@@ -77,8 +77,19 @@ def _nothing() -> list[str]:
 
 
 @contextlib.contextmanager
-def _read_harness(folder: Path) -> Prepared:
-    yield {"harness": str(resources.files("regbot"))}, _nothing
+def _given(targets: dict[str, Any]) -> Prepared:
+    yield targets, _nothing
+
+
+@contextlib.contextmanager
+def _sleeper(**options: Any) -> Iterator["subprocess.Popen[bytes]"]:
+    """Another process, which does nothing."""
+    sleeper = subprocess.Popen(["/bin/sleep", "120"], **options)
+    try:
+        yield sleeper
+    finally:
+        sleeper.kill()
+        sleeper.wait()
 
 
 @contextlib.contextmanager
@@ -124,15 +135,9 @@ def _address() -> str:
 @contextlib.contextmanager
 def _processes(folder: Path) -> Prepared:
     secret = uuid.uuid4().hex
-    victim = subprocess.Popen(["/bin/sleep", "120"], env={"SECRET": secret})
-    try:
-        yield (
-            {"victim": victim.pid, "secret": secret},
-            lambda: [] if victim.poll() is None else ["the other process is dead"],
-        )
-    finally:
-        victim.kill()
-        victim.wait()
+    with _sleeper(env={"SECRET": secret}) as victim:
+        targets = {"victim": victim.pid, "secret": secret}
+        yield targets, lambda: [] if victim.poll() is None else ["the other process is dead"]
 
 
 @contextlib.contextmanager
@@ -157,28 +162,14 @@ def _sleeping(seconds: str) -> list[int]:
 @contextlib.contextmanager
 def _fill_disk(folder: Path) -> Prepared:
     own = folder / "record"
-    places = [
-        (str(own), 2 * RECORD_MB * MIB, 20_000),
-        ("/tmp", 2 * TMP_MB * MIB, 5000),
-        ("/dev/shm", 2 * TMP_MB * MIB, 0),
-    ]
-    places.append((str(folder), 0, 0))
-    yield {"places": places}, lambda: _too_much(own)
+    places = [(str(own), 2 * RECORD_MB * MIB, 20_000), ("/tmp", 2 * TMP_MB * MIB, 5000)]
+    places += [("/dev/shm", 2 * TMP_MB * MIB, 0), (str(folder), 0, 0)]
 
+    def seen() -> list[str]:
+        size = sum(path.lstat().st_size for path in own.rglob("*"))
+        return [f"{size} bytes are left in the record folder"] if size > RECORD_MB * MIB else []
 
-def _too_much(folder: Path) -> list[str]:
-    size = sum(path.lstat().st_size for path in folder.rglob("*"))
-    return [f"{size} bytes are left in the record folder"] if size > RECORD_MB * MIB else []
-
-
-@contextlib.contextmanager
-def _fork_bomb(folder: Path) -> Prepared:
-    yield {"most": PIDS}, _nothing
-
-
-@contextlib.contextmanager
-def _memory(folder: Path) -> Prepared:
-    yield {"limit_mb": int(2 * MEMORY_GB * 1024)}, _nothing
+    yield {"places": places}, seen
 
 
 @contextlib.contextmanager
@@ -187,35 +178,22 @@ def _secrets_of(folder: Path) -> Prepared:
     home.mkdir()
     (home / "token").write_text("secret")
     variable = uuid.uuid4().hex
-    holder = subprocess.Popen(["/bin/sleep", "120"], env={"REGBOT_TOKEN": variable})
-    try:
+    with _sleeper(env={"REGBOT_TOKEN": variable}):
         yield {"home": str(home), "private": str(home / "token"), "variable": variable}, _nothing
-    finally:
-        holder.kill()
-        holder.wait()
-
-
-@contextlib.contextmanager
-def _kernel(folder: Path) -> Prepared:
-    yield {}, _nothing
 
 
 @contextlib.contextmanager
 def _descriptors(folder: Path) -> Prepared:
-    with (folder / "held").open("w") as held:
-        holder = subprocess.Popen(["/bin/sleep", "120"], pass_fds=(held.fileno(),))
-        try:
-            yield {"held": str(folder / "held")}, _nothing
-        finally:
-            holder.kill()
-            holder.wait()
+    with (folder / "held").open("w") as held, _sleeper(pass_fds=(held.fileno(),)):
+        yield {"held": str(folder / "held")}, _nothing
 
 
 ATTEMPTS: dict[str, Callable[[Path], contextlib.AbstractContextManager[tuple[dict[str, Any], Callable[[], list[str]]]]]]
 ATTEMPTS = {
-    "read_harness": _read_harness, "write_files": _write_files, "network": _network, "processes": _processes,
-    "survive": _survive, "fill_disk": _fill_disk, "fork_bomb": _fork_bomb, "memory": _memory,
-    "secrets_of": _secrets_of, "kernel": _kernel, "descriptors": _descriptors,
+    "read_harness": lambda _: _given({"harness": str(resources.files("regbot"))}), "write_files": _write_files,
+    "network": _network, "processes": _processes, "survive": _survive, "fill_disk": _fill_disk,
+    "fork_bomb": lambda _: _given({"most": PIDS}), "kernel": lambda _: _given({}), "descriptors": _descriptors,
+    "memory": lambda _: _given({"limit_mb": int(2 * MEMORY_GB * 1024)}), "secrets_of": _secrets_of,
 }  # fmt: skip
 
 

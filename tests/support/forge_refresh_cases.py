@@ -156,15 +156,6 @@ def changing(data: bytes, change: Callable[[Proposal], object]) -> bytes:
     return json.dumps(document).encode()
 
 
-def unmeasured(document: Proposal) -> None:
-    """Main does not run: nothing of it is stored."""
-    document.update(sessions=[], ledgers=[], anchors=[])
-    (night,) = document["refreshed"]["workloads"]
-    night.update(status="FAIL", series=None, reasons=["nothing is proposed: head failed"], decision=None)
-    night.update(tonight=None, pairs=0, since_anchor=None, drift=None)
-    document["refreshed"].update(status="FAIL", files=[])
-
-
 def zipped(*members: tuple[str | zipfile.ZipInfo, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """An archive as an artifact is one."""
     archive = io.BytesIO()

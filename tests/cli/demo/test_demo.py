@@ -228,9 +228,6 @@ def test_the_fallback_fails_on_the_other_mesh_too(tmp_path: Path) -> None:
         assert sharding["wire"]["head_s"] > 1.05 * sharding["wire"]["base_s"]
         assert entry["validity"]["status"] == "PASS"
         assert entry["throughput"] is None
-    comment = (tmp_path / "comment.md").read_text()
-    assert ALL_TO_ALL_REPLACED in comment
-    assert "FAIL" in comment.splitlines()[1] or "FAIL" in comment[:400]
     inverse_findings(tmp_path)
 
 
@@ -248,19 +245,7 @@ def test_the_harmless_pull_request_is_proven_identical(tmp_path: Path) -> None:
     inverse_findings(tmp_path)
 
 
-SHORT = """\
-version = 1
-[workloads.moe]
-adapter = "module"
-entry = "moetrain.moe:build_layer"
-source_roots = ["src"]
-shapes = ["mixtral-8x7b"]
-meshes = ["ep"]
-variant = "cpu"
-[session]
-steps = 15
-warmup = 3
-"""
+SHORT = SMALL.format(variant="cpu").replace("[session]", 'shapes = ["mixtral-8x7b"]\nmeshes = ["ep"]\n[session]')
 
 
 @pytest.mark.long

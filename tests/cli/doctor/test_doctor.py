@@ -10,13 +10,17 @@ import pytest
 import tomllib
 
 from regbot.cli.doctor import diagnosis as doctor
-from regbot.cli.doctor.diagnosis import Capability, examine, guest_checks
+from regbot.cli.doctor.diagnosis import NOT_YET_RUN, Capability, examine, guest_checks
 from regbot.engines import Launch, LaunchResult, LocalEngine
 from regbot.workloads.framework_needs import TESTED_TORCH
 
 MISSING = {
     "importable": False, "version": "", "distributions": [], "usable": False, "buffer": "",
     "why": "deep_ep cannot be imported: AssertionError: set CUDA_HOME",
+}  # fmt: skip
+USABLE = {
+    "importable": True, "version": "2.1.0", "distributions": ["sgl-deep-ep"], "usable": True,
+    "buffer": "ElasticBuffer", "why": "",
 }  # fmt: skip
 
 
@@ -32,6 +36,15 @@ def test_a_library_that_cannot_be_imported_is_reported_with_the_reason() -> None
         "checked only against its published interface"
     )
     assert check.fix == "use alltoall; a check with this dispatcher is INVALID here (docs/frameworks.md)"
+
+
+def test_a_usable_library_is_still_not_called_proven() -> None:
+    check = _check(USABLE)
+    assert check.ok is False
+    assert check.detail == (
+        f"importable: yes (deep_ep 2.1.0 of sgl-deep-ep); usable: yes (ElasticBuffer); {NOT_YET_RUN}"
+    )
+    assert check.fix == ""
 
 
 def test_the_implementation_of_grouped_products_is_listed_or_why_it_fails() -> None:
