@@ -83,9 +83,8 @@ def add(
         if baseline.tier == "timed" and len(baseline.runs) < SESSION_RUNS
     ]
     if unknown_fields:
-        warnings.append(
-            f"unknown fields of the environment, assumed to be always the same: {', '.join(unknown_fields)}"
-        )
+        names = ", ".join(unknown_fields)
+        warnings.append(f"unknown fields of the environment, assumed to be always the same: {names}")
     return BaselineAddition(files=[str(path) for path in files], warnings=warnings)
 
 
@@ -126,17 +125,13 @@ def find_session(store: Store, name: str) -> tuple[PurePosixPath, Baseline]:
     """
     prefix = PurePosixPath(name).name.removesuffix(".json")
     if len(prefix) < MIN_HASH_CHARS:
-        raise BaselineError(
-            store.root, f"{name!r} is too short", f"give at least {MIN_HASH_CHARS} characters of the hash"
-        )
+        advice = f"give at least {MIN_HASH_CHARS} characters of the hash"
+        raise BaselineError(store.root, f"{name!r} is too short", advice)
     stored_paths = (path for folder in store.class_folders() for path in store.sessions(folder))
     paths = [path for path in stored_paths if path.name.startswith(prefix)]
     if len(paths) != 1:
-        problem = (
-            f"{len(paths)} stored sessions begin with {prefix!r}"
-            if paths
-            else f"no stored session begins with {prefix!r}"
-        )
+        many = f"{len(paths)} stored sessions begin with {prefix!r}"
+        problem = many if paths else f"no stored session begins with {prefix!r}"
         raise BaselineError(store.root, problem, "see 'regbot baseline list', and the files in its folders")
     return paths[0], store.session(paths[0])
 

@@ -72,22 +72,17 @@ def distil(session: Session, verdict: Verdict, intake: Intake, now: datetime) ->
     arm = header.base if intake.arm == "base" else header.head
     _check_header(header, arm, intake.origin, now)
     if unknown := sorted(set(intake.workloads) - set(header.workloads)):
-        raise BaselineError(
-            intake.origin, f"has no workload {unknown[0]!r}", f"name one of {', '.join(header.workloads)}"
-        )
+        advice = f"name one of {', '.join(header.workloads)}"
+        raise BaselineError(intake.origin, f"has no workload {unknown[0]!r}", advice)
     distilled = DistilledSession(baselines=[], ledgers={})
     selected_entries = intake.workloads or header.workloads
-    for entry in header.workloads:
-        if entry not in selected_entries:
-            continue
+    for entry in (entry for entry in header.workloads if entry in selected_entries):
         if any(plan.entry == entry and plan.injected_pct for plan in header.timed):
-            raise BaselineError(
-                intake.origin, f"{entry}: its steps were slowed down on purpose", "use a session that is no calibration"
-            )
+            problem = f"{entry}: its steps were slowed down on purpose"
+            raise BaselineError(intake.origin, problem, "use a session that is no calibration")
         runs = [run for run in session.runs if run.workload == entry and _is_own_run(run, arm)]
         for run in runs:
-            fault = next(_find_faults(run, arm), None)
-            if fault is not None:
+            if fault := next(_find_faults(run, arm), None):
                 raise BaselineError(intake.origin, f"{entry}: {fault}", "measure it again; nothing was stored")
         throughput = next((section.throughput for section in verdict.workloads if section.name == entry), None)
         # The verdict has the timed runs of both arms in the order of the session. Without a verdict, no run is paired.
@@ -173,9 +168,8 @@ def _add_baseline(
     _check_equal_properties(runs, intake, context)
     entry_match = ENTRY_PATTERN.fullmatch(last_run.workload)
     if entry_match is None:
-        raise BaselineError(
-            intake.origin, f"{last_run.workload!r} is not a valid workload entry", "use a session of regbot check"
-        )
+        problem = f"{last_run.workload!r} is not a valid workload entry"
+        raise BaselineError(intake.origin, problem, "use a session of regbot check")
     # Of several traces of one commit, the last counts.
     counted_runs = [run for run, _ in paired_runs] if tier == "timed" else [last_run]
     ledger = next((run.ledger for run in reversed(counted_runs) if run.ledger is not None), None)
@@ -236,19 +230,12 @@ def _check_equal_properties(runs: Sequence[Run], intake: Intake, context: str) -
     }
     for property_name, values in values_by_property.items():
         if len(values) > 1:
-            value_list = ", ".join(sorted(values))
-            raise BaselineError(
-                intake.origin, f"{context}: the {property_name} differs between runs: {value_list}", "measure it again"
-            )
-    environments = {
-        environment_of(run, intake.container).model_dump_json() for run in runs if run.environment is not None
-    }
-    if len(environments) != 1 or any(run.environment is None for run in runs):
-        raise BaselineError(
-            intake.origin,
-            f"{context}: the environment differs between runs, or is missing in a run",
-            "measure it again",
-        )
+            problem = f"{context}: the {property_name} differs between runs: {', '.join(sorted(values))}"
+            raise BaselineError(intake.origin, problem, "measure it again")
+    environments = {run.environment and environment_of(run, intake.container).model_dump_json() for run in runs}
+    if len(environments) != 1 or None in environments:
+        problem = f"{context}: the environment differs between runs, or is missing in a run"
+        raise BaselineError(intake.origin, problem, "measure it again")
 
 
 def _list_loaded_files(runs: Sequence[Run]) -> list[str] | None:
@@ -270,10 +257,8 @@ def _check_header(header: SessionHeader, arm: Arm, origin: str, now: datetime) -
     if set(arm.commit) <= _NULL_ID_DIGITS:
         raise BaselineError(origin, "is of uncommitted files", "commit them and check the commit")
     if arm.overrides:
-        keys = ", ".join(sorted(arm.overrides))
-        raise BaselineError(
-            origin, f"{arm.name} ran with overrides ({keys}), which no commit has", "check without overrides"
-        )
+        problem = f"{arm.name} ran with overrides ({', '.join(sorted(arm.overrides))}), which no commit has"
+        raise BaselineError(origin, problem, "check without overrides")
     try:
         measured = parse_time(header.created)
     except InvalidTime as error:

@@ -120,9 +120,8 @@ def summarise_calibrations(calibrations: Iterable[Calibration]) -> CalibrationSu
     # coverage contradicts the gate. The coverage in the summary also counts sessions with an injected slowdown.
     placebo_coverage = _rate_of(bool(session.covered) for session in judged_placebos)
     coverage = _rate_of(bool(session.covered) for session in judged_sessions)
-    largest_injected_pct = max(
-        (session.injected_pct for session in judged_sessions if session.injected_pct > 0), default=None
-    )
+    injected_pcts = (session.injected_pct for session in judged_sessions if session.injected_pct > 0)
+    largest_injected_pct = max(injected_pcts, default=None)
     with_largest_slowdown = [session for session in judged_sessions if session.injected_pct == largest_injected_pct]
     detection_rate = _rate_of(session.decision == "regressed" for session in with_largest_slowdown)
     sd, sd_low, sd_high = statistics.estimate_pair_sd(log_ratios)
@@ -175,11 +174,8 @@ def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Basel
             placebo_sample[name] += placebo.log_ratios.get(name, [])
     night_samples = [night.against.log_ratios for night in nights if night.against is not None]
     samples = [sample for sample in (placebo_sample, *night_samples) if _has_equal_counts(sample)]
-    estimates = [
-        noise
-        for noise in (statistics.pool_noise([placebo_sample]), statistics.pool_noise(samples))
-        if noise is not None
-    ]
+    pooled = (statistics.pool_noise([placebo_sample]), statistics.pool_noise(samples))
+    estimates = [noise for noise in pooled if noise is not None]
     if not estimates:
         return None
     return PairNoise(

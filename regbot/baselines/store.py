@@ -124,12 +124,8 @@ class Store:
         """Read the anchor in ``path``. Raises BaselineError."""
         data = self._read_bytes(path)
         if _CONFLICT.search(data):
-            raise BaselineError(
-                path,
-                "has a merge conflict of two anchors",
-                "choose a commit, take that side (git checkout --ours or --theirs), "
-                "or set the anchor with 'regbot baseline anchor'",
-            )
+            advice = "choose a commit, take that side (git checkout --ours or --theirs), or set the anchor"
+            raise BaselineError(path, "has a merge conflict of two anchors", f"{advice} with 'regbot baseline anchor'")
         anchor = _parse(path, data, Anchor, "write it again with 'regbot baseline anchor'")
         _check_location(path, anchor_path(anchor))
         if _seal(anchor).to_json().encode() != data:
@@ -248,9 +244,8 @@ def _check_hash(path: PurePosixPath, data: bytes) -> None:
 def _check_location(path: PurePosixPath, expected_path: PurePosixPath) -> None:
     """Raise BaselineError if a file is not in the folder where its content belongs."""
     if path != expected_path:
-        raise BaselineError(
-            path, "is in the folder of another workload, version or class", f"move it to {expected_path}"
-        )
+        problem = "is in the folder of another workload, version or class"
+        raise BaselineError(path, problem, f"move it to {expected_path}")
 
 
 def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline) -> PurePosixPath:
@@ -259,12 +254,9 @@ def _same_session_path(path: PurePosixPath, stored: Baseline, baseline: Baseline
     A different provenance is ignored.
     """
     if stored.model_copy(update={"provenance": baseline.provenance}) != baseline:
-        raise BaselineError(
-            path,
-            f"has the same session of {baseline.measured} with {len(stored.runs)} runs, and the new one has "
-            f"{len(baseline.runs)}",
-            "delete it, then add the session again",
-        )
+        stored_session = f"has the same session of {baseline.measured} with {len(stored.runs)} runs"
+        problem = f"{stored_session}, and the new one has {len(baseline.runs)}"
+        raise BaselineError(path, problem, "delete it, then add the session again")
     return path
 
 

@@ -112,9 +112,8 @@ def _list_files(store: Store, folder: PurePosixPath, problems: list[BaselineErro
 
 def _check_not_in_future(path: PurePosixPath, written: str, now: datetime) -> None:
     if parse_time(written) > now + FUTURE_TOLERANCE:
-        raise BaselineError(
-            path, f"was written at {written}, and it is {format_time(now)} here: one of the clocks is wrong", RESTORE
-        )
+        problem = f"was written at {written}, and it is {format_time(now)} here: one of the clocks is wrong"
+        raise BaselineError(path, problem, RESTORE)
 
 
 def _has_shape(workload: str) -> bool:

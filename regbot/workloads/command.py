@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from regbot.engines import LaunchResult, Seat
 from regbot.engines.guest import GUEST_ENVIRONMENT, describe_exit, write_request
@@ -28,10 +29,7 @@ from regbot.workloads.timed import RunSpec, bare_timed_run, run_in_seat
 
 LOG_RANK = "log"
 
-TRUNCATED = (
-    "printed more than is kept, so steps in the middle of its log are lost; print less, raise local.max_output_mb, or "
-    "write the step log to {log}"
-)
+TRUNCATED = "printed too much, so steps are lost; print less, raise local.max_output_mb, or write the log to {log}"
 
 OWN_PLACEHOLDERS = ("steps", "log", "python", "dispatcher", "slowdown_pct")
 """Placeholders that regbot fills itself."""
@@ -72,17 +70,13 @@ def fill_command(task: Task, root: Path, spec: RunSpec, log: Path) -> tuple[tupl
     user_values = {**workload.config, **({"dispatcher": workload.dispatcher} if workload.dispatcher else {})}
     for name in user_values:
         if not _has_placeholder(task, name):
-            return (), (
-                f"{key}.command has no place for {name!r}, so every value of it would run the same; "
-                f"write {{{name}}} where the command takes it"
-            )
+            problem = f"{key}.command has no place for {name!r}, so every value of it would run the same"
+            return (), f"{problem}; write {{{name}}} where the command takes it"
     if _has_placeholder(task, "dispatcher") and not workload.dispatcher:
         return (), f"{key}.command takes {{dispatcher}}, and none is set; set {key}.dispatcher"
     if spec.slowdown_pct and not _has_placeholder(task, "slowdown_pct"):
-        return (), (
-            f"{key}.command has no place for {{slowdown_pct}}, so no slowdown can be injected; write it where the "
-            "program takes the percentage by which each of its steps is to last longer, or leave out --inject"
-        )
+        advice = "write it where the program takes the percentage by which each of its steps is to last longer"
+        return (), f"{key}.command has no place for {{slowdown_pct}}, so no slowdown can be injected; {advice}"
     values = {
         **user_values,
         "steps": spec.steps,
@@ -101,8 +95,7 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Pa
     """
     outcome, reason, step_log = _read_step_log(task, result, log)
     warnings: list[str] = []
-    timing: Timing | None = None
-    losses: list[float | None] = []
+    fields: dict[str, Any] = {}
     if step_log is not None:
         warnings += step_log.warnings
         outcome, reason = _judge_steps(step_log, spec.steps, spec.cut, result.wall_s)
@@ -111,12 +104,12 @@ def build_run(task: Task, spec: RunSpec, arm: Arm, result: LaunchResult, log: Pa
             warnings.append(f"the log has {len(step_log.steps)} steps; only the {spec.steps} requested ones count")
         logged_losses = [step.loss for step in counted if step.loss is not None]
         if len(logged_losses) == len(counted):
-            losses = [loss if math.isfinite(loss) else None for loss in logged_losses]
+            fields["loss"] = [loss if math.isfinite(loss) else None for loss in logged_losses]
         if outcome in ("ok", "short", "diverged"):  # with any other outcome, the log's step times are not used
-            timing = _build_timing(counted, spec.steps, spec.cut)
-    fields = observe(result, outcome)
+            fields["timing"] = _build_timing(counted, spec.steps, spec.cut)
+    fields |= observe(result, outcome)
     fields["warnings"] += [clip_message(printable(warning)) for warning in warnings]
-    run = bare_timed_run(task, arm, outcome, reason, spec, **fields, timing=timing, loss=losses)
+    run = bare_timed_run(task, arm, outcome, reason, spec, **fields)
     return Run.model_validate(run.model_dump(by_alias=True))  # the log is untrusted
 
 
@@ -156,10 +149,8 @@ def _judge_steps(step_log: StepLog, requested: int, cut: int, wall_s: float) -> 
         return "bad_record", f"the log's time of step {implausible[0]} is not a step time; {step_log.warnings[0]}"
     claimed_s = sum(step.seconds or 0.0 for step in step_log.steps)
     if claimed_s > wall_s + CLOCK_TOLERANCE_S:
-        return "bad_record", (
-            f"claims {claimed_s:.4g} s for its steps, and the process lived {wall_s:.4g} s: its log is of another run, "
-            "or its clock is wrong"
-        )
+        claim = f"claims {claimed_s:.4g} s for its steps, and the process lived {wall_s:.4g} s"
+        return "bad_record", f"{claim}: its log is of another run, or its clock is wrong"
     if not_finite := sum(step.nan for step in counted):
         first = next(number for number, step in enumerate(counted, 1) if step.nan)
         return "diverged", f"the loss is not finite in {not_finite} of {requested} steps, first in step {first}"

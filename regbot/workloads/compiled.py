@@ -46,14 +46,13 @@ def ledger_of_program(claim: CompiledProgram, task: Task, folder: Path, max_byte
 
 def _check_mesh(mesh: Sequence[MeshAxis], task: Task) -> None:
     sizes = {axis.name: axis.size for axis in mesh}
-    if len(sizes) != len(mesh):
-        raise GuestFileError("the record names a mesh axis twice")
     requested = task.parallelism
-    if math.prod(sizes.values()) != requested.world_size or sizes.get(EXPERT_AXIS, 1) != requested.ep:
-        raise GuestFileError(
-            f"the record's mesh is {sizes}, but {requested.world_size} ranks with expert-parallel groups of "
-            f"{requested.ep} were requested"
-        )
+    has_requested_sizes = (
+        math.prod(sizes.values()) == requested.world_size and sizes.get(EXPERT_AXIS, 1) == requested.ep
+    )
+    if len(sizes) != len(mesh) or not has_requested_sizes:  # an axis may be named twice
+        request = f"{requested.world_size} ranks with expert-parallel groups of {requested.ep} were requested"
+        raise GuestFileError(f"the record's mesh is {sizes}, but {request}")
 
 
 def _name_groups(mesh: Sequence[MeshAxis]) -> dict[tuple[int, ...], str]:

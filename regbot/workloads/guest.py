@@ -225,9 +225,8 @@ def bare_run(
 
 
 def missing_source_root(task: Task, root: Path) -> str:
-    if task.workload.adapter == "smoke":
-        return ""
-    missing = [folder for folder in task.workload.source_roots if not (root / folder).is_dir()]
+    source_roots = [] if task.workload.adapter == "smoke" else task.workload.source_roots
+    missing = [folder for folder in source_roots if not (root / folder).is_dir()]
     key = f"workloads.{task.workload_name}.source_roots"
     return f"{key}: there is no folder {missing[0]!r} in the checkout; set it in regbot.toml" if missing else ""
 
@@ -270,13 +269,11 @@ def _framework_package(task: Task, root: Path) -> list[str]:
     ``maxtext`` had none until April 2026. Recipes of Megatron Bridge also load some packages ``megatron.*`` from
     outside of the checkout. So for these recipes, only ``BRIDGE_PACKAGES`` are returned.
     """
-    workload = task.workload
-    if workload.runs_bridge:
+    adapter = task.workload.adapter  # both packages are called like their adapter
+    if task.workload.runs_bridge:
         return list(BRIDGE_PACKAGES)
-    if workload.adapter not in ("megatron", "maxtext"):
-        return []
-    is_in_checkout = any((root / folder / workload.adapter).is_dir() for folder in workload.source_roots)
-    return [workload.adapter] if is_in_checkout else []  # both packages are called like their adapter
+    is_in_checkout = any((root / folder / adapter).is_dir() for folder in task.workload.source_roots)
+    return [adapter] if adapter in ("megatron", "maxtext") and is_in_checkout else []
 
 
 def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
@@ -288,9 +285,7 @@ def _find_mismatch(raw: RawRun, task: Task, nonce: str) -> str:
     claims += [(ledger.workload or "", ledger.variant or "", ledger.world_size or 0)] if ledger is not None else []
     for claim in claims:
         if claim != requested:
-            return "the record is of {!r}, variant {!r}, {} ranks, but {!r}, {!r}, {} were requested".format(
-                *claim, *requested
-            )
+            return f"the record is of {claim} (entry, variant, ranks), but {requested} was requested"
     if raw.compiled is not None and task.workload.adapter not in COMPILING_ADAPTERS:
         return f"the record is of a compiled program, which the adapter {task.workload.adapter!r} does not make"
     if ledger is not None and task.workload.adapter in COMPILING_ADAPTERS:
@@ -317,19 +312,14 @@ def determine_outcome(
     refusals = [raw.refusal for _, raw in sorted(raws.items()) if raw.refusal is not None]
     # A refusal that is not a consequence of another rank's failure comes first (False is less than True).
     if refusal := min(refusals, key=_is_secondary, default=None):
-        location = f" ({refusal.where})" if refusal.where else ""
-        message = f"{refusal.message}{location}"
+        message = f"{refusal.message} ({refusal.where})" if refusal.where else refusal.message
         if missing and _is_secondary(refusal):
-            message = (
-                f"{missing_ranks} ended without a record (os._exit, or a signal), "
-                f"and its peers report only that: {message}"
-            )
+            cause = f"{missing_ranks} ended without a record (os._exit, or a signal)"
+            message = f"{cause}, and its peers report only that: {message}"
         return ("crashed" if refusal.kind == "code" else "refused"), message  # code: the code under test failed
     if missing and result.exit_code == 0:
-        return "no_record", (
-            f"something in the code under test ended {missing_ranks} with exit code 0 (os._exit, exec, sys.exit in a "
-            "thread) before the steps were done"
-        )
+        ending = "with exit code 0 (os._exit, exec, sys.exit in a thread) before the steps were done"
+        return "no_record", f"something in the code under test ended {missing_ranks} {ending}"
     ending = describe_exit(result.exit_code)
     if missing:
         return "crashed", f"{ending} before {missing_ranks} wrote a result (see the end of its log)"
@@ -344,10 +334,9 @@ def _is_secondary(refusal: Refusal) -> bool:
 
 def engine_outcome(result: LaunchResult, task: Task) -> tuple[Outcome, str] | None:
     if result.timed_out:
-        return "hung", (
-            f"did not end within {task.workload.timeout_min:g} minutes and was killed; see the end of its log, or "
-            f"raise workloads.{task.workload_name}.timeout_min if it only needs more time"
-        )
+        advice = f"raise workloads.{task.workload_name}.timeout_min if it only needs more time"
+        limit = f"{task.workload.timeout_min:g} minutes"
+        return "hung", f"did not end within {limit} and was killed; see the end of its log, or {advice}"
     if result.excess:
         return "bad_record", f"{result.excess}, and was killed"
     return None

@@ -126,15 +126,11 @@ def run_program(
         "import_path": [str(Path(folder).absolute()) for folder in sys.path],
     }
     try:
+        # With -P, nothing is imported from the folder of the program. Each thread would take address space.
+        command = (sys.executable, "-P", str(_PROGRAM), json.dumps(request))
+        env = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
         process = subprocess.run(
-            # With -P, nothing is imported from the folder of the program.
-            (sys.executable, "-P", str(_PROGRAM), json.dumps(request)),
-            cwd="/",
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread would take address space
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=WALL_FACTOR * READ_LIMIT_S,
-            check=False,
+            command, cwd="/", env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=WALL_FACTOR * READ_LIMIT_S
         )
     except subprocess.TimeoutExpired as error:
         raise GuestFileError(f"its files were not read within {WALL_FACTOR * READ_LIMIT_S} s") from error

@@ -19,8 +19,7 @@ from regbot.records.text.clip import clip, clip_message
 from regbot.records.text.printable import make_printable, printable
 from regbot.records.text.words import listed, plural
 
-MAX_STACKS_BYTES = 2**20
-MAX_FLIGHT_BYTES = 2**12
+MAX_STACKS_BYTES, MAX_FLIGHT_BYTES = 2**20, 2**12
 MAX_TEXT = 2000
 MAX_PLACES = 4
 MAX_LISTED_RANKS = 8
@@ -113,12 +112,10 @@ def _describe_places(ranks: Sequence[RankHang]) -> str:
 
 
 def _describe_place(rank: RankHang) -> str:
+    frame = rank.code_frame
+    place = f"in {frame.file}:{frame.line} {frame.function}" if frame else "not in code of the checkout"
     if not rank.answered:
         place = "left no stack (it never began, is stopped, or its node hangs)"
-    elif frame := rank.code_frame:
-        place = f"in {frame.file}:{frame.line} {frame.function}"
-    else:
-        place = "not in code of the checkout"
     if rank.last is None:
         return place
     number = f" #{rank.last.number}" if rank.last.number else ""

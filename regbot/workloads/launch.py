@@ -10,9 +10,8 @@ def needs_of(task: Task, minutes: float | None = None) -> Needs:
     """Return what a session that times ``task`` needs from its seat, the nodes that are reserved for it. ``minutes`` is
     the session's expected duration; None means unknown.
     """
-    if task.workload.adapter == "command":  # for the engine, this is one process without ranks, on all nodes and GPUs
-        return Needs(ranks=0, minutes=minutes, name=f"regbot {task.entry}")
-    ranks = task.parallelism.world_size
+    is_command = task.workload.adapter == "command"  # for the engine, one process without ranks, on all nodes and GPUs
+    ranks = 0 if is_command else task.parallelism.world_size
     gpus = ranks if task.timed_device == "cuda" else 0
     return Needs(ranks=ranks, gpus=gpus, minutes=minutes, name=f"regbot {task.entry}")
 

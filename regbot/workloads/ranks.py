@@ -49,22 +49,17 @@ def find_step_fault(timing: Timing) -> str:
     if timing.harness_s is None or (timing.harness_steady_s is None and has_steady_steps):
         return "a mark of the first or the last step is missing, so the step times cannot be checked"
     for rank, steps in timing.ranks.items():
-        if fault := _describe_deviation(sum(steps.step_s), timing.harness_s, CLOCK_TOLERANCE):
-            return f"rank {rank} claims {fault}"
-        steady_step_s = steps.step_s[timing.cut :]
-        if timing.harness_steady_s is None or not steady_step_s:
-            continue
-        if fault := _describe_deviation(sum(steady_step_s), timing.harness_steady_s, STEADY_TOLERANCE):
-            return f"after its warm-up rank {rank} claims {fault}"
+        for place, step_s, measured_s, tolerance in (
+            ("", steps.step_s, timing.harness_s, CLOCK_TOLERANCE),
+            ("after its warm-up ", steps.step_s[timing.cut :], timing.harness_steady_s, STEADY_TOLERANCE),
+        ):
+            if measured_s is None or (place and not step_s):
+                continue
+            if abs(sum(step_s) - measured_s) > max(CLOCK_TOLERANCE_S, tolerance * measured_s):
+                claim = f"{place}rank {rank} claims {sum(step_s):.3g} s for its steps"
+                measured = f"by the system's clock they took {measured_s:.3g} s"
+                return f"{claim}, but {measured}: its clock is wrong or was replaced"
     return ""
-
-
-def _describe_deviation(claimed_s: float, measured_s: float, tolerance: float) -> str:
-    """Return text about a deviation that is too large; '' if it is allowed. ``tolerance`` is relative."""
-    if abs(claimed_s - measured_s) <= max(CLOCK_TOLERANCE_S, tolerance * measured_s):
-        return ""
-    measured = f"by the system's clock they took {measured_s:.3g} s: its clock is wrong or was replaced"
-    return f"{claimed_s:.3g} s for its steps, but {measured}"
 
 
 def training_outcome(raws: Mapping[int, RawRun], requested: int) -> tuple[Outcome, str]:

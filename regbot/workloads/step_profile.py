@@ -58,18 +58,14 @@ def ledger_of_profile(claim: RawProfile, task: Task, folder: Path, max_bytes: in
         raise GuestFileError(f"{claim.trace}: its steps are not alike, so none of them is the usual one")
     if step_ledger.unclassified:
         unknown = listed([repr(item.name) for item in step_ledger.unclassified], MAX_NAMES)
-        raise GuestFileError(
-            f"{claim.trace}: has communication without a call of a known kind, as in a replayed CUDA graph, so its "
-            f"collectives are unknown: {unknown}"
-        )
+        reason = "has communication without a call of a known kind, as in a replayed CUDA graph"
+        raise GuestFileError(f"{claim.trace}: {reason}, so its collectives are unknown: {unknown}")
     for entry in step_ledger.entries:
         may_be_unknown = entry.via in DISPATCH_LIBRARIES and entry.role == "control"  # an exchange of token counts
         if entry.axis == UNKNOWN and not may_be_unknown:
-            raise GuestFileError(
-                f"{claim.trace}: the group of {entry.kind} cannot be named: {entry.group_size} ranks, via {entry.via}. "
-                "The trace does not record it, and groups with different ranks are possible, so their collectives "
-                "would be added up"
-            )
+            group = f"the group of {entry.kind} cannot be named: {entry.group_size} ranks, via {entry.via}"
+            reason = "The trace does not record it, and groups with different ranks would be added up"
+            raise GuestFileError(f"{claim.trace}: {group}. {reason}")
     # An axis that the trace labels ``[RANKS]`` has the names of the guest's axes with the same ranks, joined by |.
     names_by_ranks: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name, claimed_axis in claim.axes.items():
@@ -90,12 +86,9 @@ def _check_liveness(claim: RawProfile, planted_ledger: Ledger, step_ledger: Ledg
     """Compare the planted all-reduces with their number, and the counted steps with the advance of the process groups'
     sequence numbers, which the guest reports.
     """
-    seen = 0
-    for entry in planted_ledger.entries:
-        # On NCCL a planted collective counts only if the trace has its kernels too, which give it an exposed time.
-        has_kernels = entry.via != "nccl" or entry.exposed_s is not None
-        if entry.kind == "all_reduce" and has_kernels:
-            seen += entry.count
+    # On NCCL a planted collective counts only if the trace has its kernels too, which give it an exposed time.
+    counted = [entry for entry in planted_ledger.entries if entry.via != "nccl" or entry.exposed_s is not None]
+    seen = sum(entry.count for entry in counted if entry.kind == "all_reduce")
     advances = claim.sequence_advances  # one number for each profiled step
     if advances is None:  # the backend keeps no sequence numbers
         return Liveness(planted=claim.planted, seen=seen)
@@ -127,9 +120,6 @@ def describe_dispatcher(ledger: Ledger, task: Task) -> dict[str, Backend]:
         if requested and matching:
             calls = sum(entry.count for entry in matching)
             evidence = f"{calls} {matching[0].kind} per profiled step on axis {matching[0].axis}, via {matching[0].via}"
-            return {
-                "dispatcher": Backend(
-                    requested=requested, resolved=requested, executed=executed, evidence=clip_message(evidence)
-                )
-            }
+            fields = {"requested": requested, "resolved": requested, "executed": executed}
+            return {"dispatcher": Backend(**fields, evidence=clip_message(evidence))}
     return {}

@@ -71,10 +71,9 @@ def plan(config: Config, only: Sequence[str] = (), mesh: MeshName | None = None)
     for name, workload in config.workloads.items():
         for task in _expand(name, workload):
             if other_task := tasks.get(task.entry):
-                raise ConfigError(
-                    f"workloads.{other_task.workload_name} and workloads.{name} both give the entry {task.entry}",
-                    f"set label = '{name}' in one of them",
-                )
+                names = f"workloads.{other_task.workload_name} and workloads.{name}"
+                advice = f"set label = '{name}' in one of them"
+                raise ConfigError(f"{names} both give the entry {task.entry}", advice)
             tasks[task.entry] = task
     if unknown := [name for name in only if name not in config.workloads and name not in tasks]:
         known = ", ".join([*config.workloads, *tasks])
@@ -233,16 +232,12 @@ def timed_variant(task: Task, mesh: MeshName, gpus: int) -> str | None:
         return next((size for size in ("smoke", "cpu") if size in task.shape.sizes), None)
     if "smoke" in task.shape.sizes and gpus >= _smoke_ranks(task, mesh, gpus):
         return "smoke"
-    can_use_cpu = "cpu" in task.shape.sizes and task.workload.adapter not in GPU_ADAPTERS
-    return "cpu" if can_use_cpu else None
+    return "cpu" if "cpu" in task.shape.sizes and task.has_cpu_program else None
 
 
 def _expand(name: str, workload: Workload) -> list[Task]:
     try:
-        return [
-            single_task(name, workload, load_shape(shape), mesh)
-            for shape in workload.shapes
-            for mesh in workload.meshes
-        ]
+        shapes = [load_shape(shape) for shape in workload.shapes]
+        return [single_task(name, workload, shape, mesh) for shape in shapes for mesh in workload.meshes]
     except ShapeError as error:
         raise ConfigError(f"workloads.{name}: {error}") from error

@@ -154,14 +154,12 @@ def add_profile(run: Run, claim: RawProfile, task: Task, record: RawRecord) -> R
         ledger = Ledger.model_validate(make_printable(profile_ledger.model_dump(by_alias=True)))
     except (GuestFileError, ValidationError) as error:
         text = describe_validation_error(error) if isinstance(error, ValidationError) else str(error)
-        problem = clip_message(printable(text))
-        warning = f"no step was counted ({claim.reason}), and the profile gives no ledger: {problem}"
-        profile = Profile(reason=claim.reason, problem=problem)
-        update = {"ledger": None, "profile": profile, "warnings": [*run.warnings, clip_message(warning)]}
-        return run.model_copy(update=update)
-    profile = Profile(reason=claim.reason)
+        profile = Profile(reason=claim.reason, problem=clip_message(printable(text)))
+        warning = f"no step was counted ({claim.reason}), and the profile gives no ledger: {profile.problem}"
+        warnings = [*run.warnings, clip_message(warning)]
+        return run.model_copy(update={"ledger": None, "profile": profile, "warnings": warnings})
     backends = {**run.backends, **describe_dispatcher(ledger, task)}
-    return run.model_copy(update={"ledger": ledger, "profile": profile, "backends": backends})
+    return run.model_copy(update={"ledger": ledger, "profile": Profile(reason=claim.reason), "backends": backends})
 
 
 def run_in_seat(

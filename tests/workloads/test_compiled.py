@@ -16,10 +16,7 @@ from regbot.workloads.guest import Checkout, Limits, Scratch, trace
 from regbot.workloads.shapes import load_shape
 from regbot.workloads.task import Task, single_task
 from regbot_guest.contract import ContractError
-from regbot_guest.frameworks.maxtext_config import (
-    compile_arguments,
-    record_config,
-)
+from regbot_guest.frameworks.maxtext_config import compile_arguments, record_config
 from regbot_guest.request import Geometry, Request
 
 ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
@@ -137,10 +134,7 @@ def test_a_program_becomes_a_ledger_with_the_axes_of_its_mesh(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("spoilt", "seen"),
-    [
-        (PLANTED.replace(" all-to-all(", " exchange-of-a-later-xla("), 4),
-        (PLANTED.replace('"n":"3"', '"n":"6"'), 2),
-    ],
+    [(PLANTED.replace(" all-to-all(", " exchange-of-a-later-xla("), 4), (PLANTED.replace('"n":"3"', '"n":"6"'), 2)],
     ids=["a kind that is not seen", "a loop that is counted twice"],
 )
 def test_a_reader_that_miscounts_what_was_planted_proves_nothing(tmp_path: Path, spoilt: str, seen: int) -> None:
@@ -207,11 +201,7 @@ def keys_of(asked: Request) -> dict[str, str]:
 
 @pytest.mark.parametrize(
     ("key", "instead"),
-    [
-        ("base_emb_dim", "another shape or variant"),
-        ("model_name", "'recipe'"),
-        ("attention", "regbot sets it"),
-    ],
+    [("base_emb_dim", "another shape or variant"), ("model_name", "'recipe'"), ("attention", "regbot sets it")],
 )
 def test_a_key_that_is_fixed_is_refused_with_what_to_use(key: str, instead: str) -> None:
     with pytest.raises(ContractError, match=f"config.{key}: fixed by this workload; use .*{instead}") as refusal:

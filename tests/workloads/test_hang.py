@@ -45,13 +45,7 @@ def test_a_rank_that_holds_the_interpreters_lock_is_quoted_by_its_stack_alone(hu
     assert (stuck.code_frame and stuck.code_frame.function) == "stuck_in_c"
 
 
-@pytest.mark.parametrize(
-    "flight",
-    [
-        b"null",
-        b"\x80\x04cos\nsystem\n(S'true'\ntR.",
-    ],
-)
+@pytest.mark.parametrize("flight", [b"null", b"\x80\x04cos\nsystem\n(S'true'\ntR."])
 def test_files_that_no_rank_wrote_are_ignored(flight: bytes, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(

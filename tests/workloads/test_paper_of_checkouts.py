@@ -97,10 +97,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
 # ---- files of the node
 
 
-READING = {
-    "incbin": {HEADER: '__asm__(".incbin \\"{secret}\\"");\n'},
-    "include": {HEADER: '#include "{secret}"\n'},
-}
+READING = {"incbin": {HEADER: '__asm__(".incbin \\"{secret}\\"");\n'}, "include": {HEADER: '#include "{secret}"\n'}}
 
 
 @confining

@@ -52,11 +52,7 @@ CLAIM = RawProfile(
     planted_trace="profile.planted.json.gz",
     planted=2,
     sequence_advances=[3, 3, 3],
-    axes={
-        "ep": Axis(size=2, ranks=[0, 1]),
-        "edp": Axis(size=1, ranks=[0]),
-        "dp": Axis(size=2, ranks=[0, 1]),
-    },
+    axes={"ep": Axis(size=2, ranks=[0, 1]), "edp": Axis(size=1, ranks=[0]), "dp": Axis(size=2, ranks=[0, 1])},
     config={"world": 2},
 )
 GOOD_STEP = (EXCHANGE, EXCHANGE, GATHER)

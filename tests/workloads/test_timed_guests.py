@@ -131,11 +131,7 @@ FORGERIES = [
     ("records[1]['steps']['step_s'][2] = 0.0", "bad_record", "rank 1 has a step that took no time"),
     ("records[0]['steps']['step_s'][2] = float('nan')", "bad_record", "NaN is not a number"),
     ("records[0]['loss'][2] = None", "diverged", "its loss is not finite in 1 of 6 steps, first in step 3"),
-    (
-        "[shorten(each, 4) for each in records]; seconds = total()",
-        "short",
-        "without an error after 4 of 6 steps",
-    ),
+    ("[shorten(each, 4) for each in records]; seconds = total()", "short", "without an error after 4 of 6 steps"),
     ("shorten(records[0], 1); shorten(records[1], 1); seconds += 1.0", "bad_record", "by the system's clock they took"),
     ("longer(records[0]); longer(records[1])", "bad_record", "the ranks claim 7 steps, but 6 were requested"),
     ("shorten(records[1], 4)", "bad_record", "the ranks' step times are inconsistent"),

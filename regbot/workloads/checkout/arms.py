@@ -115,10 +115,8 @@ def uncommitted_warnings(repo: Path) -> list[str]:
     status = git(repo, "status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", env=OFFLINE)
     # Each line has a status of two characters, a space, and the path.
     paths = [printable(line[3:]) for line in status.split("\0") if line]
-    if not paths:
-        return []
-    first_paths = ", ".join(paths[:3]) + (", ..." if len(paths) > 3 else "")
-    return [f"uncommitted changes are not measured ({count(len(paths), 'file')}: {first_paths}); commit them first"]
+    files = f"{count(len(paths), 'file')}: {', '.join(paths[:3])}{', ...' if len(paths) > 3 else ''}"
+    return [f"uncommitted changes are not measured ({files}); commit them first"] if paths else []
 
 
 def _make_arm(

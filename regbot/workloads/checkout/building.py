@@ -60,8 +60,8 @@ def run_build(entry: CacheEntry, commit: str, build: Build) -> None:
         if result.excess:
             raise BuildError(f"the build command {command} {result.excess}, so it was stopped")
         if result.exit_code != 0:
-            timeout_text = f"did not end within {build.timeout_s:g} s and was ended"
-            outcome = timeout_text if result.timed_out else f"failed with exit code {result.exit_code}"
+            timeout = f"did not end within {build.timeout_s:g} s and was ended"
+            outcome = timeout if result.timed_out else f"failed with exit code {result.exit_code}"
             lines = [line for line in result.log_tail.splitlines() if line.strip()]
             last_lines = "\n".join(f"  {clip(line, 300)}" for line in lines[-20:]) or "  (it printed nothing)"
             raise BuildError(f"the build command of commit {commit[:10]} {outcome}: {command}\n{last_lines}")

@@ -20,9 +20,8 @@ def repository_cache(cache: Path, repo: Path) -> Path:
     """
     origin = without_credentials(origin_of(repo))
     # As in git, an origin is a URL if it has a colon before the first slash.
-    before_first_slash = origin.partition("/")[0]
-    is_absent_or_relative = ":" not in before_first_slash and not origin.startswith("/")
-    identity = str(common_dir(repo)) if is_absent_or_relative else origin
+    is_absolute = ":" in origin.partition("/")[0] or origin.startswith("/")
+    identity = origin if is_absolute else str(common_dir(repo))
     return cache / "repositories" / hashlib.sha256(identity.encode()).hexdigest()[:24]
 
 

@@ -84,8 +84,11 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
     If commits must not be fetched from the source's URL (``refusal``), the commit must be in one of the user's own
     clones. The private clone does not count, because a trusted check may have fetched the commit from the URL.
     """
-    if not clone.exists():
-        _create_clone(clone)
+    clone.parent.mkdir(parents=True, exist_ok=True)
+    if not clone.exists():  # it appears only when it is complete, even if this process is interrupted
+        with tempfile.TemporaryDirectory(dir=clone.parent) as folder:
+            git(clone.parent, "init", "--quiet", "--bare", "--template=", f"{folder}/new.git")
+            Path(folder, "new.git").rename(clone)
     reset_configuration(clone)
     wanted_ref = f"refs/wanted/{commit}"  # exists in the private clone once the commit was fetched
     is_cached = try_git(clone, f"--git-dir={clone}", "rev-parse", "--verify", "--quiet", wanted_ref).code == 0
@@ -106,17 +109,8 @@ def fetch_commit(clone: Path, source: CommitSource, commit: str) -> None:
             return
         reasons.append(f"{without_credentials(printable(source.url))}: {exact_fetch.error_line}")
         reasons.append("clone the submodules (git submodule update --init --recursive), or make the URL reachable")
-    reasons += [source.refusal] if source.refusal else []
-    raise CheckoutError(f"{source.name}: commit {commit} cannot be fetched: {'; '.join(reasons)}")
-
-
-def _create_clone(clone: Path) -> None:
-    """Create an empty bare repository. It appears only when it is complete, even if this process is interrupted."""
-    clone.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=clone.parent) as folder:
-        new = Path(folder, "new.git")
-        git(clone.parent, "init", "--quiet", "--bare", "--template=", str(new))
-        new.rename(clone)
+    problem = "; ".join(filter(None, (*reasons, source.refusal)))
+    raise CheckoutError(f"{source.name}: commit {commit} cannot be fetched: {problem}")
 
 
 def reset_configuration(clone: Path) -> None:
@@ -216,11 +210,9 @@ def list_addresses(origin: str, hosts: Iterable[str]) -> set[str]:
     """
     origin_address = address_of(origin)
     own_host = origin_address.partition("://")[2].rpartition(":")[0]
-    addresses = {origin_address}
-    for host in (own_host, *hosts):
-        urls = [host] if "://" in host else [f"https://{host}", f"ssh://{host}"]
-        addresses.update(map(address_of, urls))
-    return addresses - {""}
+    names = (own_host, *hosts)
+    urls = [url for name in names for url in ([name] if "://" in name else [f"https://{name}", f"ssh://{name}"])]
+    return {origin_address, *map(address_of, urls)} - {""}
 
 
 def _explain_refusal(url: str, addresses: Set[str] | None) -> str:

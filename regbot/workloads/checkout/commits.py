@@ -7,12 +7,8 @@ from pathlib import Path
 
 from regbot.workloads.checkout.git import git
 
-AUTHOR = {
-    "GIT_AUTHOR_NAME": "regbot",
-    "GIT_AUTHOR_EMAIL": "regbot@users.noreply.github.com",
-    "GIT_COMMITTER_NAME": "regbot",
-    "GIT_COMMITTER_EMAIL": "regbot@users.noreply.github.com",
-}
+_IDENTITY = {"NAME": "regbot", "EMAIL": "regbot@users.noreply.github.com"}
+AUTHOR = {f"GIT_{role}_{key}": text for role in ("AUTHOR", "COMMITTER") for key, text in _IDENTITY.items()}
 
 
 def commit_files(

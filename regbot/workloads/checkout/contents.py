@@ -96,7 +96,7 @@ def digest_files(top: Path) -> str:
     for a file with hard links outside of ``top``: package caches link their files into many environments, and each new
     link changes the ctime. Code in a sandbox cannot create such links.
     """
-    lines: list[str | tuple[str, os.stat_result]] = []
+    lines: list[tuple[str, os.stat_result | None]] = []  # a status for what is no folder
     links: Counter[int] = Counter()  # number of links below ``top``, by inode number
     folders = [""]
     while folders:
@@ -108,17 +108,16 @@ def digest_files(top: Path) -> str:
                 name, status = f"{folder}{child.name}", child.stat(follow_symlinks=False)
                 if stat.S_ISDIR(status.st_mode):
                     folders.append(f"{name}/")
-                    lines.append(f"{status.st_mode:o} {name}")
-                    continue
-                links[status.st_ino] += 1
-                lines.append((name, status))
+                    lines.append((f"{status.st_mode:o} {name}", None))
+                else:
+                    links[status.st_ino] += 1
+                    lines.append((f"{status.st_mode:o} {name}", status))
         except OSError as error:  # the folder was removed meanwhile, or it cannot be read, not even by code under test
-            lines.append(f"{error.errno} {folder}")
+            lines.append((f"{error.errno} {folder}", None))
     digest = hashlib.sha256()
-    for line in lines:
-        if not isinstance(line, str):
-            name, status = line
-            status_changed_ns = 0 if status.st_nlink > links[status.st_ino] else status.st_ctime_ns
-            line = f"{status.st_mode:o} {name}\0{status.st_size} {status.st_mtime_ns} {status_changed_ns}"
+    for line, file_status in lines:
+        if file_status is not None:
+            changed_ns = 0 if file_status.st_nlink > links[file_status.st_ino] else file_status.st_ctime_ns
+            line += f"\0{file_status.st_size} {file_status.st_mtime_ns} {changed_ns}"
         digest.update(f"{line}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

@@ -65,10 +65,7 @@ them into the repository."""
 DEEPEN_ADVICE = "fetch the rest of the history: git fetch --unshallow, or fetch-depth: 0 of actions/checkout"
 
 FILTERED_REASON = "the repository is a partial clone (git clone --filter) and lacks files of these commits"
-FILTERED_ADVICE = (
-    "fetch the missing files with git 2.36 or newer: git fetch --refetch --no-filter; or use a fresh clone without "
-    "--filter"
-)
+FILTERED_ADVICE = "run git fetch --refetch --no-filter (git 2.36 or newer), or use a fresh clone without --filter"
 
 _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+@")
 

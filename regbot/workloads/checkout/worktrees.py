@@ -113,9 +113,7 @@ def prune(cache_dir: Path, keep: int, watch: Watcher = lambda _: None, idle_s: f
     entries = [CacheEntry(cache_dir, path.name) for path in (cache_dir / "worktrees").glob("*/")]
     entries.sort(key=lambda entry: _modification_time(entry.marker), reverse=True)
     kept = [entry for entry in entries if entry.marker.exists()][:keep]
-    for entry in entries:
-        if entry in kept:
-            continue
+    for entry in (entry for entry in entries if entry not in kept):
         # Do not wait for the lock. If it is taken, another process creates or builds this worktree.
         with contextlib.suppress(CheckoutError), _report_failure(watch, entry.path), entry.lock(timeout_s=0):
             # The time is read again, because only now the entry is locked. It is 0 for an incomplete worktree.
@@ -204,10 +202,8 @@ def _add_part(entry: CacheEntry, part: WorktreePart) -> None:
     for name in Path(part.path).parts:
         folder /= name
         if folder.is_symlink():
-            raise CheckoutError(
-                f"submodule {printable(part.path)}: {printable(name)} is also a link in the same tree",
-                "regbot does not follow it; remove one of the two",
-            )
+            problem = f"submodule {printable(part.path)}: {printable(name)} is also a link in the same tree"
+            raise CheckoutError(problem, "regbot does not follow it; remove one of the two")
     with lock(clone.with_suffix(".lock"), 2 * TRANSFER_TIMEOUT_S):
         entry.path.parent.mkdir(parents=True, exist_ok=True)
         worktree = (f"--git-dir={clone}", "worktree")

@@ -5,6 +5,7 @@ readers judge nothing: they also read the log of a job that failed to train, and
 about the failure.
 """
 
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -67,11 +68,6 @@ def recognise_format(log: StepLogFile) -> LogFormat | None:
     A document is recognised by its beginning, and a log by its first step line. Raises LogError on read errors.
     """
     head = log.head()
-    for document_format in DOCUMENT_FORMATS:
-        if document_format.recognises(head):
-            return document_format
-    for line in log.lines():
-        for line_format in LINE_FORMATS:
-            if line_format.recognises(line.text):
-                return line_format
-    return None
+    documents = (known for known in DOCUMENT_FORMATS if known.recognises(head))
+    logs = (known for line in log.lines() for known in LINE_FORMATS if known.recognises(line.text))
+    return next(chain(documents, logs), None)

@@ -16,7 +16,7 @@ from typing import Any
 
 from regbot.records.text.clip import clip
 from regbot.workloads.logs.job import extract_run
-from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile, number_or_nan
+from regbot.workloads.logs.lines import WHOLE_FILE, StepLogFile, json_number
 from regbot.workloads.logs.step_log import LogStep, StepLog, parse_json
 
 NAME = "golden"
@@ -84,17 +84,10 @@ def _read_series(log: StepLogFile, metrics: Mapping[str, Any], name: str) -> dic
 
 def _steps(times: Mapping[int, Any], losses: Mapping[int, Any], factor: float = 1.0) -> Iterator[LogStep]:
     for number, time in sorted(times.items()):
-        seconds, loss = _read_value(time), _read_value(losses.get(number))
+        seconds, loss = json_number(time), json_number(losses.get(number))
         if loss is not None and math.isnan(loss) and (seconds is None or math.isnan(seconds)):
             loss = None  # the file has no values for this step
         yield LogStep(number, None if seconds is None else factor * seconds, loss)
-
-
-def _read_value(value: Any) -> float | None:
-    """Return ``value`` as a number: None for null and booleans, NaN for "nan" and everything else that is no number."""
-    if isinstance(value, bool) or value is None:
-        return None
-    return number_or_nan(str(value))
 
 
 def _step_number(log: StepLogFile, key: str) -> int:

@@ -83,9 +83,8 @@ def _select_rank(steps: list[LogStep], warnings: list[str]) -> list[LogStep]:
     if len(rank_labels) < 2 or len(rank_labels) == len(steps):  # labels that all differ are line numbers (grep -n)
         return steps
     names = ", ".join(rank or "no label" for rank in rank_labels[:8])
-    warnings.append(
-        f"the file has lines of {len(rank_labels)} ranks ({names}); those of rank {rank_labels[0]} are used"
-    )
+    lines = f"lines of {len(rank_labels)} ranks ({names})"
+    warnings.append(f"the file has {lines}; those of rank {rank_labels[0]} are used")
     return [step for step in steps if step.rank == rank_labels[0]]
 
 
@@ -112,12 +111,9 @@ def _select_last_job(log: StepLogFile, steps: list[LogStep], warnings: list[str]
     number_before = steps[job_starts[0] - 1].number
     place = f"step {first_restart.number} in line {first_restart.line} comes after step {number_before}"
     if len(job_starts) > max(1, MAX_BACKWARD_SHARE * len(steps)):
-        raise log.error(
-            first_restart.line,
-            f"step numbers go back in {len(job_starts)} of {len(steps)} lines ({place}): several ranks write into this "
-            "file without labels",
-            "give the log of one rank, or have the launcher label lines (srun --label)",
-        )
+        problem = f"step numbers go back in {len(job_starts)} of {len(steps)} lines ({place})"
+        advice = "give the log of one rank, or have the launcher label lines (srun --label)"
+        raise log.error(first_restart.line, f"{problem}: several ranks write into this file without labels", advice)
     job_count = len(job_starts) + 1
     summary = f"the file has {job_count} jobs one after the other ({place})"
     warnings.append(f"{summary}; the last one, from line {last_restart.line} on, is used")

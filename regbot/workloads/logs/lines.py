@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from regbot.records.text.printable import ESCAPE, printable
 from regbot.workloads.logs.step_log import LogError, LogStep
@@ -183,3 +183,10 @@ def number_or_nan(text: str) -> float:
     except ValueError:
         return math.nan
     return value if math.isfinite(value) else math.nan
+
+
+def json_number(value: Any) -> float | None:
+    """Return ``value`` as a number: None for null and booleans, NaN for "nan" and everything else that is no number."""
+    if isinstance(value, bool) or value is None:
+        return None
+    return number_or_nan(str(value))

@@ -16,10 +16,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from statistics import median
-from typing import Any
 
 from regbot.workloads.logs.job import extract_run
-from regbot.workloads.logs.lines import LogLine, StepLine, StepLogFile
+from regbot.workloads.logs.lines import LogLine, StepLine, StepLogFile, json_number
 from regbot.workloads.logs.step_log import LogStep, StepLog, format_steps, parse_json, printed_resolution
 
 NAME = "maxtext"
@@ -80,11 +79,7 @@ def _read_metrics(log: StepLogFile, line: LogLine) -> Iterator[LogStep]:
         return
     if not isinstance(entry, dict) or _TIME_KEY not in entry:
         return
-    number, seconds = _parse_number(entry.get("step")), _parse_number(entry[_TIME_KEY])
+    number, seconds = json_number(entry.get("step")), json_number(entry[_TIME_KEY])
     if number is None or seconds is None or not number.is_integer():
         raise log.error(line.number, "has no step number or no step time", "give MaxText's own metrics_file")
-    yield LogStep(int(number), seconds, _parse_number(entry.get("learning/loss")), line=line.number)
-
-
-def _parse_number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    yield LogStep(int(number), seconds, json_number(entry.get("learning/loss")), line=line.number)

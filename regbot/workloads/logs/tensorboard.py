@@ -45,9 +45,7 @@ def read(log: StepLogFile) -> StepLog:
         if step > earlier_step and value > 0:
             ratios.append((wall_s - earlier_wall_s) / (step - earlier_step) / value)
     if not ratios or not 1 / MAX_CLOCK_FACTOR <= median(ratios) <= MAX_CLOCK_FACTOR:
-        comparison = (
-            f"wall time is {median(ratios):.3g} times the values" if ratios else "no wall times to compare with"
-        )
+        comparison = f"wall time is {median(ratios or [0]):.3g} times the values"
         raise log.error(WHOLE_FILE, f"has another scalar than step times: {comparison}", _ADVICE)
     steps = (LogStep(step, value, line=number) for number, (_, step, value) in enumerate(entries, start=1))
     return extract_run(log, NAME, steps, _ADVICE)

@@ -48,9 +48,7 @@ def read(log: StepLogFile) -> StepLog:
     """Return the run in ``log``. Raises LogError, also if ``tokens_per_step`` of ``log`` is missing."""
     tokens_per_step = log.tokens_per_step
     if tokens_per_step is None:
-        first = next(_STEP_LINE.steps(log), None)
-        line_number = first.line if first else WHOLE_FILE
-        raise log.error(line_number, "torchtitan prints tokens per second but no step time", _ADVICE)
+        raise log.error(WHOLE_FILE, "torchtitan prints tokens per second but no step time", _ADVICE)
     if not (math.isfinite(tokens_per_step) and tokens_per_step > 0):
         raise log.error(WHOLE_FILE, f"tokens per step are {tokens_per_step:g}, but must be positive", _ADVICE)
     steps = _STEP_LINE.steps(log, lambda tps: tokens_per_step / tps if tps else math.nan)

@@ -68,11 +68,9 @@ def library_for(python: str, cache: Path, logs: Path, untrusted: Sequence[Path] 
     """
     program = Path(shutil.which(python) or python).absolute()
     if python != sys.executable and leads_through(program, untrusted):
-        raise NoPaperGpuError(
-            f"{python}: code under test may have changed this interpreter",
-            "use one outside of the repository, of all checkouts and of sandbox.write, or write a path relative to "
-            "the checkout",
-        )
+        advice = "use one outside of the repository, of all checkouts and of sandbox.write"
+        problem = f"{python}: code under test may have changed this interpreter"
+        raise NoPaperGpuError(problem, f"{advice}, or write a path relative to the checkout")
     torch = find_torch(python)
     own_folders = [Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)]
     is_of_regbot = any(torch.folder.resolve().is_relative_to(folder) for folder in own_folders)
@@ -103,9 +101,6 @@ class Libraries:
         self._lock = Lock()
         self._pool = ThreadPoolExecutor(1)
 
-    def start(self, python: str) -> None:
-        self._submit(python, None)
-
     def library(self, python: str, root: Path, private: Path) -> PaperLibrary:
         """Wait for the build, and return the library for ``python``. Raises NoPaperGpuError.
 
@@ -114,12 +109,13 @@ class Libraries:
         """
         program = Path(shutil.which(python) or python).absolute()
         is_in_checkout = python != sys.executable and leads_through(program, [root])
-        return self._submit(python, (root, private) if is_in_checkout else None).result()
+        return self.start(python, (root, private) if is_in_checkout else None).result()
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
 
-    def _submit(self, python: str, checkout: tuple[Path, Path] | None) -> Future[PaperLibrary]:
+    def start(self, python: str, checkout: tuple[Path, Path] | None = None) -> Future[PaperLibrary]:
+        """Begin to build the library for ``python``. ``checkout`` is as in ``_futures``."""
         with self._lock:
             if (python, checkout) not in self._futures:
                 self._futures[python, checkout] = self._pool.submit(self._build, python, checkout)
@@ -181,11 +177,8 @@ def find_compiler() -> str:
     """Return the path of the C++ compiler: $CXX, or else the first one of COMPILERS that is on PATH. '' if there is
     none.
     """
-    configured = os.environ.get("CXX", "")
-    for name in (configured, *COMPILERS):
-        if name and (path := shutil.which(name)) and Path(path).is_absolute():
-            return path
-    return ""
+    paths = (shutil.which(name) for name in (os.environ.get("CXX", ""), *COMPILERS) if name)
+    return next((path for path in paths if path and Path(path).is_absolute()), "")
 
 
 def _is_whole(key_folder: Path) -> bool:
@@ -203,72 +196,57 @@ def _build_once(
     logs: Path,
     sandbox: SandboxSettings | None = None,
 ) -> PaperLibrary:
+    """Return the library in ``key_folder``. Compile it if it is not there, and move it there with its hash."""
     if _is_whole(key_folder):  # also where the folder is read-only
         return PaperLibrary(key_folder / LIBRARY_NAME)
     place = key_folder.parent
     place.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(place / f"{key_folder.name}.lock", timeout=LOCK_TIMEOUT_S)
+    start, lock = time.monotonic(), FileLock(place / f"{key_folder.name}.lock", timeout=LOCK_TIMEOUT_S)
     with lock, tempfile.TemporaryDirectory(dir=place, prefix=".build-") as scratch:
-        built_s = (
-            None if _is_whole(key_folder) else _build(torch, Path(scratch), key_folder, environment, logs, sandbox)
+        if _is_whole(key_folder):
+            return PaperLibrary(key_folder / LIBRARY_NAME)
+        compiler = find_compiler()
+        if not compiler:
+            raise NoPaperGpuError(f"there is no C++ compiler ({', '.join(COMPILERS)})", "install one, such as g++")
+        compiled_library, log = Path(scratch, "record", LIBRARY_NAME), Path(scratch, "compiler.log")
+        launch = Launch(
+            command=(
+                compiler,
+                *OPTIONS,
+                *(f"-isystem{folder}" for folder in torch.include_folders),
+                str(source_folder() / "all.cpp"),
+                *(f"-L{torch.folder / 'lib'}", "-lc10", "-ltorch_cpu"),
+                *("-o", str(compiled_library)),
+            ),
+            cwd=Path(scratch),
+            env={**environment, "TMPDIR": scratch, "LC_ALL": "C"},
+            log=log,
+            record_dir=compiled_library.parent,
+            timeout_s=BUILD_TIMEOUT_S,
+            max_output_bytes=MAX_OUTPUT_BYTES,
+            max_dir_bytes=MAX_LIBRARY_BYTES,
+            readable=(source_folder(), *([torch.root] if torch.root is not None else [])),
         )
-    return PaperLibrary(key_folder / LIBRARY_NAME, built_s)
-
-
-def _build(
-    torch: TorchFiles,
-    scratch: Path,
-    key_folder: Path,
-    environment: Mapping[str, str],
-    logs: Path,
-    sandbox: SandboxSettings | None,
-) -> float:
-    """Compile the library in the folder ``scratch``, and move it with its hash to ``key_folder``. Return the build time
-    in seconds.
-    """
-    start = time.monotonic()
-    compiler = find_compiler()
-    if not compiler:
-        raise NoPaperGpuError(f"there is no C++ compiler ({', '.join(COMPILERS)})", "install one, such as g++")
-    compiled_library, log = scratch / "record" / LIBRARY_NAME, scratch / "compiler.log"
-    launch = Launch(
-        command=(
-            compiler,
-            *OPTIONS,
-            *(f"-isystem{folder}" for folder in torch.include_folders),
-            str(source_folder() / "all.cpp"),
-            *(f"-L{torch.folder / 'lib'}", "-lc10", "-ltorch_cpu"),
-            *("-o", str(compiled_library)),
-        ),
-        cwd=scratch,
-        env={**environment, "TMPDIR": str(scratch), "LC_ALL": "C"},
-        log=log,
-        record_dir=compiled_library.parent,
-        timeout_s=BUILD_TIMEOUT_S,
-        max_output_bytes=MAX_OUTPUT_BYTES,
-        max_dir_bytes=MAX_LIBRARY_BYTES,
-        readable=(source_folder(), *([torch.root] if torch.root is not None else [])),
-    )
-    try:
-        result = LocalEngine(sandbox=sandbox).run(launch)
-    except EngineError as error:
-        log.write_text(str(error), encoding="utf-8")  # the error may quote the output
-        raise NoPaperGpuError(f"{compiler} could not be run; the reason is in {_keep_log(log, logs)}") from error
-    if result.timed_out:
-        raise NoPaperGpuError(f"{compiler} did not end within {BUILD_TIMEOUT_S:.0f} s")
-    if result.exit_code != 0 or compiled_library.is_symlink() or not compiled_library.is_file():
-        # The output may quote any file that the compiler could read, and this message is published.
-        kept_log = _keep_log(log, logs)
-        raise NoPaperGpuError(f"{compiler} could not compile the paper GPU; its output is in {kept_log}")
-    new_folder = scratch / "entry"
-    new_folder.mkdir()
-    library = compiled_library.replace(new_folder / LIBRARY_NAME)
-    (new_folder / DIGEST_NAME).write_text(f"{digest_file(library)}\n", encoding="ascii")
-    library.chmod(0o444)
-    if key_folder.exists():  # the old folder is incomplete or does not match its hash
-        shutil.rmtree(key_folder)
-    new_folder.replace(key_folder)
-    return time.monotonic() - start
+        try:
+            result = LocalEngine(sandbox=sandbox).run(launch)
+        except EngineError as error:
+            log.write_text(str(error), encoding="utf-8")  # the error may quote the output
+            raise NoPaperGpuError(f"{compiler} could not be run; the reason is in {_keep_log(log, logs)}") from error
+        if result.timed_out:
+            raise NoPaperGpuError(f"{compiler} did not end within {BUILD_TIMEOUT_S:.0f} s")
+        if result.exit_code != 0 or compiled_library.is_symlink() or not compiled_library.is_file():
+            # The output may quote any file that the compiler could read, and this message is published.
+            kept_log = _keep_log(log, logs)
+            raise NoPaperGpuError(f"{compiler} could not compile the paper GPU; its output is in {kept_log}")
+        new_folder = Path(scratch, "entry")
+        new_folder.mkdir()
+        library = compiled_library.replace(new_folder / LIBRARY_NAME)
+        (new_folder / DIGEST_NAME).write_text(f"{digest_file(library)}\n", encoding="ascii")
+        library.chmod(0o444)
+        if key_folder.exists():  # the old folder is incomplete or does not match its hash
+            shutil.rmtree(key_folder)
+        new_folder.replace(key_folder)
+        return PaperLibrary(key_folder / LIBRARY_NAME, time.monotonic() - start)
 
 
 def _keep_log(log: Path, folder: Path) -> Path:

@@ -94,10 +94,10 @@ def find_torch(python: str) -> TorchFiles:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise NoPaperGpuError(f"{python}: cannot find its torch ({error})") from error
-    origin = result.stdout.strip().splitlines()[-1] if result.stdout.strip() else ""
-    if result.returncode != 0 or not origin:
+    lines = result.stdout.strip().splitlines()
+    if result.returncode != 0 or not lines:
         raise NoPaperGpuError(f"{python}: has no torch")
-    return TorchFiles(Path(origin).parent)
+    return TorchFiles(Path(lines[-1]).parent)
 
 
 def find_torch_of_checkout(python: str, root: Path) -> TorchFiles:

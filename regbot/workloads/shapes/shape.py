@@ -7,7 +7,7 @@ TP x CP x DP x PP for attention, and ETP x EP x EDP x PP for the experts.
 
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tomllib
 from pydantic import Field
@@ -156,10 +156,8 @@ class Shape(Record):
         ``ep`` ranks (default: ``world``, at most ``expert_parallel_cap``). Raises ShapeError if they do not divide.
         """
         experts = self.sizes[size].experts
-        if world is None:
-            world = ep or self.meshes[size]["ep"].world_size
-        if ep is None:
-            ep = min(world, self.expert_parallel_cap)
+        world = (ep or self.meshes[size]["ep"].world_size) if world is None else world
+        ep = min(world, self.expert_parallel_cap) if ep is None else ep
         if world < 1 or ep < 1 or world % ep:
             raise ShapeError(f"a world of {world} ranks does not divide into expert-parallel groups of {ep}")
         if experts % ep:
@@ -181,26 +179,11 @@ def load_shape(name: str) -> Shape:
     if base_name not in shape_names():
         raise ShapeError(f"unknown shape {name!r}", f"the shapes are {', '.join(shape_names())}")
     text = (resources.files("regbot.workloads.shapes") / "data" / f"{base_name}.toml").read_text(encoding="utf-8")
-    shape = Shape.model_validate(_expand(tomllib.loads(text)))
+    document = tomllib.loads(text)
+    shared_numbers = document.pop("geometry")  # each size may add numbers of its own, or replace shared ones
+    document["sizes"] = {size: {**shared_numbers, **numbers} for size, numbers in document["sizes"].items()}
+    shape = Shape.model_validate(document)
     if version and version != str(shape.version):
         problem = f"shape {base_name} is at version {shape.version}"
         raise ShapeError(problem, f"{name!r} is not shipped with this regbot")
     return shape
-
-
-def _expand(document: dict[str, Any]) -> dict[str, Any]:
-    """Convert a TOML document of a shape to the fields of Shape.
-
-    In the file, the table ``geometry`` has the numbers that all sizes share. Each size adds numbers of its own or
-    replaces shared ones. Each mesh has only ``world`` and ``ep``.
-    """
-    geometry, sizes, meshes = document.pop("geometry"), document.pop("sizes"), document.pop("meshes")
-    document["sizes"] = {size: {**geometry, **own_numbers} for size, own_numbers in sizes.items()}
-    document["meshes"] = {
-        size: {
-            name: {"dp": mesh["world"], "ep": mesh["ep"], "edp": mesh["world"] // mesh["ep"]}
-            for name, mesh in size_meshes.items()
-        }
-        for size, size_meshes in meshes.items()
-    }
-    return document

@@ -233,9 +233,7 @@ def test_gitmodules_cannot_include_credentials_of_this_machine(
 
 
 @pytest.mark.parametrize(
-    ("cached_url", "hosts"),
-    [(f"{ORIGIN}/x", ()), ("https://other.example/x", None)],
-    ids=["url", "host"],
+    ("cached_url", "hosts"), [(f"{ORIGIN}/x", ()), ("https://other.example/x", None)], ids=["url", "host"]
 )
 def test_a_cached_submodule_is_not_given_to_a_url_that_may_not_be_fetched(
     victim: Victim, cached_url: str, hosts: Sequence[str] | None
@@ -249,9 +247,7 @@ def test_a_cached_submodule_is_not_given_to_a_url_that_may_not_be_fetched(
 
 
 @pytest.mark.parametrize(
-    ("origin", "hosts"),
-    [(ORIGIN, None), ("https://other.example/acme/moe.git", ())],
-    ids=["hosts", "origin"],
+    ("origin", "hosts"), [(ORIGIN, None), ("https://other.example/acme/moe.git", ())], ids=["hosts", "origin"]
 )
 def test_a_worktree_with_submodules_is_not_used_again_where_they_may_not_be_fetched(
     victim: Victim, origin: str, hosts: Sequence[str] | None
