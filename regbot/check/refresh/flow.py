@@ -24,13 +24,13 @@ from regbot.engines import Engine, open_engine
 from regbot.judge.pairs import Pair, pair_up
 from regbot.records.baseline import Acceptance, AnchorComparison, Baseline
 from regbot.records.calibration import Calibration
-from regbot.records.config import FILE_NAME, Config, ConfigError, LoadedConfig, load_commit, load_file
+from regbot.records.config import FILE_NAME, ConfigError, LoadedConfig, load_commit, load_file
 from regbot.records.files import write_record, write_text
 from regbot.records.refresh import RefreshReport
 from regbot.records.run import Arm
 from regbot.records.text.clip import clip_message
 from regbot.records.text.progress import Progress, Watcher
-from regbot.records.verdict import GRAVITY, WorkloadVerdict, select_gravest_status
+from regbot.records.verdict import GRAVITY, Sharding, Validity, select_gravest_status
 from regbot.stats.drift import night_pairs
 from regbot.workloads.checkout.arms import resolve_arm
 from regbot.workloads.checkout.commits import create_branch
@@ -99,23 +99,25 @@ def refresh(options: RefreshOptions, watch: Watcher = lambda _: None, now: datet
     """
     now = now or datetime.now(UTC)
     head = resolve_arm(options.repo, options.rev)
-    if options.config is not None:
-        loaded = load_file(options.config)
-    else:
-        loaded = load_commit(partial(file_at, options.repo, FILE_NAME), head.commit)
-
-    def say(text: str) -> None:
-        watch(Progress(done=0, total=0, text=text))
-
+    text_at = partial(file_at, options.repo, FILE_NAME)
+    loaded = load_file(options.config) if options.config is not None else load_commit(text_at, head.commit)
     config, folder = loaded.config, loaded.config.baselines.folder
-    with (
-        open_engine(
-            options.engine, config, options.cache, say, untrusted=True, no_sandbox=options.no_sandbox
-        ) as engine,
-        tempfile.TemporaryDirectory(prefix="regbot-") as scratch,
-    ):
+    own_engine = open_engine(
+        options.engine,
+        config,
+        options.cache,
+        lambda text: watch(Progress(done=0, total=0, text=text)),
+        untrusted=True,
+        no_sandbox=options.no_sandbox,
+    )
+    with own_engine as engine, tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         planned = plan(config, options.workloads)
-        tasks = _select_tasks(config, planned, engine)
+        tasks = [task for task in timed_tasks(config, planned, engine.gpus) if task.workload.adapter != "command"]
+        if not tasks:
+            raise ConfigError(
+                "no workload is timed whose sessions can be references: a command does not prove what code it runs",
+                "see 'timed' in docs/configuration.md; calibrate a command with 'regbot calibrate'",
+            )
         write_text(options.out / ".gitignore", "*\n")  # git ignores everything in the folder
         if options.store is None:
             export(options.repo, head.commit, [folder], Path(scratch))
@@ -140,17 +142,6 @@ def refresh(options: RefreshOptions, watch: Watcher = lambda _: None, now: datet
     write_record(options.out / "refresh.json", report)
     write_text(options.out / "pull-request.md", proposal_text(report))
     return report
-
-
-def _select_tasks(config: Config, planned: Sequence[Task], engine: Engine) -> list[Task]:
-    """Return the timed tasks whose sessions can be references. Raises ConfigError if there are none."""
-    tasks = [task for task in timed_tasks(config, planned, engine.gpus) if task.workload.adapter != "command"]
-    if not tasks:
-        raise ConfigError(
-            "no workload is timed whose sessions can be references: a command does not prove what code it runs",
-            "see 'timed' in docs/configuration.md; calibrate a command with 'regbot calibrate'",
-        )
-    return tasks
 
 
 def _measure(setup: _RefreshSetup, task: Task) -> MeasuredNight:
@@ -180,9 +171,20 @@ def _measure(setup: _RefreshSetup, task: Task) -> MeasuredNight:
     acceptance = None
     if options.accept_pct is not None:  # ``options.who`` accepts a slowdown of up to this many percent
         acceptance = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
-    verdict, variant = _combine_meshes(checked, task.entry), task.variant.name
+    own_verdict = next(workload for workload in checked.verdict.workloads if workload.name == task.entry)
+    meshes = checked.verdict.workloads
+    # The gravest sections of all meshes count. ``GRAVITY`` begins with the gravest status.
+    sections = {
+        "sharding": min((mesh.sharding for mesh in meshes if mesh.sharding is not None), key=_gravity, default=None),
+        "validity": min((mesh.validity for mesh in meshes), key=_gravity),
+    }
+    verdict, variant = own_verdict.model_copy(update=sections), task.variant.name
     night = judge_night(verdict, variant, anchor.commit if anchor else None, tonight, history, config, acceptance)
     return MeasuredNight(task, entries, node_class, anchor, checked, night, tonight)
+
+
+def _gravity(section: Sharding | Validity) -> int:
+    return GRAVITY.index(section.status)
 
 
 def _find_node_class(engine: Engine, task: Task) -> str:
@@ -245,12 +247,9 @@ def _load_history(
     environment, clock = environment_of(last_pair.head), last_pair.head.timing.clock
     # With --resume, the session of this night may already be stored. It is not an earlier night.
     own_session = session_identity(checked.session.header, task.entry, "timed", "head")
+    earlier = [item for item in stored if item.environment == environment and item.session != own_session]
     # ``against`` is the comparison with the anchor; None if the session did not measure the anchor beside main.
-    comparisons = [
-        baseline.against
-        for baseline in stored
-        if baseline.environment == environment and baseline.session != own_session
-    ]
+    comparisons = [baseline.against for baseline in earlier]
     timed_plan = next(timed_plan for timed_plan in checked.session.header.timed if timed_plan.entry == task.entry)
     comparable_calibrations = [
         calibration
@@ -264,19 +263,6 @@ def _load_history(
         monitors=setup.monitors,
         luck=noise.arm_luck.counted_pct / 100 if noise is not None and noise.arm_luck is not None else 0.0,
     )
-
-
-def _combine_meshes(checked: CheckResult, entry: str) -> WorkloadVerdict:
-    """Return the verdict on ``entry``, with the gravest sharding section and the gravest validity section of all meshes
-    of the workload."""
-    mesh_verdicts = checked.verdict.workloads
-    own_verdict = next(workload for workload in mesh_verdicts if workload.name == entry)
-    sharding_sections = [workload.sharding for workload in mesh_verdicts if workload.sharding is not None]
-    validity_sections = [workload.validity for workload in mesh_verdicts]
-    # ``GRAVITY`` begins with the gravest status.
-    sharding = min(sharding_sections, key=lambda section: GRAVITY.index(section.status), default=None)
-    validity = min(validity_sections, key=lambda section: GRAVITY.index(section.status))
-    return own_verdict.model_copy(update={"sharding": sharding, "validity": validity})
 
 
 def _build_report(

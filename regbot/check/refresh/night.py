@@ -128,9 +128,7 @@ def judge_night(
         decision=throughput.decision,
         tonight=_to_estimate(throughput.estimate_pct, throughput.low_pct, throughput.high_pct),
         pairs=pairs,
-        since_anchor=_to_estimate(percent(recent.estimate), percent(recent.low), percent(recent.high))
-        if recent is not None
-        else None,
+        since_anchor=_to_estimate(*map(percent, (recent.estimate, recent.low, recent.high))) if recent else None,
         drift=Drift(
             value_pct=100 * nearest_to_alarm.value,
             limit_pct=100 * nearest_to_alarm.limit,

@@ -73,12 +73,8 @@ def _make_anchor(measured: MeasuredNight, head: Arm, who: str, why: str, now: da
     night, slowdown = measured.night, measured.night.tonight
     evidence = None
     if measured.anchor is not None and slowdown is not None:
-        evidence = MoveEvidence(
-            estimate_pct=slowdown.estimate_pct,
-            low_pct=slowdown.low_pct,
-            high_pct=slowdown.high_pct,
-            pairs=max(1, night.pairs),  # the record allows no 0
-        )
+        # The record allows no 0.
+        evidence = MoveEvidence(**slowdown.model_dump(), pairs=max(1, night.pairs))
     return Anchor(
         workload=measured.task.entry,
         variant=measured.task.variant.name,
