@@ -152,11 +152,12 @@ def _file_from_log(path: Path, log: StepLog, skip: int | None) -> StepFile:
 
 def _suspect_faults(file: StepFile, log: StepLog) -> tuple[str, ...]:
     """Return a fault for each counted step whose time ended before its work on the device was done."""
+    suspect = {*log.suspect}  # step numbers
     faults = [
         f"{file.name}: step {number} ({seconds:g} s) was not waited for: only its dispatch was timed, "
         "and a neighbour contains the rest; measure the run again, or leave out more steps with --skip N"
         for number, seconds in zip(file.numbers[file.cut :], file.kept_s, strict=True)
-        if number in log.suspect
+        if number in suspect
     ]
     return _limit_faults(faults)
 
