@@ -151,11 +151,8 @@ def _measure(setup: _RefreshSetup, task: Task) -> MeasuredNight:
     same session. Their ledgers are refreshed, and their collectives count in the verdict.
     """
     options, store, config = setup.options, setup.store, setup.loaded.config
-    entries = [
-        planned_task.entry
-        for planned_task in setup.planned
-        if (planned_task.workload_name, planned_task.shape.name) == (task.workload_name, task.shape.name)
-    ]
+    siblings = [other for other in setup.planned if other.workload_name == task.workload_name]
+    entries = [other.entry for other in siblings if other.shape.name == task.shape.name]
     node_class = _find_node_class(setup.engine, task)
     folder = class_folder(task.entry, task.variant.name, node_class)
     anchor = store.anchor(task.entry, task.variant.name, node_class)
@@ -251,12 +248,9 @@ def _load_history(
     # ``against`` is the comparison with the anchor; None if the session did not measure the anchor beside main.
     comparisons = [baseline.against for baseline in earlier]
     timed_plan = next(timed_plan for timed_plan in checked.session.header.timed if timed_plan.entry == task.entry)
-    comparable_calibrations = [
-        calibration
-        for calibration in calibrations
-        if calibration.environment == environment and terms_of(calibration) == planned_terms(timed_plan, clock)
-    ]
-    noise = summarise_calibrations(comparable_calibrations)
+    calibrations = [item for item in calibrations if item.environment == environment]
+    terms = planned_terms(timed_plan, clock)
+    noise = summarise_calibrations([item for item in calibrations if terms_of(item) == terms])
     return NightHistory(
         nights=[comparison for comparison in comparisons if comparison and comparison.commit == anchor_commit],
         pair_sd=noise.sd_pct / 100 if noise is not None else None,
@@ -273,10 +267,8 @@ def _build_report(
     ``problems`` has the reason why a night could not be stored, or '', for each of ``measured``. If all nights pass,
     but one could not be stored, the report is INVALID.
     """
-    nights = [
-        measured_night.night.model_copy(update={"not_stored": problem})
-        for measured_night, problem in zip(measured, problems, strict=True)
-    ]
+    pairs = zip(measured, problems, strict=True)
+    nights = [item.night.model_copy(update={"not_stored": problem}) for item, problem in pairs]
     warnings = [clip_message(f"{night.name}: not stored: {night.not_stored}") for night in nights if night.not_stored]
     status = select_gravest_status(night.status for night in nights)
     if warnings and status == "PASS":

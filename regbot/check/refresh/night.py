@@ -118,10 +118,9 @@ def judge_night(
         # The acceptance must cover tonight's estimate and the estimate over the last nights.
         required_pct = max(estimate_pct, percent(recent.estimate) if recent is not None else 0.0)
         is_withheld = required_pct > accepted.slowdown_pct
-        if is_withheld:
-            objections.append(f"{accepted.slowdown_pct:g}% was accepted, but the slowdown is {required_pct:.2g}%")
-        else:
-            objections.append(f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}")
+        too_little = f"{accepted.slowdown_pct:g}% was accepted, but the slowdown is {required_pct:.2g}%"
+        acceptance = f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}"
+        objections.append(too_little if is_withheld else acceptance)
     return report(
         status=status if is_withheld else "PASS",
         reasons=[clip_message(text) for text in objections] or ["no slowdown against the anchor would be absorbed"],
@@ -155,10 +154,9 @@ def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: T
         # ``tests`` has a decision and an interval for the median and for the mean step time.
         proven_slowdown = max(interval.low for _, interval in sequential.tests.values())
         return f"tonight's pairs prove that main is slower than the anchor by {percent(proven_slowdown):.2g}% or more"
-    recent_interval = budget_interval(_night_means(nights, "median"))
-    if recent_interval is not None and percent(recent_interval.low) > budget_pct:
-        slowdown_pct = percent(recent_interval.low)
-        return f"the last nights prove that main is slower than the anchor by {slowdown_pct:.2g}% or more"
+    recent = budget_interval(_night_means(nights, "median"))
+    if recent is not None and percent(recent.low) > budget_pct:
+        return f"the last nights prove that main is slower than the anchor by {percent(recent.low):.2g}% or more"
     return ""
 
 
