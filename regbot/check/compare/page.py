@@ -20,8 +20,12 @@ def compare_page(verdict: Verdict) -> str:
     section = entry.throughput
     assert section is not None
     lines = [f"{verdict.verdict}  {_headline(section)}"]
+    rows = [("step time", "estimate", "interval", "result")]
+    for test in section.tests:
+        interval = f"{test.low_pct:+.2f}% to {test.high_pct:+.2f}%"
+        rows.append((test.summary, f"{test.estimate_pct:+.2f}%", interval, DECISION_WORDS[test.decision]))
     if section.tests:
-        lines += ["", *_test_table(section)]
+        lines += ["", *columns(rows, right={1, 2}, indent="  ")]  # estimate and interval are aligned on the right
     reasons = entry.validity.reasons if verdict.verdict == "INVALID" else section.reasons
     lines += ["", *(wrapped(reason, "- ", "  ") for reason in reasons)]
     if section.base_step_s is not None and section.head_step_s is not None:
@@ -50,11 +54,3 @@ def _headline(section: Throughput) -> str:
 
 def _format_interval(estimate: float, low: float | None, high: float | None) -> str:
     return f"{estimate:+.2f}%" + (f" ({low:+.2f}% to {high:+.2f}%)" if low is not None and high is not None else "")
-
-
-def _test_table(section: Throughput) -> list[str]:
-    rows = [("step time", "estimate", "interval", "result")]
-    for test in section.tests:
-        interval = f"{test.low_pct:+.2f}% to {test.high_pct:+.2f}%"
-        rows.append((test.summary, f"{test.estimate_pct:+.2f}%", interval, DECISION_WORDS[test.decision]))
-    return columns(rows, right={1, 2}, indent="  ")  # estimate and interval are aligned on the right

@@ -74,6 +74,10 @@ class StepFile:
         """Seconds of the steps that count."""
         return self.step_s[self.cut :]
 
+    @property
+    def is_on_cpu(self) -> bool:
+        return self.run is not None and self.run.node is not None and not self.run.node.gpus
+
     def summaries(self) -> dict[str, float]:
         """Median and mean of the steps that count, on the log scale."""
         if self.run is not None and self.run.timing is not None:

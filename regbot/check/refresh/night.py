@@ -101,9 +101,13 @@ def judge_night(
             decision=None,
         )
     nights = [*history.nights, tonight]
-    creep_by_summary = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
+    # From calibrations, or else from the pairs of these nights, or else an assumption.
+    sd = max(history.pair_sd or pair_sd(nights) or DEFAULT_PAIR_SD, MIN_PAIR_SD)
+    # Every workload has one monitor per summary. All of them share one false alarm rate.
+    series, means = history.monitors * len(SUMMARIES), {name: _night_means(nights, name) for name in SUMMARIES}
+    creep_by_summary = {name: cusum(night_means, sd, series, history.luck) for name, night_means in means.items()}
     nearest_to_alarm = max(creep_by_summary.values(), key=lambda creep: creep.value / creep.limit)
-    recent = budget_interval(_night_means(nights, "median"))  # None if there are too few nights
+    recent = budget_interval(means["median"])  # None if there are too few nights
     objections = list(_find_failures(verdict, throughput, creep_by_summary, recent, config))
     status: Status = "FAIL" if objections else "INCONCLUSIVE"
     estimate_pct, pairs = throughput.estimate_pct or 0.0, len(tonight.log_ratios["median"])
@@ -170,14 +174,6 @@ def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
         return None
     squared_deviations = sum((len(sample) - 1) * variance(sample) for sample in samples)
     return max(math.sqrt(squared_deviations / degrees_of_freedom), MIN_PAIR_SD)
-
-
-def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: NightHistory) -> Creep:
-    # From calibrations, or else from the pairs of these nights, or else an assumption.
-    sd = history.pair_sd or pair_sd(nights) or DEFAULT_PAIR_SD
-    # Every workload has one monitor per summary. All of them share one false alarm rate.
-    series = history.monitors * len(SUMMARIES)
-    return cusum(_night_means(nights, summary), max(sd, MIN_PAIR_SD), series, history.luck)
 
 
 def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple[float, int]]:

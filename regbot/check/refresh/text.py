@@ -107,8 +107,10 @@ def describe_outcome(night: WorkloadRefresh) -> str:
 
 def _row(night: WorkloadRefresh) -> str:
     tonight = _estimate_text(night.tonight) if night.tonight is not None else "not measured"
-    since_anchor = f"{_estimate_text(night.since_anchor)}, budget" if night.since_anchor is not None else ""
-    since_anchor = f"{since_anchor} {night.budget_pct:g}%" if since_anchor else "first night"
+    budget = f"budget {night.budget_pct:g}%"
+    since_anchor = (
+        f"{_estimate_text(night.since_anchor)}, {budget}" if night.since_anchor is not None else "first night"
+    )
     drift = _drift_text(night.drift) if night.drift is not None else ""
     outcome = f"**{night.status}** {describe_outcome(night)}"
     return markdown_row([code(night.name), tonight, since_anchor, drift, outcome])

@@ -29,9 +29,12 @@ class SessionRecorder:
         self._pools: dict[str, Path] = {}  # by entry: the file that shares its runs with sessions of the same code
 
     def add(self, run: Run) -> None:
-        """Write a run, also to the pool of its entry. Raises OSError if a disk is full."""
-        if run.outcome != "ok":
-            self._raise_if_disk_full()
+        """Write a run, also to the pool of its entry. Raises OSError if a disk is full: a run that failed for that
+        says nothing about the code and must not be stored.
+        """
+        for folder in (self._log.folder, self.cache, Path(tempfile.gettempdir())) if run.outcome != "ok" else ():
+            if folder.exists() and shutil.disk_usage(folder).free < FULL_DISK_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         self._log.append(run)
         self.runs.append(run)
         if run.tier == "timed" and run.workload in self._pools:
@@ -47,12 +50,6 @@ class SessionRecorder:
 
     def session(self) -> Session:
         return Session(header=self.header, runs=list(self.runs))
-
-    def _raise_if_disk_full(self) -> None:
-        """A run that failed because of a full disk says nothing about the code and must not be stored."""
-        for folder in (self._log.folder, self.cache, Path(tempfile.gettempdir())):
-            if folder.exists() and shutil.disk_usage(folder).free < FULL_DISK_BYTES:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 @dataclass(frozen=True)
