@@ -10,6 +10,7 @@ which a trusted node measured, show that a run loads no changed file. Both condi
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -65,19 +66,14 @@ class ConcernResult(NamedTuple):
     warnings: list[str]
 
 
-def has_paths(tasks: Sequence[Task]) -> bool:
-    return any(task.workload.paths for task in tasks)
-
-
 def list_evidence(config: Config, tasks: Sequence[Task], timing: bool) -> list[LoadEvidence]:
     """Return the kinds of stored sessions that must show which files the workloads load: a trace, and with ``timing``
     the timed session of a node with enough GPUs. A command does not report its files. Raises ConfigError.
     """
-    traces = [LoadEvidence(task.entry, "static", task.variant.name) for task in tasks]
+    tasks = [task for task in tasks if task.workload.adapter != "command"]
     timed_sessions = timed_tasks(config, tasks, ANY_GPUS) if timing else []
-    evidence = traces + [LoadEvidence(task.entry, "timed", task.variant.name) for task in timed_sessions]
-    commands = {task.entry for task in tasks if task.workload.adapter == "command"}
-    return [kind for kind in evidence if kind.entry not in commands]
+    traces = [LoadEvidence(task.entry, "static", task.variant.name) for task in tasks]
+    return traces + [LoadEvidence(task.entry, "timed", task.variant.name) for task in timed_sessions]
 
 
 def find_unconcerned(
@@ -115,26 +111,21 @@ class _WrongPathsError(Exception):
 
 
 def _prove(
-    change: ChangedTrees,
-    task: Task,
-    evidence: Sequence[LoadEvidence],
-    store: Store,
-    changed_files: Sequence[DiffEntry],
+    change: ChangedTrees, task: Task, evidence: Sequence[LoadEvidence], store: Store, changed_files: Sequence[DiffEntry]
 ) -> UnconcernedWorkload:
     """Return ``task`` as a workload that the change does not concern. It passes if it has a proof, which needs a usable
     stored session of each kind in ``evidence``. Raises _WrongPathsError if one loaded files that no pathspec matches.
     """
     needed = [kind for kind in evidence if kind.entry == task.entry]
-    gaps = [] if needed else ["a command does not report which files it loads"]
+    gap = "" if needed else "a command does not report which files it loads"  # the first one
     proof_commit: str | None = None
     for kind in needed:
-        try:
+        session = None
+        with suppress(RecordError):  # an unusable session proves nothing; the check of measured workloads warns of it
             session = newest_session(store, task.entry, kind.variant, kind.tier, change.base)
-        except RecordError:  # an unusable session proves nothing; the check of measured workloads warns about it
-            session = None
         noun = "trace" if kind.tier == "static" else "timed session"
         if session is None or session.loaded_files is None:
-            gaps.append(f"no stored {noun} of the base lists the files that it loaded")
+            gap = gap or f"no stored {noun} of the base lists the files that it loaded"
             continue
         # ``program`` is the training program that the configuration names; '' if it names none.
         loaded_files = [file for file in (*session.loaded_files, task.workload.program) if file]
@@ -145,16 +136,15 @@ def _prove(
                 "which no pathspec matches. So paths is ignored, and the workload is measured. Add the files to paths"
             )
         proof_commit = proof_commit or session.commit
-        if gap := _find_gap(change, session, f"the stored {noun} of {short_commit(session.commit)}", task.workload):
-            gaps.append(gap)
-    if unreported_file := _find_unreported_file(change, changed_files, task.workload):
+        session_text = f"the stored {noun} of {short_commit(session.commit)}"
+        gap = gap or _find_gap(change, session, session_text, task.workload)
+    if not gap and (unreported_file := _find_unreported_file(change, changed_files, task.workload)):
         reader = "its build" if task.workload.build else "a run"
-        gaps.append(f"{clip(unreported_file, 200)} changed, and {reader} does not report whether it reads such a file")
-    if gaps:
-        return UnconcernedWorkload(entry=task.entry, proof=None, reason=clip_message(gaps[0]))
-    return UnconcernedWorkload(
-        entry=task.entry, proof=proof_commit, reason="the stored runs of the base loaded none of the changed files"
-    )
+        gap = f"{clip(unreported_file, 200)} changed, and {reader} does not report whether it reads such a file"
+    if gap:
+        return UnconcernedWorkload(entry=task.entry, proof=None, reason=clip_message(gap))
+    reason = "the stored runs of the base loaded none of the changed files"
+    return UnconcernedWorkload(entry=task.entry, proof=proof_commit, reason=reason)
 
 
 def _find_gap(change: ChangedTrees, session: Baseline, session_text: str, workload: Workload) -> str:
@@ -172,11 +162,8 @@ def _find_gap(change: ChangedTrees, session: Baseline, session_text: str, worklo
 
 def _find_unreported_file(change: ChangedTrees, changed_files: Sequence[DiffEntry], workload: Workload) -> str:
     """Return the first changed file that a run or its build may read without reporting it; '' if there is none."""
-    unreported = (
-        file.name
-        for file in changed_files
-        if (workload.build or not file.is_python)
-        and not file.is_inert(change.inert)
-        and not file.name.startswith(f"{change.stored_folder}/")
-    )
-    return next(unreported, "")
+    for file in changed_files:
+        is_stored = file.name.startswith(f"{change.stored_folder}/")
+        if (workload.build or not file.is_python) and not is_stored and not file.is_inert(change.inert):
+            return file.name
+    return ""

@@ -27,18 +27,14 @@ class CheckResult:
     out: Path | None
 
 
-def conclude(session_file: Path, config: Config, expectations: Sequence[Expectation], out: Path) -> CheckResult:
-    """Judge a session file. Write ``verdict.json``, ``comment.md`` and ``report.html`` into ``out``."""
-    session = read_session(session_file)
+def conclude(session: Session, config: Config, expectations: Sequence[Expectation], out: Path | None) -> CheckResult:
+    """Judge a session. Write ``verdict.json``, ``comment.md`` and ``report.html`` into ``out``, unless it is None."""
     verdict = judge(session, config, expectations)
-    _write_report(out, verdict, session)
+    if out is not None:
+        write_record(out / "verdict.json", verdict)
+        write_text(out / "comment.md", comment(verdict, session))
+        write_text(out / "report.html", html(verdict, session))
     return CheckResult(verdict, session, out)
-
-
-def _write_report(out: Path, verdict: Verdict, session: Session) -> None:
-    write_record(out / "verdict.json", verdict)
-    write_text(out / "comment.md", comment(verdict, session))
-    write_text(out / "report.html", html(verdict, session))
 
 
 def judge_sessions(
@@ -67,27 +63,14 @@ def judge_sessions(
     left_out = dict.fromkeys(entry for header in headers for entry in header.left_out if entry not in entries)
     warnings = dict.fromkeys(warning for header in headers for warning in header.warnings)
     plans = {plan.entry: plan for header in headers for plan in header.timed}  # the last plan of an entry counts
-    combined_header = first.model_copy(
-        update={
-            "workloads": list(entries),
-            "left_out": list(left_out),
-            "warnings": list(warnings),
-            "timed": list(plans.values()),
-            "timing": any(header.timing for header in headers),
-        }
-    )
-    settings = Config(sharding=first.sharding, wire=first.wire)
-    if config:
-        settings = load_config(config)
-        combined_header = combined_header.model_copy(update={"throughput": settings.throughput})
-    combined = Session(header=combined_header, runs=_combine_runs(files, sessions))
+    update = {"workloads": [*entries], "left_out": [*left_out], "warnings": [*warnings], "timed": [*plans.values()]}
+    update |= {"timing": any(header.timing for header in headers)}
+    settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
+    update |= {"throughput": settings.throughput} if config else {}
+    combined = Session(header=first.model_copy(update=update), runs=_combine_runs(files, sessions))
     if baselines is not None:
         combined = replace_references(combined, Store(baselines))
-    declared_changes = expectations or [parse_expectation(text) for text in first.expectations]
-    verdict = judge(combined, settings, declared_changes)
-    if out is not None:
-        _write_report(out, verdict, combined)
-    return CheckResult(verdict, combined, out)
+    return conclude(combined, settings, expectations or [*map(parse_expectation, first.expectations)], out)
 
 
 def replace_references(session: Session, store: Store) -> Session:
@@ -115,21 +98,21 @@ def _combine_runs(files: Sequence[Path], sessions: Sequence[Session]) -> list[Ru
     Raises RecordError if a session or a run occurs twice, because its times would count twice.
     """
     last_blocks: dict[str, int] = {}  # highest block number of each workload
-    file_by_times: dict[tuple[float, ...], Path] = {}  # times of a run -> its file, to detect copies
-    digests: set[str] = set()
+    # Digest of a session, or times of a run -> its file. Both detect copies.
+    file_by_content: dict[str | tuple[float, ...], Path] = {}
     runs: list[Run] = []
     for file, session in zip(files, sessions, strict=True):
         digest = session_digest(session.header)
-        if digest in digests:
+        if digest in file_by_content:
             raise RecordError(f"{file}: is a session that was already given", "give each session once")
-        digests.add(digest)
+        file_by_content[digest] = file
         offsets = dict(last_blocks)  # of the workloads that an earlier session timed
         for run in session.runs:
             position = run.position
             if run.tier == "timed" and position is not None:
                 # Two launches never take equal times in every step, except in a simulator with equal steps.
                 times = (*run.timing.step_s, run.wall_s) if run.timing is not None else ()
-                if len(set(times[:-1])) > 1 and file_by_times.setdefault(times, file) != file:
+                if len(set(times[:-1])) > 1 and file_by_content.setdefault(times, file) != file:
                     raise RecordError(
                         f"{file}: has a run that an earlier file has too, so one is a copy", "give each session once"
                     )

@@ -4,7 +4,6 @@ Each run is appended to ``session.jsonl`` when it ends. The verdict is computed 
 """
 
 from contextlib import nullcontext
-from pathlib import Path
 
 from regbot.check.conclusion import CheckResult, conclude
 from regbot.check.plan import CheckOptions, CheckPlan, find_change, make_plan
@@ -41,7 +40,9 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
     )
     with own_engine if engine is None else nullcontext(engine) as engine_in_use:
         plan = make_plan(options, change, engine_in_use)
-        log = _make_run_log(options.out)
+        # The report beside the session file is written again at the end.
+        results = ("verdict.json", "comment.md", "report.html")
+        log = RunLog(options.out / "session.jsonl", "check", read_session, MAY_DIFFER_ON_RESUME, results)
         with log.lock():
             session = _open_session(log, plan, options)
             limits = Limits(
@@ -57,21 +58,10 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
             )
             trace_arms(plan.traced, setup, parallel=config.local.parallel)
             time_arms(plan.timed, setup, join=options.join)
-            result = conclude(log.path, config, options.expectations, options.out)
+            result = conclude(read_session(log.path), config, options.expectations, options.out)
     # After the verdict, because nothing that the code under test left in the cache may prevent a verdict.
     prune(repository_cache(options.cache, options.repo), KEPT_WORKTREES, watch)
     return result
-
-
-def _make_run_log(out: Path) -> RunLog[Session]:
-    """Return the log of the check in the folder ``out``: its session file."""
-    return RunLog(
-        out / "session.jsonl",
-        activity="check",
-        read=read_session,
-        may_differ=MAY_DIFFER_ON_RESUME,
-        results=("verdict.json", "comment.md", "report.html"),  # the report, which is written again at the end
-    )
 
 
 MAY_DIFFER_ON_RESUME = {

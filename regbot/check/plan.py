@@ -13,7 +13,7 @@ from typing import Literal
 from regbot import __version__
 from regbot.baselines import Store
 from regbot.baselines.arm_luck import is_luck_small
-from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, has_paths, list_evidence
+from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, list_evidence
 from regbot.check.configuration import confine, find_config
 from regbot.check.references import store_at, stored_traces, with_references
 from regbot.engines import Engine
@@ -133,10 +133,9 @@ def find_change(options: CheckOptions) -> Change:
     loaded = find_config(options.repo, *commits, target=options.base, exact=options.exact, file=options.config)
     advice = "merge one first, or give --config FILE"
     loaded = confine(loaded, options.node_config, options.untrusted, head="the pull request", advice=advice)
-    config = loaded.config
-    behaviour = digest_behaviour(options.repo, *commits, config.inert)
+    behaviour = digest_behaviour(options.repo, *commits, loaded.config.inert)
     head = head.model_copy(update={"behaviour": behaviour})
-    return Change(base, head, config, options.repo, [*warnings, *loaded.messages()])
+    return Change(base, head, loaded.config, options.repo, [*warnings, *loaded.messages()])
 
 
 def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPlan:
@@ -162,7 +161,7 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
     settings = config.throughput.model_copy(update={"gate": options.gate} if options.gate else {})
     # Unconcerned entries are measured all the same if the user asked for a measurement.
     is_requested = options.workloads or options.even_if_identical or base.overrides or head.overrides
-    may_skip = has_paths(planned) and not is_requested
+    may_skip = any(task.workload.paths for task in planned) and not is_requested
     evidence = list_evidence(config, planned, options.timing) if may_skip else []
     needed = [(kind.entry, kind.variant) for kind in evidence]
     needed += [(task.entry, task.variant.name) for task in (*tasks_to_trace, *tasks_to_time)]

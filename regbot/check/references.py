@@ -60,13 +60,6 @@ def stored_traces(store: Store, entries: Iterable[tuple[str, str]], base: Arm) -
             warnings.append(f"{entry}: its stored ledger cannot be used: {error}")
             continue
         if stored is not None and ledger is not None:
-            trace = StoredTrace(
-                entry=entry,
-                commit=stored.commit,
-                tree=stored.tree,
-                measured=stored.measured,
-                environment=stored.environment,
-                ledger=ledger,
-            )
-            traces.append(trace)
+            fields = {name: getattr(stored, name) for name in ("commit", "tree", "measured", "environment")}
+            traces.append(StoredTrace(entry=entry, ledger=ledger, **fields))
     return traces, warnings

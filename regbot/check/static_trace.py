@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -112,10 +113,8 @@ def choose_task(options: TraceOptions, folder: Path) -> Task:
         )  # fmt: skip
     config_file = folder / FILE_NAME
     if not config_file.exists():
-        raise ConfigError(
-            f"{options.workload!r} is not a shape ({', '.join(shape_names())}), and {folder} has no {FILE_NAME} with "
-            "workloads"
-        )
+        shapes_text = f"is not a shape ({', '.join(shape_names())})"
+        raise ConfigError(f"{options.workload!r} {shapes_text}, and {folder} has no {FILE_NAME} with workloads")
     configured = _choose("workload or shape", name, add_stand_ins(load_file(config_file), folder).config.workloads)
     settings = {key: getattr(options, key) for key in ("variant", "dispatcher", "device", "gpu")}
     workload = configured.model_copy(update={key: value for key, value in settings.items() if value})
@@ -155,37 +154,33 @@ def read_ledgers(paths: Sequence[Path], format_name: str = "") -> Ledger:
                 f"{path}: was counted in another way, or over other steps, than {first_path}",
                 "read the files separately",
             )
-    ranks = [ledger.rank for ledger, _ in ledgers]
-    if len(set(ranks)) != len(ranks):
-        duplicate = next(path for ledger, path in ledgers if ranks.count(ledger.rank) > 1)
-        raise ReadError(f"{duplicate}: has the same rank as another of these files", "give one file per rank")
+    for (ledger, _), (other, path) in pairwise(ledgers):
+        if ledger.rank == other.rank:
+            raise ReadError(f"{path}: has the same rank as another of these files", "give one file per rank")
     merged = ledger_of([ledger for ledger, _ in ledgers])
     first_digest = digest(first)
     differing_ranks = [rank for rank, rank_digest in merged.rank_digests.items() if rank_digest != first_digest]
     if not differing_ranks:
         return merged
-    warning = (
-        f"{plural('rank', len(differing_ranks))} {', '.join(differing_ranks[:8])} issued other collectives than rank "
-        f"{first.rank}"
-    )
+    ranks = f"{plural('rank', len(differing_ranks))} {', '.join(differing_ranks[:8])}"
+    warning = f"{ranks} issued other collectives than rank {first.rank}"
     return merged.model_copy(update={"warnings": [*merged.warnings, warning]})
 
 
 def read_ledger(path: Path, format_name: str = "") -> Ledger:
     """Read a ledger or run record, or a file in a known format, '' to detect it. Raises RecordError, ReadError."""
-    source = Source(path)
-    if format_name or not _RECORD.match(source.head):
+    if format_name or not _RECORD.match(Source(path).head):
         return read_file(path, format_name)
     data = read_capped(path)
-    document = parse_json(data, str(path))
-    if document["schema"] == "regbot/ledger@1":
+    schema = parse_json(data, str(path))["schema"]
+    if schema == "regbot/ledger@1":
         return parse_record(data, Ledger, str(path))
-    if document["schema"] == "regbot/run@1":
+    if schema == "regbot/run@1":
         run = parse_record(data, Run, str(path))
         if run.ledger is None:
             raise RecordError(f"{path}: this run has no ledger: {run.outcome}: {run.reason}")
         return run.ledger
     raise RecordError(
-        f"{path}: is neither a ledger record nor a run record (schema {json.dumps(document['schema'])})",
+        f"{path}: is neither a ledger record nor a run record (schema {json.dumps(schema)})",
         "write one with 'regbot ledger trace WORKLOAD --json > FILE'",
     )

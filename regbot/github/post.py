@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, has_paths, list_evidence
+from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, list_evidence
 from regbot.check.conclusion import replace_references
 from regbot.check.references import store_at
 from regbot.github import checks, verdict_text
@@ -218,7 +218,7 @@ class _PostContext:
         # A workload with the adapter "command" is only timed, so a static result has no runs of it.
         tasks = [task for task in plan(config) if is_timed or task.workload.adapter != "command"]
         unmeasured_tasks = [task for task in tasks if task.entry not in measured_entries]
-        if not has_paths(unmeasured_tasks):
+        if not any(task.workload.paths for task in unmeasured_tasks):
             return ConcernResult([], [])
         evidence = list_evidence(config, tasks, is_timed)
         variants = [(kind.entry, kind.variant) for kind in evidence]

@@ -105,15 +105,12 @@ def calibrate(
         sessions = _SessionSeries(options, task, arm, trees, engine, watch, cache / HISTORY_FILE).run(plan)
     calibration = build_calibration(sessions, options.who)
     path = store.add_calibration(calibration)
-    class_folder = path.parent.parent  # the calibrations lie in a folder below it
-    stored_calibrations = [store.calibration(stored_path) for stored_path in store.calibrations(class_folder)]
-    on_same_terms = [
-        other
-        for other in stored_calibrations
-        if (other.node_class, other.environment) == (calibration.node_class, calibration.environment)
-        and terms_of(other) == terms_of(calibration)
-    ]
-    summary = summarise_calibrations(on_same_terms)
+
+    def terms(item: Calibration) -> tuple[object, ...]:
+        return item.node_class, item.environment, terms_of(item)
+
+    stored = map(store.calibration, store.calibrations(path.parent.parent))  # they lie in a folder of the node class
+    summary = summarise_calibrations([other for other in stored if terms(other) == terms(calibration)])
     return CalibrationResult(calibration, store.root / path, summary)
 
 
@@ -157,9 +154,8 @@ def _judge_session(session: Session) -> CalibrationSession:
     positions = [pair.head.position for pair in interim.pair_set.valid]
     draws = [position.draw for position in positions if position is not None and position.draw is not None]
     true_log_ratio = math.log1p(plan.injected_pct / 100)
-    covered = None  # without a look, there are no intervals
-    if interim.intervals:
-        covered = all(interval.low <= true_log_ratio <= interval.high for interval in interim.intervals)
+    covers = [interval.low <= true_log_ratio <= interval.high for interval in interim.intervals]
+    covered = all(covers) if covers else None  # without a look, there are no intervals
     return CalibrationSession(
         session=session_digest(session.header),
         injected_pct=plan.injected_pct,
@@ -205,12 +201,11 @@ class _SessionSeries:
         look that decides.
         """
         sessions: list[Session] = []
-        valid_pairs = 0
-        while valid_pairs < pairs:
-            missing_pairs = block_count(pairs - valid_pairs) * BLOCK_PAIRS  # in whole blocks
-            update = {"injected_pct": injected_pct, "max_pairs": min(missing_pairs, LOOKS[-1])}
+        while pairs > 0:
+            max_pairs = min(block_count(pairs) * BLOCK_PAIRS, LOOKS[-1])
+            update = {"injected_pct": injected_pct, "max_pairs": max_pairs}
             sessions.append(self._run_session(plan.model_copy(update=update)))
-            valid_pairs += len(pair_up(sessions[-1].runs).valid)
+            pairs -= len(pair_up(sessions[-1].runs).valid)
         return sessions
 
     def _run_session(self, plan: TimedPlan) -> Session:
@@ -250,16 +245,15 @@ class _SessionSeries:
         )
 
 
+@dataclass(frozen=True)
 class _WorkingTree:
     """Supplies the working tree in ``folder`` as the checkout of both arms. It is used as it is: nothing is built."""
 
-    def __init__(self, folder: Path) -> None:
-        # Without a key, because the working tree is not in the cache of worktrees.
-        self._tree = Worktree(folder, built=False, key="", changed=(), environment={})
+    folder: Path
 
-    def worktree(self, arm: Arm, task: Task) -> Worktree:
-        del arm, task
-        return self._tree
+    def worktree(self, _arm: Arm, _task: Task) -> Worktree:
+        # Without a key, because the working tree is not in the cache of worktrees.
+        return Worktree(self.folder, built=False, key="", changed=(), environment={})
 
 
 def _make_run_log(options: CalibrationOptions, number: int) -> RunLog[Session]:
@@ -308,11 +302,11 @@ def summary_lines(summary: CalibrationSummary) -> list[str]:
         allocations = f"{luck.allocations} of {MIN_ALLOCATIONS} days or nodes with {ALLOCATION_PAIRS} pairs"
         luck_text = f"{luck.sd_pct:.2g}% {luck_bounds}, {count(luck.draws, 'draw')}; {allocations}"
     lines.append(f"luck of an arm     {luck_text}")
-    correlations = (("neighbouring pairs", summary.lag_correlation), ("pairs of a block", summary.block_correlation))
-    for label, correlation in correlations:
-        if correlation is not None:
-            bounds = f"(95%: {correlation.low:.2f} to {correlation.high:.2f})"
-            lines.append(f"{label:<19}correlated by {correlation.value:.2f} {bounds}")
+    correlations = {"neighbouring pairs": summary.lag_correlation, "pairs of a block": summary.block_correlation}
+    for label, found in correlations.items():
+        if found is not None:
+            value = f"{found.value:.2f} (95%: {found.low:.2f} to {found.high:.2f})"
+            lines.append(f"{label:<19}correlated by {value}")
     if summary.contradicted:
         lines.append(f"the gate has no vote here: {summary.contradicted}")
     return lines

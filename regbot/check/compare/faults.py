@@ -29,8 +29,7 @@ _NUMBER = re.compile(r"\d[\d.]*")
 
 def faults(base: Sequence[StepFile], head: Sequence[StepFile], paired: bool) -> Iterator[str]:
     """Yield why the files cannot be compared: all faults of single files, or else the first of the comparison."""
-    files = [*base, *head]
-    file_faults = [fault for file in files for fault in file.faults]
+    file_faults = [fault for file in (*base, *head) for fault in file.faults]
     yield from file_faults or islice(_comparison_faults(base, head, paired), 1)
 
 
@@ -42,10 +41,11 @@ def _comparison_faults(base: Sequence[StepFile], head: Sequence[StepFile], paire
     for file, other_file in combinations(files, 2):  # a simulator may write the same time in every step
         if file.step_s == other_file.step_s and len(set(file.step_s)) > 1:
             yield f"{file.name} and {other_file.name} have the same times in every step: one is a copy of the other"
+    expected = _describe_values(files[0])
     for file in files[1:]:
-        if _describe_values(file) != (expected := _describe_values(files[0])):
+        if (values := _describe_values(file)) != expected:
             yield (
-                f"{file.name}: its values are {_describe_values(file)}, but those of {files[0].name} are {expected}; "
+                f"{file.name}: its values are {values}, but those of {files[0].name} are {expected}; "
                 "a mean hides single steps, so log all runs in the same way, best every step"
             )
     steps = [
@@ -91,21 +91,18 @@ def _describe_values(file: StepFile) -> str:
 
 
 def _find_mismatch(first: Run, second: Run) -> str:
-    # A record without step times was rejected when it was read.
-    assert first.timing is not None
-    assert second.timing is not None
-    first_class, second_class = (run.node.node_class if run.node else None for run in (first, second))
-    for property_name, first_value, second_value in (
-        ("workload", first.workload, second.workload),
-        ("shape", first.shape, second.shape),
-        ("variant", first.variant, second.variant),
-        ("clock", first.timing.clock, second.timing.clock),
-        ("number of ranks", str(len(first.timing.ranks)), str(len(second.timing.ranks))),
-        ("class of the node", first_class, second_class),
-    ):
-        if first_value != second_value:
-            return f"the {property_name} differs ({second_value or 'unknown'}, not {first_value or 'unknown'})"
+    first_values, second_values = map(_list_properties, (first, second))
+    for name, value in second_values.items():
+        if value != first_values[name]:
+            return f"the {name} differs ({value or 'unknown'}, not {first_values[name] or 'unknown'})"
     return ""
+
+
+def _list_properties(run: Run) -> dict[str, str | None]:
+    assert run.timing is not None  # a record without step times was rejected when it was read
+    properties: dict[str, str | None] = {"workload": run.workload, "shape": run.shape, "variant": run.variant}
+    properties |= {"clock": run.timing.clock, "number of ranks": str(len(run.timing.ranks))}
+    return {**properties, "class of the node": run.node.node_class if run.node else None}
 
 
 def warnings(base: Sequence[StepFile], head: Sequence[StepFile]) -> Iterator[str]:

@@ -14,27 +14,23 @@ DECISION_WORDS = {
 }
 """Decision -> words for it in the output."""
 
-MIN_WARM_UP_DIFFERENCE = 10
-"""Smallest difference between the warm-ups of base and head that is printed, in steps. Smaller differences do not
-matter, because at least 10 steps of every long log are left out.
-"""
-
 
 def compare_page(verdict: Verdict) -> str:
     (entry,) = verdict.workloads  # an entry is the part of the verdict about one workload
     section = entry.throughput
     assert section is not None
     lines = [f"{verdict.verdict}  {_headline(section)}"]
+    rows = [("step time", "estimate", "interval", "result")]
+    for test in section.tests:
+        interval = f"{test.low_pct:+.2f}% to {test.high_pct:+.2f}%"
+        rows.append((test.summary, f"{test.estimate_pct:+.2f}%", interval, DECISION_WORDS[test.decision]))
     if section.tests:
-        lines += ["", *_test_table(section)]
+        lines += ["", *columns(rows, right={1, 2}, indent="  ")]  # estimate and interval are aligned on the right
     reasons = entry.validity.reasons if verdict.verdict == "INVALID" else section.reasons
     lines += ["", *(wrapped(reason, "- ", "  ") for reason in reasons)]
     if section.base_step_s is not None and section.head_step_s is not None:
-        lines.append(
-            wrapped(f"median step: base {section.base_step_s:.4g} s, head {section.head_step_s:.4g} s", "- ", "  ")
-        )
-    if warm_up := _warm_up_note(section):
-        lines.append(wrapped(warm_up, "- ", "  "))
+        median_steps = f"median step: base {section.base_step_s:.4g} s, head {section.head_step_s:.4g} s"
+        lines.append(wrapped(median_steps, "- ", "  "))
     lines += [wrapped(warning, "warning: ", "  ") for warning in verdict.warnings]
     return "\n".join(lines)
 
@@ -58,24 +54,3 @@ def _headline(section: Throughput) -> str:
 
 def _format_interval(estimate: float, low: float | None, high: float | None) -> str:
     return f"{estimate:+.2f}%" + (f" ({low:+.2f}% to {high:+.2f}%)" if low is not None and high is not None else "")
-
-
-def _warm_up_note(section: Throughput) -> str:
-    base, head = section.base_warmup_steps, section.head_warmup_steps
-    if base is None or head is None or abs(base - head) < MIN_WARM_UP_DIFFERENCE:
-        return ""
-    return f"steps until the steady state: {base:g} in base, {head:g} in head; the step times exclude them"
-
-
-def _test_table(section: Throughput) -> list[str]:
-    rows = [("step time", "estimate", "interval", "result")]
-    rows += [
-        (
-            test.summary,
-            f"{test.estimate_pct:+.2f}%",
-            f"{test.low_pct:+.2f}% to {test.high_pct:+.2f}%",
-            DECISION_WORDS[test.decision],
-        )
-        for test in section.tests
-    ]
-    return columns(rows, right={1, 2}, indent="  ")  # estimate and interval are aligned on the right

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from regbot.judge.pairs import summarise_timing
@@ -36,6 +37,9 @@ FORMATS = (
     f"what is read: CSV with the header '{CSV_HEADER}', one line per step; Run records (regbot/run@1); "
     f"{'; '.join(log_format.TITLE for log_format in LOG_FORMATS)}"
 )
+
+Step = tuple[str, int, float]
+"""Where a step is in its file, its number, and its seconds."""
 
 _REGBOT_RECORD = re.compile(r'"schema"\s*:\s*"regbot/')
 """Beginning of the schema of a record, such as ``"schema": "regbot/run@1"``."""
@@ -69,6 +73,10 @@ class StepFile:
     def kept_s(self) -> tuple[float, ...]:
         """Seconds of the steps that count."""
         return self.step_s[self.cut :]
+
+    @property
+    def is_on_cpu(self) -> bool:
+        return self.run is not None and self.run.node is not None and not self.run.node.gpus
 
     def summaries(self) -> dict[str, float]:
         """Median and mean of the steps that count, on the log scale."""
@@ -105,7 +113,7 @@ def read_steps(path: Path, skip: int | None = None, tokens_per_step: float | Non
             f"{file.name}: has {steps} steps, and the first {file.cut} are left out, so no step remains",
             f"give at least {file.cut + 1} steps ({recommended} are better), or {advice}",
         )
-    return replace(file, faults=_suspect_faults(file)) if file.log is not None else file
+    return replace(file, faults=_suspect_faults(file, file.log)) if file.log is not None else file
 
 
 def _read_file(path: Path, skip: int | None, tokens_per_step: float | None) -> StepFile:
@@ -139,33 +147,23 @@ def _detect_log_format(log: StepLogFile) -> LogFormat | None:
 def _file_from_log(path: Path, log: StepLog, skip: int | None) -> StepFile:
     # Slow steps that other work of the job explains are no step times. Every step of ``timed`` has seconds; NaN is only
     # for the type checker. A value may stand for several steps, so ``skip`` counts step numbers.
-    steps = [(step.number, step.seconds or math.nan) for step in log.timed if step.number not in log.explained]
-    faults = [
-        f"{log.origin}: step {number} took {seconds:g} s: {fault}"
-        for number, seconds in steps
-        if (fault := _step_fault(seconds))
+    steps = [
+        (log.origin, step.number, step.seconds or math.nan) for step in log.timed if step.number not in log.explained
     ]
-    return StepFile(
-        path,
-        step_s=tuple(seconds for _, seconds in steps),
-        cut=sum(number < log.steps[0].number + (skip or 0) for number, _ in steps),
-        numbers=tuple(number for number, _ in steps),
-        faults=_limit_faults(faults),
-        log=log,
-    )
+    cut = sum(number < log.steps[0].number + (skip or 0) for _, number, _ in steps)
+    return replace(_file_from_steps(path, steps, cut), log=log)
 
 
-def _suspect_faults(file: StepFile) -> tuple[str, ...]:
+def _suspect_faults(file: StepFile, log: StepLog) -> tuple[str, ...]:
     """Return a fault for each counted step whose time ended before its work on the device was done."""
-    suspect = {*file.log.suspect} if file.log is not None else set()  # step numbers
-    return _limit_faults(
-        [
-            f"{file.name}: step {number} ({seconds:g} s) was not waited for: only its dispatch was timed, "
-            "and a neighbour contains the rest; measure the run again, or leave out more steps with --skip N"
-            for number, seconds in zip(file.numbers[file.cut :], file.kept_s, strict=True)
-            if number in suspect
-        ]
-    )
+    suspect = {*log.suspect}  # step numbers
+    faults = [
+        f"{file.name}: step {number} ({seconds:g} s) was not waited for: only its dispatch was timed, "
+        "and a neighbour contains the rest; measure the run again, or leave out more steps with --skip N"
+        for number, seconds in zip(file.numbers[file.cut :], file.kept_s, strict=True)
+        if number in suspect
+    ]
+    return _limit_faults(faults)
 
 
 def _file_from_csv(path: Path, data: bytes, skip: int | None) -> StepFile:
@@ -176,39 +174,27 @@ def _file_from_csv(path: Path, data: bytes, skip: int | None) -> StepFile:
     lines = text.split("\n")
     if not _is_header(lines[0]):
         raise RecordError(f"{path}:1: the first line is {_quote(lines[0])}", FORMATS)
-    step_s: list[float] = []
-    step_numbers: list[int] = []
-    faults: list[str] = []
-    for line_number, line in enumerate(lines[1:], start=2):
-        if not line.strip():
-            continue
-        location = f"{path}:{line_number}"
-        step, seconds = _parse_row(location, line)
-        if step_numbers and step <= step_numbers[-1]:
+    steps = [_parse_row(f"{path}:{number}", line) for number, line in enumerate(lines[1:], start=2) if line.strip()]
+    for (_, earlier, _), (location, later, _) in pairwise(steps):
+        if later <= earlier:
             raise RecordError(
-                f"{location}: step {step} comes after step {step_numbers[-1]}",
+                f"{location}: step {later} comes after step {earlier}",
                 "step numbers must rise. One file is one run: split the file where a new run begins",
             )
-        if fault := _step_fault(seconds):
-            faults.append(f"{location}: step {step} took {seconds:g} s: {fault}")
-        step_numbers.append(step)
-        step_s.append(seconds)
-    if not step_s:
+    if not steps:
         raise RecordError(f"{path}: has a header and no step", FORMATS)
-    return StepFile(
-        path, step_s=tuple(step_s), cut=skip or 0, numbers=tuple(step_numbers), faults=_limit_faults(faults)
-    )
+    return _file_from_steps(path, steps, skip or 0)
 
 
 def _is_header(line: str) -> bool:
     return [field.strip() for field in line.split(",")] == CSV_HEADER.split(",")
 
 
-def _parse_row(location: str, line: str) -> tuple[int, float]:
-    """Return the step number and the seconds of a CSV row. Raises RecordError with ``location``, which is file:line."""
+def _parse_row(location: str, line: str) -> Step:
+    """Raises RecordError with ``location``, which is file:line."""
     try:
         step, seconds = line.split(",")
-        return int(step), float(seconds)
+        return location, int(step), float(seconds)
     except ValueError as error:
         raise RecordError(
             f"{location}: is {_quote(line)}",
@@ -230,23 +216,19 @@ def _file_from_record(path: Path, data: bytes, skip: int | None) -> StepFile:
         return StepFile(path, step_s=(), cut=0, numbers=(), faults=(fault,), run=run)
     if run.timing is None:
         raise RecordError(f"{path}: is a {run.tier} run without step times", "give a timed one")
-    step_s = run.timing.step_s
-    step_faults = [(number, seconds, _step_fault(seconds)) for number, seconds in enumerate(step_s)]
-    faults = [f"{path}: step {number} took {seconds:g} s: {fault}" for number, seconds, fault in step_faults if fault]
-    return StepFile(
-        path,
-        step_s=tuple(step_s),
-        cut=run.timing.cut if skip is None else skip,
-        numbers=tuple(range(len(step_s))),
-        faults=_limit_faults(faults),
-        run=run,
-    )
+    steps = [(str(path), number, seconds) for number, seconds in enumerate(run.timing.step_s)]
+    return replace(_file_from_steps(path, steps, run.timing.cut if skip is None else skip), run=run)
 
 
-def _step_fault(seconds: float) -> str:
-    if math.isfinite(seconds) and seconds > 0:
-        return ""
-    return "the clock was set back, or the step was not measured; measure the run again"
+def _file_from_steps(path: Path, steps: Sequence[Step], cut: int) -> StepFile:
+    reason = "the clock was set back, or the step was not measured; measure the run again"
+    faults = [
+        f"{location}: step {number} took {seconds:g} s: {reason}"
+        for location, number, seconds in steps
+        if not (math.isfinite(seconds) and seconds > 0)
+    ]
+    numbers, step_s = tuple(number for _, number, _ in steps), tuple(seconds for _, _, seconds in steps)
+    return StepFile(path, step_s, cut, numbers, _limit_faults(faults))
 
 
 def _limit_faults(faults: Sequence[str]) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ they show that all runs are of one session: otherwise a difference between sessi
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from math import ceil
 from statistics import fmean, median
 from typing import Any
 
@@ -60,6 +59,10 @@ MAX_NOISE_RATIO = 2.0
 right, four pairs show more than twice this noise in fewer than one of a hundred sessions.
 """
 
+NO_COMMON_SESSION = (
+    "nothing in the files shows that base and head ran in turn in one session, so the difference may be one of nodes "
+    "or days"
+)
 
 Files = Sequence[StepFile]
 Tests = Mapping[str, tuple[Decision, LogEstimate]]
@@ -73,11 +76,8 @@ def paired_section(base: Files, head: Files, given_sd: float | None, order: Orde
     of a pair's log-ratio that the user gave with --noise.
     """
     offset = 0.0 if order == "abba" else math.log1p(POSITION_EFFECT_PCT / 100)
-    ratios: Ratios = {name: [] for name in SUMMARIES}
-    for base_file, head_file in zip(base, head, strict=True):
-        base_summaries, head_summaries = base_file.summaries(), head_file.summaries()
-        for name, log_ratios in ratios.items():
-            log_ratios.append(head_summaries[name] - base_summaries[name])
+    summaries = [(first.summaries(), second.summaries()) for first, second in zip(base, head, strict=True)]
+    ratios = {name: [second[name] - first[name] for first, second in summaries] for name in SUMMARIES}
     warnings: list[str] = []
     known_sd = given_sd  # the noise that the test uses; None: the noise that the pairs show
     # The scatter of few pairs shows too little, so the noise of the steps checks the given noise first.
@@ -88,39 +88,31 @@ def paired_section(base: Files, head: Files, given_sd: float | None, order: Orde
     if test is not None and given_sd is not None and test.pairs > 1:
         observed_sd = max(pair_interval(values[: test.pairs], ALPHA).sd for values in ratios.values())
         if observed_sd > MAX_NOISE_RATIO * given_sd:
-            warning = (
-                f"--noise {100 * given_sd:.2g}% is not used, because the first {test.pairs} pairs differ by "
-                f"{100 * observed_sd:.2g}% (standard deviation)"
-            )
-            warnings = [warning]
+            scatter = f"the first {test.pairs} pairs differ by {100 * observed_sd:.2g}% (standard deviation)"
+            warnings = [f"--noise {100 * given_sd:.2g}% is not used, because {scatter}"]
             known_sd = None
             test = sequential_test(ratios, len(SUMMARIES), THRESHOLDS, offset=offset)
     if test is None:
-        return _too_few_pairs(base, head, ratios), warnings
+        pairs, missing = len(base), LOOKS[0] - len(base)
+        estimates = {name: percent(fmean(values)) for name, values in ratios.items()}
+        headline = "1 pair decides nothing" if pairs == 1 else f"{pairs} pairs decide nothing"
+        more = f"give {count(missing, 'more base file')} and {count(missing, 'more head file')}"
+        reasons = [
+            f"{headline}; at least {LOOKS[0]} are needed: {more}",
+            *_estimate_sentences(estimates),
+            _pairs_advice(estimates, ": in all it takes"),
+        ]
+        return _section("undecided", estimates["median"], reasons, base, head, by="pairs", pairs=pairs), warnings
     if test.outliers:
-        warnings = [*warnings, describe_slow_launches(test.outliers, test.pairs)]
+        warnings.append(describe_slow_launches(test.outliers, test.pairs))
     if order != "abba":
         runs = "the order of the runs is not known" if order == "unknown" else "the same arm ran first in most pairs"
-        warning = (
+        warnings.append(
             f"{runs}, and the second run of a pair may be slower or faster by itself: the intervals are wider by "
             f"{POSITION_EFFECT_PCT:g}% on both sides. Run the pairs in the order base, head, head, base, and say so "
             "with --order abba"
         )
-        warnings = [*warnings, warning]
     return _tested_pairs(base[: test.pairs], head[: test.pairs], ratios, test, known_sd is not None), warnings
-
-
-def _too_few_pairs(base: Files, head: Files, ratios: Ratios) -> Throughput:
-    pairs, missing = len(base), LOOKS[0] - len(base)
-    missing_files = f"{count(missing, 'more base file')} and {count(missing, 'more head file')}"
-    headline = "1 pair decides nothing" if pairs == 1 else f"{pairs} pairs decide nothing"
-    estimates = {name: percent(fmean(values)) for name, values in ratios.items()}
-    reasons = [
-        f"{headline}; at least {LOOKS[0]} are needed: give {missing_files}",
-        *_estimate_sentences(estimates),
-        _pairs_advice(estimates, ": in all it takes"),
-    ]
-    return _section("undecided", estimates["median"], reasons, base, head, by="pairs", pairs=pairs)
 
 
 def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest, is_noise_known: bool) -> Throughput:
@@ -135,20 +127,26 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
     )
     reasons = [explain_withheld(test.outliers)] if test.withheld else [*_decision_sentences(test.tests, test.decision)]
     worst_sd = max(interval.sd for interval in intervals)
-    if (
-        test.pairs < LOOKS[0]
-    ):  # with fewer pairs than the first look needs, only the given noise makes a decision possible
-        reasons.append(
-            f"judged with the given noise of {100 * worst_sd:.2g}% per pair: the answer depends on that figure"
-        )
-    reasons += _pair_count_sentences(test)
+    if test.pairs < LOOKS[0]:  # then only the given noise makes a decision possible
+        noise = f"{100 * worst_sd:.2g}% per pair"
+        reasons.append(f"judged with the given noise of {noise}: the answer depends on that figure")
+    if test.unused:
+        cause = f"the first {test.pairs} decided"
+        if test.decision == "undecided":
+            cause = f"decisions are made only after {', '.join(map(str, LOOKS[:-1]))} and {LOOKS[-1]} pairs"
+        reasons.append(f"{test.unused} of {test.pairs + test.unused} pairs were not used: {cause}")
+    if test.decision == "undecided" and not test.final:
+        next_look = next(look for look in LOOKS if look > test.pairs)
+        missing = next_look - test.pairs - test.unused
+        more = f"give {missing} more base files and {missing} more head files"
+        reasons.append(f"the next decision is after {next_look} pairs: {more}")
     if test.decision == "undecided" and not test.withheld:
         needed = pairs_needed(worst_sd, ALPHA, THRESHOLDS, known=is_noise_known)
-        effort = "more pairs than is practical: use a quieter node"
-        if needed is not None:
+        effort = f"about {needed} pairs, more than the test allows: use a quieter node"
+        if needed is None:
+            effort = "more pairs than is practical: use a quieter node"
+        elif needed <= LOOKS[-1]:
             effort = f"{_next_look(needed)} pairs"
-            if needed > LOOKS[-1]:
-                effort = f"about {needed} pairs, more than the test allows: use a quieter node"
         reasons.append(
             f"with this noise ({100 * worst_sd:.2g}% per pair), {LOOKS[-1]} pairs can detect a slowdown of "
             f"{round_up_percent(detectable_by_all)} or more; to detect {SETTINGS.threshold_pct:g}% takes {effort}"
@@ -160,21 +158,7 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
         "pass_withheld": test.withheld,
     }
     used_ratios = {name: values[: test.pairs] for name, values in ratios.items()}
-    return _decided_section(test.decision, test.tests, test.alpha, reasons, base, head, ratios=used_ratios, **fields)
-
-
-def _pair_count_sentences(test: SequentialTest) -> Iterator[str]:
-    if test.unused:
-        cause = f"the first {test.pairs} decided"
-        if test.decision == "undecided":
-            looks = f"{', '.join(str(look) for look in LOOKS[:-1])} and {LOOKS[-1]}"
-            cause = f"decisions are made only after {looks} pairs"
-        yield f"{test.unused} of {test.pairs + test.unused} pairs were not used: {cause}"
-    if test.decision == "undecided" and not test.final:
-        next_look = next(look for look in LOOKS if look > test.pairs)
-        missing = next_look - test.pairs - test.unused
-        more = f"give {missing} more base files and {missing} more head files"
-        yield f"the next decision is after {next_look} pairs: {more}"
+    return _decided_section(test.decision, test.tests, test.alpha, reasons, base, head, used_ratios, **fields)
 
 
 def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[Throughput, list[str]]:
@@ -182,26 +166,16 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
 
     ``given_sd`` is not used: runs that belong to pairs are judged by --paired.
     """
-    base_summaries, head_summaries = ([file.summaries() for file in files] for files in (base, head))
-    values = {
-        name: ([run[name] for run in base_summaries], [run[name] for run in head_summaries]) for name in SUMMARIES
-    }
-    estimates = {
-        name: percent(fmean(head_values) - fmean(base_values)) for name, (base_values, head_values) in values.items()
-    }
-    warnings = []
-    if given_sd is not None:
-        warnings = [f"--noise {100 * given_sd:.2g}% is not used: it is the noise of pairs, so it needs --paired"]
+    summaries = [[file.summaries() for file in files] for files in (base, head)]
+    values = {name: [[run[name] for run in runs] for runs in summaries] for name in SUMMARIES}
+    estimates = {name: percent(fmean(second) - fmean(first)) for name, (first, second) in values.items()}
+    noise = f"--noise {100 * (given_sd or 0):.2g}% is not used: it is the noise of pairs, so it needs --paired"
+    warnings = [noise] if given_sd is not None else []
     if unsteady_reasons := find_unsteady(base, head):
         return _unsteady_section(base, head, unsteady_reasons, estimates, by="runs"), warnings
     evidence = describe_common_session(base, head)
     if not evidence or min(len(base), len(head)) < MIN_RUNS:
-        why = f"at least {MIN_RUNS} runs of each arm are needed"
-        if not evidence:
-            why = (
-                "nothing in the files shows that base and head ran in turn in one session, so the difference may be "
-                "one of nodes or days"
-            )
+        why = f"at least {MIN_RUNS} runs of each arm are needed" if evidence else NO_COMMON_SESSION
         reasons = [
             f"{count(len(base), 'base run')} and {count(len(head), 'head run')} decide nothing: {why}",
             *_estimate_sentences(estimates),
@@ -209,7 +183,7 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
             _pairs_advice(estimates, " and compare with --paired --order abba: it takes"),
         ]
         return _section("undecided", estimates["median"], reasons, base, head, by="runs"), warnings
-    intervals = {name: welch(base_values, head_values, ALPHA) for name, (base_values, head_values) in values.items()}
+    intervals = {name: welch(first, second, ALPHA) for name, (first, second) in values.items()}
     tests = {name: (decide(interval, THRESHOLDS), interval) for name, interval in intervals.items()}
     decision = combine(tests.values(), THRESHOLDS)
     reasons = [*_decision_sentences(tests, decision), evidence]
@@ -220,7 +194,7 @@ def unpaired_section(base: Files, head: Files, given_sd: float | None) -> tuple[
             f"with this noise, to detect {SETTINGS.threshold_pct:g}% takes {effort} of each arm; pairs on one node "
             "(--paired) take fewer"
         )
-    return _decided_section(decision, tests, ALPHA, reasons, base, head, ratios={}, by="runs"), warnings
+    return _decided_section(decision, tests, ALPHA, reasons, base, head, {}, by="runs"), warnings
 
 
 def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:
@@ -228,14 +202,12 @@ def _decision_sentences(tests: Tests, decision: Decision) -> Iterator[str]:
     if decision in ("regressed", "improved"):
         word, side = ("slower", "above +") if decision == "regressed" else ("faster", "below -")
         for name, (test_decision, interval) in tests.items():
+            change = f"head is {word} than base by the {name} step time: {format_estimate(interval)}"
             if test_decision == decision:
-                yield (
-                    f"head is {word} than base by the {name} step time: {format_estimate(interval)}; the "
-                    f"whole interval is {side}{beyond}"
-                )
+                yield f"{change}; the whole interval is {side}{beyond}"
     elif decision in ("no_change", "within_bound"):
         largest = max(percent(interval.high) for _, interval in tests.values())
-        rounded_up = ceil(100 * largest) / 100
+        rounded_up = math.ceil(100 * largest) / 100
         bound = f"at most {rounded_up:.2f}% slower" if largest > 0 else "not slower"
         limit = f"{SETTINGS.threshold_pct:g}%"
         where = f"between -{limit} and +{limit}" if decision == "no_change" else f"below +{limit}"
@@ -265,9 +237,8 @@ def _pairs_advice(estimates: Mapping[str, float], command: str) -> str:
     # On the log scale, a speed-up counts like a slowdown by the same factor. Few runs support no more digits.
     largest = max(abs(math.log1p(value / 100)) for value in estimates.values())
     pct = max(round(percent(largest)), round(SETTINGS.threshold_pct))
-    target = f"{'or rule out ' if pct == round(SETTINGS.threshold_pct) else ''}a difference of {pct}%"
-    if pct > UNUSUAL_PCT:
-        target = "a difference like this"
+    or_rule_out = "or rule out " if pct == round(SETTINGS.threshold_pct) else ""
+    target = f"{or_rule_out}a difference of {pct}%" if pct <= UNUSUAL_PCT else "a difference like this"
     thresholds = Thresholds(delta=math.log1p(pct / 100), eps=THRESHOLDS.eps)
     needed = [pairs_needed(noise_pct / 100, ALPHA, thresholds) for noise_pct in PAIR_NOISE_PCT]
     quiet, typical, noisy = (
@@ -321,7 +292,6 @@ def _decided_section(
     reasons: Sequence[str],
     base: Files,
     head: Files,
-    *,
     ratios: Mapping[str, Sequence[float]],
     **fields: Any,
 ) -> Throughput:
@@ -360,11 +330,5 @@ def withhold_pass(section: Throughput, omissions: Sequence[str]) -> Throughput:
         *(f"no PASS: {omission}" for omission in omissions),
         "the missing part may contain a slowdown: give one whole run per file, or leave those steps out with --skip N",
     ]
-    return section.model_copy(
-        update={
-            "status": "INCONCLUSIVE",
-            "decision": "undecided",
-            "bound_pct": None,
-            "reasons": [*reasons, *section.reasons],
-        }
-    )
+    update = {"status": "INCONCLUSIVE", "decision": "undecided", "bound_pct": None}
+    return section.model_copy(update={**update, "reasons": [*reasons, *section.reasons]})

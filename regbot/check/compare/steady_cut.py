@@ -9,7 +9,7 @@ from dataclasses import replace
 from statistics import median
 
 from regbot.check.compare.run_files import StepFile
-from regbot.stats.steady import SteadyState, unsettled_warnings
+from regbot.stats.steady import unsettled_warnings
 from regbot.stats.unpaired import MIN_RUNS
 
 FEW_STEPS = 20
@@ -61,13 +61,8 @@ def find_unsteady(base: Files, head: Files) -> list[str]:
     """
     if min(len(base), len(head)) < MIN_RUNS:
         return []
-    return [*unsettled_warnings([_steady_state(file) for file in base], [_steady_state(file) for file in head])]
-
-
-def _steady_state(file: StepFile) -> SteadyState | None:
-    """None for a run on a CPU, which is never unsteady, because other work makes its step times wander."""
-    is_on_cpu = file.run is not None and file.run.node is not None and not file.run.node.gpus
-    return None if is_on_cpu else file.steady
+    # A run on a CPU is never unsteady, because other work makes its step times wander.
+    return [*unsettled_warnings(*([None if file.is_on_cpu else file.steady for file in arm] for arm in (base, head)))]
 
 
 def file_warnings(files: Files) -> Iterator[tuple[str, str]]:

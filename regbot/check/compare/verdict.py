@@ -58,14 +58,10 @@ def compare(options: ComparisonOptions) -> Verdict:
     else:
         base, head = align_steps(base, head, options.paired)
         section, section_warnings = _throughput_section(base, head, options)
-    entry = WorkloadVerdict(
-        name=WORKLOAD,
-        sharding=None,  # files of step times have no ledger
-        throughput=section,
-        validity=Validity(
-            status="INVALID" if all_faults else "PASS", reasons=[clip_message(printable(fault)) for fault in all_faults]
-        ),
-    )
+    reasons = [clip_message(printable(fault)) for fault in all_faults]
+    validity = Validity(status="INVALID" if all_faults else "PASS", reasons=reasons)
+    # Files of step times have no ledger.
+    entry = WorkloadVerdict(name=WORKLOAD, sharding=None, throughput=section, validity=validity)
     return Verdict(
         verdict=compute_overall_status([entry]),
         base=_arm("base", options.base),
@@ -82,11 +78,10 @@ def _throughput_section(
     if options.paired:
         order = find_order(base, head, options.order)
         section, section_warnings = paired_section(base, head, given_sd, order)
+        used = [*base[: section.pairs], *head[: section.pairs]]  # later pairs were not needed for the decision
     else:
         section, section_warnings = unpaired_section(base, head, given_sd)
-    used = [*base, *head]
-    if options.paired:  # later pairs were not needed for the decision
-        used = [*base[: section.pairs], *head[: section.pairs]]
+        used = [*base, *head]
     omissions = [f"{file.name} {omission}" for file in used for omission in find_omissions(file)]
     omissions += find_other_work(base, head)
     if section.status == "PASS" and omissions:
@@ -107,17 +102,14 @@ def _check_options(options: ComparisonOptions) -> None:
         raise ConfigError(f"--noise {options.noise_pct:g}: must be a standard deviation in percent above 0")
     if options.skip is not None and options.skip < 0:
         raise ConfigError(f"--skip {options.skip}: must be 0 or more")
-    if options.tokens_per_step is not None and not (isfinite(options.tokens_per_step) and options.tokens_per_step > 0):
-        raise ConfigError(
-            f"--tokens-per-step {options.tokens_per_step:g}: must be above 0", "give the tokens of one step on one rank"
-        )
-    given_paths: set[Path] = set()
-    for path in (*options.base, *options.head):
-        if path.resolve() in given_paths:
-            raise ConfigError(
-                f"{printable(str(path))}: is given twice", "one file is one run, and each run counts once"
-            )
-        given_paths.add(path.resolve())
+    tokens = options.tokens_per_step
+    if tokens is not None and not (isfinite(tokens) and tokens > 0):
+        raise ConfigError(f"--tokens-per-step {tokens:g}: must be above 0", "give the tokens of one step on one rank")
+    paths = [path.resolve() for path in (*options.base, *options.head)]
+    for path in paths:
+        if paths.count(path) > 1:
+            advice = "one file is one run, and each run counts once"
+            raise ConfigError(f"{printable(str(path))}: is given twice", advice)
 
 
 def _arm(name: Literal["base", "head"], paths: Sequence[Path]) -> Arm:

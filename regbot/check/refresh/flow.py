@@ -25,13 +25,13 @@ from regbot.engines import Engine, open_engine
 from regbot.judge.pairs import Pair, pair_up
 from regbot.records.baseline import Acceptance, AnchorComparison, Baseline
 from regbot.records.calibration import Calibration
-from regbot.records.config import FILE_NAME, Config, ConfigError, LoadedConfig, load_commit, load_file
+from regbot.records.config import FILE_NAME, ConfigError, LoadedConfig, load_commit, load_file
 from regbot.records.files import write_record, write_text
 from regbot.records.refresh import RefreshReport
 from regbot.records.run import Arm
 from regbot.records.text.clip import clip_message
 from regbot.records.text.progress import Progress, Watcher
-from regbot.records.verdict import GRAVITY, WorkloadVerdict, select_gravest_status
+from regbot.records.verdict import GRAVITY, Sharding, Validity, select_gravest_status
 from regbot.stats.drift import night_pairs
 from regbot.workloads.checkout.arms import resolve_arm
 from regbot.workloads.checkout.commits import create_branch
@@ -104,19 +104,23 @@ def refresh(options: RefreshOptions, watch: Watcher = lambda _: None, now: datet
         loaded = load_file(options.config)
     else:
         loaded = add_stand_ins(load_commit(partial(file_at, options.repo, FILE_NAME), head.commit), options.repo)
-
-    def say(text: str) -> None:
-        watch(Progress(done=0, total=0, text=text))
-
     config, folder = loaded.config, loaded.config.baselines.folder
-    with (
-        open_engine(
-            options.engine, config, options.cache, say, untrusted=True, no_sandbox=options.no_sandbox
-        ) as engine,
-        tempfile.TemporaryDirectory(prefix="regbot-") as scratch,
-    ):
+    own_engine = open_engine(
+        options.engine,
+        config,
+        options.cache,
+        lambda text: watch(Progress(done=0, total=0, text=text)),
+        untrusted=True,
+        no_sandbox=options.no_sandbox,
+    )
+    with own_engine as engine, tempfile.TemporaryDirectory(prefix="regbot-") as scratch:
         planned = plan(config, options.workloads)
-        tasks = _select_tasks(config, planned, engine)
+        tasks = [task for task in timed_tasks(config, planned, engine.gpus) if task.workload.adapter != "command"]
+        if not tasks:
+            raise ConfigError(
+                "no workload is timed whose sessions can be references: a command does not prove what code it runs",
+                "see 'timed' in docs/configuration.md; calibrate a command with 'regbot calibrate'",
+            )
         write_text(options.out / ".gitignore", "*\n")  # git ignores everything in the folder
         if options.store is None:
             export(options.repo, head.commit, [folder], Path(scratch))
@@ -143,17 +147,6 @@ def refresh(options: RefreshOptions, watch: Watcher = lambda _: None, now: datet
     return report
 
 
-def _select_tasks(config: Config, planned: Sequence[Task], engine: Engine) -> list[Task]:
-    """Return the timed tasks whose sessions can be references. Raises ConfigError if there are none."""
-    tasks = [task for task in timed_tasks(config, planned, engine.gpus) if task.workload.adapter != "command"]
-    if not tasks:
-        raise ConfigError(
-            "no workload is timed whose sessions can be references: a command does not prove what code it runs",
-            "see 'timed' in docs/configuration.md; calibrate a command with 'regbot calibrate'",
-        )
-    return tasks
-
-
 def _measure(setup: _RefreshSetup, task: Task) -> MeasuredNight:
     """Time one workload at the anchor's commit and at head in pairs, and judge the session of this night.
 
@@ -161,11 +154,8 @@ def _measure(setup: _RefreshSetup, task: Task) -> MeasuredNight:
     same session. Their ledgers are refreshed, and their collectives count in the verdict.
     """
     options, store, config = setup.options, setup.store, setup.loaded.config
-    entries = [
-        planned_task.entry
-        for planned_task in setup.planned
-        if (planned_task.workload_name, planned_task.shape.name) == (task.workload_name, task.shape.name)
-    ]
+    siblings = [other for other in setup.planned if other.workload_name == task.workload_name]
+    entries = [other.entry for other in siblings if other.shape.name == task.shape.name]
     node_class = _find_node_class(setup.engine, task)
     folder = class_folder(task.entry, task.variant.name, node_class)
     anchor = store.anchor(task.entry, task.variant.name, node_class)
@@ -181,9 +171,20 @@ def _measure(setup: _RefreshSetup, task: Task) -> MeasuredNight:
     acceptance = None
     if options.accept_pct is not None:  # ``options.who`` accepts a slowdown of up to this many percent
         acceptance = Acceptance(who=options.who, slowdown_pct=options.accept_pct, why=options.why)
-    verdict, variant = _combine_meshes(checked, task.entry), task.variant.name
+    own_verdict = next(workload for workload in checked.verdict.workloads if workload.name == task.entry)
+    meshes = checked.verdict.workloads
+    # The gravest sections of all meshes count. ``GRAVITY`` begins with the gravest status.
+    sections = {
+        "sharding": min((mesh.sharding for mesh in meshes if mesh.sharding is not None), key=_gravity, default=None),
+        "validity": min((mesh.validity for mesh in meshes), key=_gravity),
+    }
+    verdict, variant = own_verdict.model_copy(update=sections), task.variant.name
     night = judge_night(verdict, variant, anchor.commit if anchor else None, tonight, history, config, acceptance)
     return MeasuredNight(task, entries, node_class, anchor, checked, night, tonight)
+
+
+def _gravity(section: Sharding | Validity) -> int:
+    return GRAVITY.index(section.status)
 
 
 def _find_node_class(engine: Engine, task: Task) -> str:
@@ -246,38 +247,19 @@ def _load_history(
     environment, clock = environment_of(last_pair.head), last_pair.head.timing.clock
     # With --resume, the session of this night may already be stored. It is not an earlier night.
     own_session = session_identity(checked.session.header, task.entry, "timed", "head")
+    earlier = [item for item in stored if item.environment == environment and item.session != own_session]
     # ``against`` is the comparison with the anchor; None if the session did not measure the anchor beside main.
-    comparisons = [
-        baseline.against
-        for baseline in stored
-        if baseline.environment == environment and baseline.session != own_session
-    ]
+    comparisons = [baseline.against for baseline in earlier]
     timed_plan = next(timed_plan for timed_plan in checked.session.header.timed if timed_plan.entry == task.entry)
-    comparable_calibrations = [
-        calibration
-        for calibration in calibrations
-        if calibration.environment == environment and terms_of(calibration) == planned_terms(timed_plan, clock)
-    ]
-    noise = summarise_calibrations(comparable_calibrations)
+    calibrations = [item for item in calibrations if item.environment == environment]
+    terms = planned_terms(timed_plan, clock)
+    noise = summarise_calibrations([item for item in calibrations if terms_of(item) == terms])
     return NightHistory(
         nights=[comparison for comparison in comparisons if comparison and comparison.commit == anchor_commit],
         pair_sd=noise.sd_pct / 100 if noise is not None else None,
         monitors=setup.monitors,
         luck=noise.arm_luck.counted_pct / 100 if noise is not None and noise.arm_luck is not None else 0.0,
     )
-
-
-def _combine_meshes(checked: CheckResult, entry: str) -> WorkloadVerdict:
-    """Return the verdict on ``entry``, with the gravest sharding section and the gravest validity section of all meshes
-    of the workload."""
-    mesh_verdicts = checked.verdict.workloads
-    own_verdict = next(workload for workload in mesh_verdicts if workload.name == entry)
-    sharding_sections = [workload.sharding for workload in mesh_verdicts if workload.sharding is not None]
-    validity_sections = [workload.validity for workload in mesh_verdicts]
-    # ``GRAVITY`` begins with the gravest status.
-    sharding = min(sharding_sections, key=lambda section: GRAVITY.index(section.status), default=None)
-    validity = min(validity_sections, key=lambda section: GRAVITY.index(section.status))
-    return own_verdict.model_copy(update={"sharding": sharding, "validity": validity})
 
 
 def _build_report(
@@ -288,10 +270,8 @@ def _build_report(
     ``problems`` has the reason why a night could not be stored, or '', for each of ``measured``. If all nights pass,
     but one could not be stored, the report is INVALID.
     """
-    nights = [
-        measured_night.night.model_copy(update={"not_stored": problem})
-        for measured_night, problem in zip(measured, problems, strict=True)
-    ]
+    pairs = zip(measured, problems, strict=True)
+    nights = [item.night.model_copy(update={"not_stored": problem}) for item, problem in pairs]
     warnings = [clip_message(f"{night.name}: not stored: {night.not_stored}") for night in nights if night.not_stored]
     status = select_gravest_status(night.status for night in nights)
     if warnings and status == "PASS":

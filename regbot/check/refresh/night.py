@@ -101,9 +101,13 @@ def judge_night(
             decision=None,
         )
     nights = [*history.nights, tonight]
-    creep_by_summary = {summary: _monitor_creep(nights, summary, history) for summary in SUMMARIES}
+    # From calibrations, or else from the pairs of these nights, or else an assumption.
+    sd = max(history.pair_sd or pair_sd(nights) or DEFAULT_PAIR_SD, MIN_PAIR_SD)
+    # Every workload has one monitor per summary. All of them share one false alarm rate.
+    series, means = history.monitors * len(SUMMARIES), {name: _night_means(nights, name) for name in SUMMARIES}
+    creep_by_summary = {name: cusum(night_means, sd, series, history.luck) for name, night_means in means.items()}
     nearest_to_alarm = max(creep_by_summary.values(), key=lambda creep: creep.value / creep.limit)
-    recent = budget_interval(_night_means(nights, "median"))  # None if there are too few nights
+    recent = budget_interval(means["median"])  # None if there are too few nights
     objections = list(_find_failures(verdict, throughput, creep_by_summary, recent, config))
     status: Status = "FAIL" if objections else "INCONCLUSIVE"
     estimate_pct, pairs = throughput.estimate_pct or 0.0, len(tonight.log_ratios["median"])
@@ -118,19 +122,16 @@ def judge_night(
         # The acceptance must cover tonight's estimate and the estimate over the last nights.
         required_pct = max(estimate_pct, percent(recent.estimate) if recent is not None else 0.0)
         is_withheld = required_pct > accepted.slowdown_pct
-        if is_withheld:
-            objections.append(f"{accepted.slowdown_pct:g}% was accepted, but the slowdown is {required_pct:.2g}%")
-        else:
-            objections.append(f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}")
+        too_little = f"{accepted.slowdown_pct:g}% was accepted, but the slowdown is {required_pct:.2g}%"
+        acceptance = f"accepted by {accepted.who}, up to {accepted.slowdown_pct:g}%: {accepted.why}"
+        objections.append(too_little if is_withheld else acceptance)
     return report(
         status=status if is_withheld else "PASS",
         reasons=[clip_message(text) for text in objections] or ["no slowdown against the anchor would be absorbed"],
         decision=throughput.decision,
         tonight=_to_estimate(throughput.estimate_pct, throughput.low_pct, throughput.high_pct),
         pairs=pairs,
-        since_anchor=_to_estimate(percent(recent.estimate), percent(recent.low), percent(recent.high))
-        if recent is not None
-        else None,
+        since_anchor=_to_estimate(*map(percent, (recent.estimate, recent.low, recent.high))) if recent else None,
         drift=Drift(
             value_pct=100 * nearest_to_alarm.value,
             limit_pct=100 * nearest_to_alarm.limit,
@@ -157,10 +158,9 @@ def describe_absorbed_slowdown(nights: Sequence[AnchorComparison], thresholds: T
         # ``tests`` has a decision and an interval for the median and for the mean step time.
         proven_slowdown = max(interval.low for _, interval in sequential.tests.values())
         return f"tonight's pairs prove that main is slower than the anchor by {percent(proven_slowdown):.2g}% or more"
-    recent_interval = budget_interval(_night_means(nights, "median"))
-    if recent_interval is not None and percent(recent_interval.low) > budget_pct:
-        slowdown_pct = percent(recent_interval.low)
-        return f"the last nights prove that main is slower than the anchor by {slowdown_pct:.2g}% or more"
+    recent = budget_interval(_night_means(nights, "median"))
+    if recent is not None and percent(recent.low) > budget_pct:
+        return f"the last nights prove that main is slower than the anchor by {percent(recent.low):.2g}% or more"
     return ""
 
 
@@ -174,14 +174,6 @@ def pair_sd(nights: Sequence[AnchorComparison]) -> float | None:
         return None
     squared_deviations = sum((len(sample) - 1) * variance(sample) for sample in samples)
     return max(math.sqrt(squared_deviations / degrees_of_freedom), MIN_PAIR_SD)
-
-
-def _monitor_creep(nights: Sequence[AnchorComparison], summary: str, history: NightHistory) -> Creep:
-    # From calibrations, or else from the pairs of these nights, or else an assumption.
-    sd = history.pair_sd or pair_sd(nights) or DEFAULT_PAIR_SD
-    # Every workload has one monitor per summary. All of them share one false alarm rate.
-    series = history.monitors * len(SUMMARIES)
-    return cusum(_night_means(nights, summary), max(sd, MIN_PAIR_SD), series, history.luck)
 
 
 def _night_means(nights: Sequence[AnchorComparison], summary: str) -> list[tuple[float, int]]:

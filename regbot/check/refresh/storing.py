@@ -3,7 +3,7 @@
 A ``Baseline`` is one stored session.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import PurePosixPath
@@ -55,13 +55,9 @@ def store_night(measured: MeasuredNight, head: Arm, store: Store, who: str, why:
         if not is_withheld:
             remove_withheld_copies(store, distilled_main.baselines)
         for distilled_arm in distilled_arms:
-            baselines = [
-                baseline for baseline in distilled_arm.baselines if baseline.tier == "timed" or not is_withheld
-            ]
+            baselines = [item for item in distilled_arm.baselines if item.tier == "timed" or not is_withheld]
             digests = {baseline.ledger for baseline in baselines}
-            store.add(
-                baselines, {digest: ledger for digest, ledger in distilled_arm.ledgers.items() if digest in digests}
-            )
+            store.add(baselines, {key: ledger for key, ledger in distilled_arm.ledgers.items() if key in digests})
         if measured.anchor is None or night.accepted is not None:
             store.move_anchor(_make_anchor(measured, head, who, why, now))
     except BaselineError as error:
@@ -73,12 +69,8 @@ def _make_anchor(measured: MeasuredNight, head: Arm, who: str, why: str, now: da
     night, slowdown = measured.night, measured.night.tonight
     evidence = None
     if measured.anchor is not None and slowdown is not None:
-        evidence = MoveEvidence(
-            estimate_pct=slowdown.estimate_pct,
-            low_pct=slowdown.low_pct,
-            high_pct=slowdown.high_pct,
-            pairs=max(1, night.pairs),  # the record allows no 0
-        )
+        # The record allows no 0.
+        evidence = MoveEvidence(**slowdown.model_dump(), pairs=max(1, night.pairs))
     return Anchor(
         workload=measured.task.entry,
         variant=measured.task.variant.name,
@@ -94,16 +86,15 @@ def _make_anchor(measured: MeasuredNight, head: Arm, who: str, why: str, now: da
     )
 
 
-def build_proposal(store: Store, report: RefreshReport, written: Iterable[PurePosixPath], now: datetime) -> Proposal:
+def build_proposal(store: Store, report: RefreshReport, written: Sequence[PurePosixPath], now: datetime) -> Proposal:
     """Build the proposal from the report and from the records in ``written``, the new and changed files of the store.
 
     ``now`` is the time of the proposal. Raises BaselineError.
     """
-    # ``.gitattributes`` is no record.
-    record_paths = [path for path in written if path != PurePosixPath(ATTRIBUTES)]
-    ledger_paths = [path for path in record_paths if path.parts[0] == LEDGERS]
-    anchor_paths = [path for path in record_paths if path.name == ANCHOR]
-    session_paths = [path for path in record_paths if path not in ledger_paths and path not in anchor_paths]
+    ledger_paths = [path for path in written if path.parts[0] == LEDGERS]
+    anchor_paths = [path for path in written if path.name == ANCHOR]
+    others = {*ledger_paths, *anchor_paths, PurePosixPath(ATTRIBUTES)}
+    session_paths = [path for path in written if path not in others]
     return Proposal(
         regbot=__version__,
         created=format_time(now),

@@ -107,22 +107,19 @@ def describe_outcome(night: WorkloadRefresh) -> str:
 
 def _row(night: WorkloadRefresh) -> str:
     tonight = _estimate_text(night.tonight) if night.tonight is not None else "not measured"
-    since_anchor = "first night"
-    if night.since_anchor is not None:
-        since_anchor = f"{_estimate_text(night.since_anchor)}, budget {night.budget_pct:g}%"
+    budget = f"budget {night.budget_pct:g}%"
+    since_anchor = (
+        f"{_estimate_text(night.since_anchor)}, {budget}" if night.since_anchor is not None else "first night"
+    )
     drift = _drift_text(night.drift) if night.drift is not None else ""
     outcome = f"**{night.status}** {describe_outcome(night)}"
     return markdown_row([code(night.name), tonight, since_anchor, drift, outcome])
 
 
 def _section(night: WorkloadRefresh) -> Iterator[str]:
-    yield f"## {code(night.name)}"
-    yield ""
-    anchor = "there was no anchor: this commit becomes the first anchor"
-    if night.anchor:
-        anchor = f"anchor {code(short_commit(night.anchor))}"
-    yield f"{anchor}, {night.pairs} pairs, variant {code(night.variant)}"
-    yield ""
+    first_anchor = "there was no anchor: this commit becomes the first anchor"
+    anchor = f"anchor {code(short_commit(night.anchor))}" if night.anchor else first_anchor
+    yield f"## {code(night.name)}\n\n{anchor}, {night.pairs} pairs, variant {code(night.variant)}\n"
     yield from (f"- {prose(reason)}" for reason in night.reasons[:MAX_REASONS])
     slowdowns_pct = [slowdown.estimate_pct for slowdown in (night.tonight, night.since_anchor) if slowdown is not None]
     if night.series == "held" and night.status == "FAIL" and slowdowns_pct:

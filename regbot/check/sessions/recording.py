@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ from regbot.records.session import Session
 from regbot.records.text.progress import Watcher
 from regbot.workloads.guest import Scratch
 
-FULL_DISK_BYTES, FULL_DISK_FILES = 16 * 2**20, 256
-"""If a disk has less free space or fewer free files than this, the full disk may be the reason for a failed run."""
+FULL_DISK_BYTES = 16 * 2**20
+"""If a disk has less free space than this, the full disk may be the reason for a failed run."""
 
 
 class SessionRecorder:
@@ -28,9 +29,12 @@ class SessionRecorder:
         self._pools: dict[str, Path] = {}  # by entry: the file that shares its runs with sessions of the same code
 
     def add(self, run: Run) -> None:
-        """Write a run, also to the pool of its entry. Raises OSError if a disk is full."""
-        if run.outcome != "ok":
-            self._raise_if_disk_full()
+        """Write a run, also to the pool of its entry. Raises OSError if a disk is full: a run that failed for that
+        says nothing about the code and must not be stored.
+        """
+        for folder in (self._log.folder, self.cache, Path(tempfile.gettempdir())) if run.outcome != "ok" else ():
+            if folder.exists() and shutil.disk_usage(folder).free < FULL_DISK_BYTES:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         self._log.append(run)
         self.runs.append(run)
         if run.tier == "timed" and run.workload in self._pools:
@@ -46,16 +50,6 @@ class SessionRecorder:
 
     def session(self) -> Session:
         return Session(header=self.header, runs=list(self.runs))
-
-    def _raise_if_disk_full(self) -> None:
-        """A run that failed because of a full disk says nothing about the code and must not be stored."""
-        for folder in (self._log.folder, self.cache, Path(tempfile.gettempdir())):
-            if not folder.exists():
-                continue
-            state = os.statvfs(folder)
-            has_few_files = state.f_files > 0 and state.f_favail < FULL_DISK_FILES  # f_files is 0 if they have no limit
-            if has_few_files or state.f_bavail * state.f_frsize < FULL_DISK_BYTES:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 @dataclass(frozen=True)

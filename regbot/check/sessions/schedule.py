@@ -160,21 +160,17 @@ def _is_on_other_node(runs: Sequence[Run], node: Node | None) -> bool:
 def block_numbers(runs: Sequence[Run], plan: TimedPlan) -> range:
     """Return the numbers of a session's blocks, which continue after the blocks of an earlier session."""
     earlier_blocks = [run.position.block for run in runs if run.is_from_earlier_session and run.position]
-    last_earlier_block = max(earlier_blocks, default=0)
-    pairs = plan.max_pairs or LOOKS[-1]
+    last = max(earlier_blocks, default=0)
     # ``more_pairs``: pairs that the user requested in addition to the earlier session; 0 without such a request.
-    if last_earlier_block and plan.more_pairs:
-        pairs = plan.more_pairs
-    first_block = last_earlier_block + 1
-    return range(first_block, first_block + block_count(pairs))
+    pairs = (plan.more_pairs if last else 0) or plan.max_pairs or LOOKS[-1]
+    return range(last + 1, last + 1 + block_count(pairs))
 
 
 def max_runs(runs: Sequence[Run], plan: TimedPlan) -> int:
     """Return the number of runs of a session that does not stop early."""
-    head_only_runs = sum(is_head_only(run) for run in runs)
     blocks = len(block_numbers(runs, plan))
     draws = math.ceil(blocks / DRAW_BLOCKS) if plan.fresh_caches else 1  # every draw has warm launches of its own
-    return head_only_runs + WARM_SLOTS * draws + BLOCK_SLOTS * blocks
+    return sum(map(is_head_only, runs)) + WARM_SLOTS * draws + BLOCK_SLOTS * blocks
 
 
 def can_afford_block(runs: Sequence[Run], budget_s: float) -> bool:
@@ -182,24 +178,21 @@ def can_afford_block(runs: Sequence[Run], budget_s: float) -> bool:
     block may exceed it, because its estimate uses the shorter warm launches.
     """
     spent_s = sum(run.wall_s for run in runs if not run.is_from_earlier_session)
-    seconds_of_paired_runs = [run.wall_s for run in runs if run.position is not None and run.position.block]
-    seconds_of_runs = seconds_of_paired_runs or [run.wall_s for run in runs]
-    expected_run_s = mean(seconds_of_runs) if seconds_of_runs else 0.0
-    return spent_s + BLOCK_SLOTS * expected_run_s < budget_s
+    seconds = [run.wall_s for run in runs if run.position is not None and run.position.block]
+    seconds = seconds or [run.wall_s for run in runs] or [0.0]
+    return spent_s + BLOCK_SLOTS * mean(seconds) < budget_s
 
 
 def progress_summary(runs: Sequence[Run], header: SessionHeader, plan: TimedPlan) -> str:
     if header.throughput.gate == "stored":
         return "compared with stored sessions"
-    log_ratios = pair_up(runs).log_ratios()["median"]
-    pairs = len(log_ratios)
+    log_ratios, estimate = pair_up(runs).log_ratios()["median"], "no pair yet"
     interim = decide_so_far(runs, header, plan)
     if interim.test is not None:  # there are enough pairs for an interval
         estimate = f"{format_estimate(interim.test.tests['median'][1])} after {interim.pairs} pairs"
-    elif pairs:
-        estimate = f"{percent(mean(log_ratios)):+.1f}% so far, {pairs} of {LOOKS[0]} pairs to the first look"
-    else:
-        estimate = "no pair yet"
+    elif log_ratios:
+        progress = f"{len(log_ratios)} of {LOOKS[0]} pairs to the first look"
+        estimate = f"{percent(mean(log_ratios)):+.1f}% so far, {progress}"
     session_runs = [run for run in runs if not run.is_from_earlier_session]
     seconds = [run.wall_s for run in session_runs if run.position is not None and run.position.block]
     if not seconds:
@@ -222,12 +215,11 @@ def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -
     if calibrations:
         # The largest noise of a pair, as a standard deviation on the log scale.
         noise = max(calibrated.sd_pct / 100 for calibrated in calibrations)
-        limits = thresholds(header.throughput)
         alpha = look_alpha(LOOKS[-1], count_primary_tests(header))
-        one_draw = [1] * DRAW_PAIRS  # the pairs of one draw of compiler caches
-        lucks = [luck_in_draws(calibrated.arm_luck, one_draw) for calibrated in calibrations]
+        # The pairs of one draw of compiler caches share its luck.
+        lucks = [luck_in_draws(calibrated.arm_luck, [1] * DRAW_PAIRS) for calibrated in calibrations]
         luck_sd = max(luck.sd_of_mean(DRAW_PAIRS) if luck is not None else 0.0 for luck in lucks)
         # ``eps`` is the slowdown above which an interval proves a regression.
-        detectable_pct = percent(mde(noise, LOOKS[-1], alpha, limits.eps, luck=luck_sd))
+        detectable_pct = percent(mde(noise, LOOKS[-1], alpha, thresholds(header.throughput).eps, luck=luck_sd))
         text += f"; pairs differ by {100 * noise:.2g}% here, so a full session detects {detectable_pct:.2g}% or more"
     return text

@@ -55,9 +55,9 @@ def time_arms(timed_tasks: Sequence[TimedTask], setup: RunSetup, *, join: bool) 
     for index, (plan, timed_task) in enumerate(to_time):
         timed_runs = recorder.select(plan.entry, "timed")
         if join:
-            static_runs = recorder.select(plan.entry, "static")
-            workload = timed_task.task.workload
-            pool = pool_file(setup.trees.repository_cache, header, plan, static_runs, timed_task.node_kind, workload)
+            static_runs, task = recorder.select(plan.entry, "static"), timed_task.task
+            folder, kind = setup.trees.repository_cache, timed_task.node_kind
+            pool = pool_file(folder, header, plan, static_runs, kind, task.workload)
             # Copy earlier runs unless this session has timed a run itself. An interrupted check may have copied the
             # first of them already.
             if all(run.is_from_earlier_session for run in timed_runs):
@@ -78,12 +78,10 @@ def _needs_timing(session: Session, plan: TimedPlan) -> bool:
     if plan.entry in session.header.untraced:
         return True
     examined = examine_traced_runs(session, plan.entry)
-    if examined.needs_profile:  # the workload has compiled code
-        return True
-    if examined.base is None or examined.head is None:
-        return False  # an arm has no valid trace
+    if examined.base is None or examined.head is None:  # an arm has no valid trace
+        return examined.needs_profile
     difference = first_difference(session.header, examined.base, examined.head)  # '' if the arms are identical
-    return plan.even_if_identical or bool(difference)
+    return examined.needs_profile or plan.even_if_identical or bool(difference)
 
 
 class Checkouts(Protocol):
@@ -231,12 +229,11 @@ def explain_profile(runs: Sequence[Run], arm: Arm) -> str:
     """Return why the next run of ``arm`` must profile its steps: a run of either arm did, and a counted and a profiled
     ledger cannot be compared. '' if it need not.
     """
-    first_profiled = next((run for run in runs if run.profile is not None), None)
-    if first_profiled is None or first_profiled.profile is None:
-        return ""
-    if first_profiled.arm.name == arm.name:
-        return first_profiled.profile.reason
-    return f"the steps of {first_profiled.arm.name} are profiled: {first_profiled.profile.reason}"
+    for run in runs:
+        if run.profile is not None:
+            reason = run.profile.reason
+            return reason if run.arm.name == arm.name else f"the steps of {run.arm.name} are profiled: {reason}"
+    return ""
 
 
 def _describe_slot(slot: Slot) -> str:

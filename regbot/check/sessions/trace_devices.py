@@ -31,18 +31,15 @@ class TraceDevices:
         self._failed: dict[str, Run] = {}  # workload name -> the run on a paper GPU that rejected it, if one did
         self._on_paper: set[str] = set()  # names of the workloads that are traced on a paper GPU
         self._kept: set[str] = set()  # names of the workloads whose device does not change any more
-        traced_devices = {run.workload: run.ledger.device for run in known if run.ledger is not None}
+        on_cpu = {run.workload for run in known if run.ledger is not None and run.ledger.device == "cpu"}
         for task in tasks:
             if not task.wants_paper_gpu:
                 continue
             self._on_paper.add(task.workload_name)
             if not task.has_cpu_program:
                 self.keep(task)
-            # A paper GPU is a device "cuda". A workload that has not been traced yet counts as traced on it.
-            if traced_devices.get(task.entry, "cuda") != "cuda":
-                self._rejected.setdefault(
-                    task.workload_name, "it was traced as a CPU program before the command was resumed"
-                )
+            if task.entry in on_cpu:
+                self._rejected[task.workload_name] = "it was traced as a CPU program before the command was resumed"
         self.drop_rejected()
 
     def is_on_paper(self, task: Task) -> bool:

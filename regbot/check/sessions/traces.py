@@ -57,13 +57,8 @@ class _TraceRunner:
             self._trace_all([(arm, task) for arm, task in self._jobs if _key(arm, task.entry) not in self._runs])
             self._devices.drop_rejected()
         on_cpu = {task.workload_name for arm, task in self._jobs if self._has_ledger(arm, task, "cpu")}
-        self._trace_all(
-            [
-                (arm, task)
-                for arm, task in self._jobs
-                if task.workload_name in on_cpu and self._has_ledger(arm, task, "cuda")
-            ]
-        )
+        on_paper = [(arm, task) for arm, task in self._jobs if self._has_ledger(arm, task, "cuda")]
+        self._trace_all([(arm, task) for arm, task in on_paper if task.workload_name in on_cpu])
         header = self._setup.recorder.header
         repeats = [
             (arm, task)
@@ -121,14 +116,8 @@ class _TraceRunner:
         if isinstance(library, Path):  # a string says why there is none
             self._say(f"trace {', '.join(task.entry for task in tasks)} at {arm.name} {arm.commit[:7]}")
             folder = f"{folder_name(task.workload_name)}.{arm.name}.{folder_name(task.entry)}.together"
-            together = trace_together(
-                [task.at(arm.overrides) for task in tasks],
-                checkout,
-                self._setup.engine,
-                self._setup.scratch.child(folder),
-                attempt,
-                library,
-            )
+            at_arm, scratch = [task.at(arm.overrides) for task in tasks], self._setup.scratch.child(folder)
+            together = trace_together(at_arm, checkout, self._setup.engine, scratch, attempt, library)
             runs = list(takewhile(lambda run: run.outcome == "ok", together))
             has_reported = together[0].outcome == "refused" or bool(together[0].crash and together[0].crash.frames)
             if not runs and has_reported and self._devices.accepts(task, together[0]):

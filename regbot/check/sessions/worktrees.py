@@ -74,9 +74,8 @@ def with_build_changes(run: Run, tree: Worktree) -> Run:
     test can write the others, and a comment shows only the first few.
     """
     changed = [clip_label(name) for name in tree.changed[:MAX_CHANGED_FILES]]
-    return run.model_copy(
-        update={"changed_by_build": changed, "warnings": [*build_change_warnings(tree), *run.warnings]}
-    )
+    warnings = [*build_change_warnings(tree), *run.warnings]
+    return run.model_copy(update={"changed_by_build": changed, "warnings": warnings})
 
 
 def build_change_warnings(tree: Worktree) -> list[str]:
