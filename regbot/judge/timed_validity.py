@@ -89,7 +89,19 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
     good_runs = [run for run in runs if run.outcome == "ok"]
     for run in good_runs:
         yield from distrust_code(run, header.base if run.arm.name == "base" else header.head)
-        yield from _differences_from_plan(run, plan)
+        name = run.arm.name
+        if run.variant != plan.variant:
+            yield f"{name} timed the variant {run.variant}, but {plan.variant} was planned"
+        if run.timing is not None and not is_warm(run):  # a warm launch may have fewer steps than planned
+            steps, cut = len(run.timing.step_s), run.timing.cut
+            # A step log covers all ranks.
+            ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)
+            planned = (plan.steps, plan.steps, plan.cut, plan.world_size)
+            if (run.timing.requested_steps, steps, cut, ranks) != planned:
+                yield (
+                    f"{name} timed {steps} steps, {cut} of them warm-up, on {ranks} ranks; planned were {plan.steps} "
+                    f"steps, {plan.cut} of them warm-up, on {plan.world_size} ranks"
+                )
     runs_that_count = [run for run in good_runs if not is_warm(run)]
     # Runs of different pairs may be on different nodes of one class.
     mismatches = [describe_mismatch(runs_that_count[0], run, same_pair=False) for run in runs_that_count[1:]]
@@ -111,22 +123,6 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
             for path, digest in (run.code.files if run.code is not None else {}).items():
                 if first_digests.setdefault(path, digest) != digest:
                     yield f"{arm.name}: the code of {path} changed between runs"
-
-
-def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
-    name = run.arm.name
-    if run.variant != plan.variant:
-        yield f"{name} timed the variant {run.variant}, but {plan.variant} was planned"
-    if run.timing is None or is_warm(run):  # a warm launch may have fewer steps than planned
-        return
-    ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)  # a step log covers all ranks
-    has_planned_steps = run.timing.requested_steps == len(run.timing.step_s) == plan.steps
-    if not has_planned_steps or run.timing.cut != plan.cut or ranks != plan.world_size:
-        yield (
-            f"{name} timed {len(run.timing.step_s)} steps, {run.timing.cut} of them warm-up, on "
-            f"{ranks} ranks; planned were {plan.steps} steps, {plan.cut} of them warm-up, on "
-            f"{plan.world_size} ranks"
-        )
 
 
 def find_last_good(runs: Sequence[Run], arm: str) -> Run | None:

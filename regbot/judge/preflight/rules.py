@@ -46,9 +46,9 @@ def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Preflight
     """Return the rules that apply to a resolved configuration. Rules that make a run invalid come first."""
     conflicts = []
     for rule in shipped("rule"):
-        truth = evaluate(rule["when"], config, facts)
-        if truth.value:
-            settings = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in truth.because.items()]
+        applies, because = evaluate(rule["when"], config, facts)
+        if applies:
+            settings = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in because.items()]
             conflict = PreflightConflict(
                 rule=rule["id"],
                 severity=rule["severity"],
@@ -67,7 +67,8 @@ def find_advice(facts: Facts, config: Mapping[str, Scalar], workload: str = "W")
     dispatchers on the same commit. ``workload`` stands in the commands."""
     advice = []
     for entry in shipped("advice"):
-        if evaluate(entry["when"], config, facts).value:
+        applies, _ = evaluate(entry["when"], config, facts)
+        if applies:
             words = ["regbot", "check", "--base", "HEAD", "--head", "HEAD"]
             for arm in ("base", "head"):
                 for key, value in entry.get(arm, {}).items():

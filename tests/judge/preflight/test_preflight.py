@@ -218,7 +218,7 @@ def test_comm_overlap_has_precedence_over_the_model() -> None:
     ],
 )
 def test_a_condition_is_true_false_or_unknown(document: Any, config: Config, value: bool | None) -> None:
-    assert evaluate(document, config, Facts()).value is value
+    assert evaluate(document, config, Facts())[0] is value
 
 
 # advice
