@@ -49,16 +49,9 @@ def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Preflight
         applies, because = evaluate(rule["when"], config, facts)
         if applies:
             settings = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in because.items()]
-            conflict = PreflightConflict(
-                rule=rule["id"],
-                severity=rule["severity"],
-                effect=rule["effect"],
-                description=rule["what"],
-                values=", ".join(settings)[:MAX_VALUES],
-                fix=rule["fix"],
-                source=rule["source"],
-            )
-            conflicts.append(conflict)
+            fields = {name: value for name, value in rule.items() if name not in ("id", "when")}
+            values = ", ".join(settings)[:MAX_VALUES]
+            conflicts.append(PreflightConflict.model_validate({"rule": rule["id"], "here": values, **fields}))
     return sorted(conflicts, key=lambda conflict: conflict.severity != "invalid")
 
 
