@@ -11,7 +11,6 @@ from regbot.judge.expectations import Expectation
 from regbot.judge.profiled_steps import examine_profiles
 from regbot.judge.sharding import judge_sharding
 from regbot.judge.stored_ledgers import compare_head_with_stored, compare_with_stored
-from regbot.judge.stored_times import compare_times
 from regbot.judge.throughput import judge_timed
 from regbot.judge.validity import TracedRuns, examine_traced_runs, make_validity
 from regbot.records.config import Config
@@ -85,11 +84,9 @@ def _judge_workload(
     plan = next((plan for plan in reversed(header.timed) if plan.entry == name), None)  # the last plan counts
     if plan is not None:
         timed = judge_timed(session, plan, (base, head) if base is not None and head is not None else None)
-        throughput, validity = timed.throughput, _combine_validity(validity, timed.validity)
+        throughput, times = timed.throughput, timed.stored
+        validity = _combine_validity(validity, timed.validity)
         warnings += timed.warnings
-        if throughput is not None and throughput.status != "INVALID":
-            times, drift_warnings = compare_times(header, plan, session.timed_runs(name))
-            warnings += drift_warnings
         change_of_dispatcher = change_of_dispatcher or dispatcher_change(timed.base, timed.head)
 
     def compare(runs: TracedRuns) -> Sharding | None:

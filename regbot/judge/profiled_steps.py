@@ -53,10 +53,8 @@ def examine_profiles(session: Session, workload: str, traced: TracedRuns) -> Tra
 
 def choose_run(runs: Sequence[Run], arm: str) -> Run | None:
     """Return the last run of ``arm`` whose profile gave a ledger, else its last profiled run, else its last run."""
-    arm_runs = [run for run in runs if run.outcome == "ok" and run.arm.name == arm]
-    # The best run comes last. Sorting is stable, so among equally good runs the last run of the session comes last.
-    arm_runs.sort(key=lambda run: (run.profile is not None, _has_usable_ledger(run)))
-    return arm_runs[-1] if arm_runs else None
+    arm_runs = [run for run in reversed(runs) if run.outcome == "ok" and run.arm.name == arm]
+    return max(arm_runs, key=lambda run: (run.profile is not None, _has_usable_ledger(run)), default=None)
 
 
 def _has_usable_ledger(run: Run) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from statistics import median, quantiles
 
 from regbot.judge.pairs import PairSet, describe_fault, is_head_only, is_warm, pair_key, summarise_timing
-from regbot.records.run import RankSteps, Run
+from regbot.records.run import Run
 from regbot.records.text.clip import clip_label, clip_message
 from regbot.records.verdict import RankComparison, RankTimes, RunRole, RunVerdict
 from regbot.stats.launch import SUMMARIES, launch_cut
@@ -54,7 +54,16 @@ def run_verdict(
         fields = {
             "cut": cut,
             **{f"{name}_s": math.exp(log_step_s[name]) for name in SUMMARIES},  # median_s and mean_s
-            "ranks": [_rank_times(name, timing.ranks[name], cut) for name in sorted(timing.ranks, key=rank_order)],
+            "ranks": [
+                RankTimes(
+                    rank=clip_label(name),
+                    step_s=math.exp(summarise(steps.step_s[cut:])["median"]),
+                    cpu_s=_median(steps.cpu_s[cut:]),
+                    wait_s=_median(steps.wait_s[cut:]),
+                    peak_bytes=steps.peak_bytes,
+                )
+                for name, steps in sorted(timing.ranks.items(), key=lambda item: rank_order(item[0]))
+            ],
         }
         # The rank with the largest median counts.
         steady_s = [steps.step_s[cut:] for steps in timing.ranks.values() if len(steps.step_s) > cut]
@@ -107,19 +116,8 @@ def compare_ranks(runs: Sequence[RunVerdict]) -> list[RankComparison]:
 
 def rank_order(name: str) -> tuple[bool, int, str]:
     """Return the sort key of a rank's name: numeric names by value, then the other names."""
-    is_number = name.isascii() and name.isdigit() and len(name) < 10
-    value = int(name) if is_number else 0
-    return not is_number, value, name  # False sorts before True
-
-
-def _rank_times(name: str, steps: RankSteps, cut: int) -> RankTimes:
-    return RankTimes(
-        rank=clip_label(name),
-        step_s=math.exp(summarise(steps.step_s[cut:])["median"]),
-        cpu_s=_median(steps.cpu_s[cut:]),
-        wait_s=_median(steps.wait_s[cut:]),
-        peak_bytes=steps.peak_bytes,
-    )
+    is_number = name.isascii() and name.isdigit()
+    return not is_number, len(name) if is_number else 0, name  # False sorts before True
 
 
 def _median(seconds: Iterable[float | None]) -> float | None:

@@ -95,13 +95,16 @@ def judge_sharding(
         f"configuration differs: {key} is {base_value!r} in base, {head_value!r} in head"
         for key, (base_value, head_value) in changes.items()
     )
+    has_fake_ranks = any(entry.via == "fake" for entry in base.entries)  # ranks that exchange no data
+    world = f"{'fake ' if has_fake_ranks else ''}world of {base.world_size} ranks" if base.world_size else ""
+    steps = "one steady step" if base.scope == "step" else f"{count(base.steps, 'step')} together"
     return Sharding(
         status=status,
         reasons=[clip_message(reason) for reason in reasons],
         findings=findings,
         base=_counts(base, head),
         head=_counts(head, base),
-        source=_describe_source(base),
+        source=clip_label(", ".join(filter(None, (base.source, world, steps)))),
         identical_program=is_same_program and not findings,
         wire=WireTime(base_s=wire_s(base, config.wire), head_s=wire_s(head, config.wire)),
         config_changes=changes,
@@ -151,13 +154,12 @@ def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
 
 def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
     # ``exposed_s`` is the time in which no compute overlaps a collective. None stands for unknown in both measures.
-    known_by_arm = {
-        "reads of the host": [ledger.host_reads is not None for ledger in (base, head)],
-        "overlap": [any(entry.exposed_s is not None for entry in ledger.entries) for ledger in (base, head)],
-    }
-    for measure, (is_known_in_base, is_known_in_head) in known_by_arm.items():
-        if is_known_in_base != is_known_in_head and base.entries and head.entries:
-            yield f"{measure} not compared: not known in {'head' if is_known_in_base else 'base'}"
+    for measure, is_known in (
+        ("reads of the host", [ledger.host_reads is not None for ledger in (base, head)]),
+        ("overlap", [any(entry.exposed_s is not None for entry in ledger.entries) for ledger in (base, head)]),
+    ):
+        if is_known[0] != is_known[1] and base.entries and head.entries:
+            yield f"{measure} not compared: not known in {'head' if is_known[0] else 'base'}"
 
 
 def _list_guesses(guesses: list[str]) -> str:
@@ -170,10 +172,3 @@ def _counts(ledger: Ledger, other: Ledger) -> dict[Kind, RoleCounts]:
     for entry in ledger.entries:
         counts[entry.kind, entry.role] += entry.count
     return {kind: RoleCounts(payload=counts[kind, "payload"], control=counts[kind, "control"]) for kind in kinds}
-
-
-def _describe_source(ledger: Ledger) -> str:
-    has_fake_ranks = any(entry.via == "fake" for entry in ledger.entries)  # ranks that exchange no data
-    world = f"{'fake ' if has_fake_ranks else ''}world of {ledger.world_size} ranks" if ledger.world_size else ""
-    steps_text = "one steady step" if ledger.scope == "step" else f"{count(ledger.steps, 'step')} together"
-    return clip_label(", ".join(part for part in (ledger.source, world, steps_text) if part))

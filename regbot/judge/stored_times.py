@@ -23,7 +23,7 @@ from regbot.judge.estimates import (
     primary_test,
     thresholds,
 )
-from regbot.judge.pairs import is_head_only, is_sound, pair_up, summarise_timing
+from regbot.judge.pairs import Pair, is_head_only, is_sound, summarise_timing
 from regbot.judge.steadiness import has_gpus
 from regbot.judge.training import has_other_trajectory, loss_rounding
 from regbot.records.baseline import InvalidTime, parse_time
@@ -149,12 +149,12 @@ def _explain(
 
 
 def compare_times(
-    header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]
+    header: SessionHeader, plan: TimedPlan, valid_pairs: Sequence[Pair]
 ) -> tuple[StoredTimes | None, tuple[str, ...]]:
     """Compare the step times of base and head with the range that the stored sessions predict. Also return a warning if
     base is outside and at least ``MIN_SESSIONS`` are stored. None if nothing is stored, or without a valid pair. An arm
     with overrides is left out, because stored sessions have none."""
-    own_pairs = [pair for pair in pair_up(runs).valid if not pair.head.is_from_earlier_session]
+    own_pairs = [pair for pair in valid_pairs if not pair.head.is_from_earlier_session]
     pairs = own_pairs[:SESSION_RUNS]  # stored sessions are summarised over the same number of runs
     # ``no_reference`` is the reason why stored sessions are not comparable. It is '' if nothing is stored.
     has_stored_sessions = bool(plan.references or plan.no_reference)

@@ -8,7 +8,6 @@ ranks report themselves.
 import math
 from collections.abc import Mapping, Sequence
 from statistics import fmean, median
-from typing import NamedTuple
 
 from regbot.judge.pairs import is_sound, is_warm
 from regbot.records.run import Run
@@ -24,23 +23,9 @@ MAX_NAMED = 4
 """Warnings name at most this many ranks, the most delayed rank first. A last warning counts the other ranks."""
 
 
-class Straggler(NamedTuple):
-    """A rank that the others wait for."""
-
-    rank: int
-    host: str
-    arms: tuple[str, ...]
-    """Arms in which the rank is late."""
-    slower_pct: float
-    """Percent by which the rank's own work takes longer in ``arms``."""
-    by_arm: Mapping[str, float]
-    """The same for every timed arm, even if the rank is not late there."""
-    text: str
-
-
-def find_stragglers(runs: Sequence[Run]) -> list[Straggler]:
-    """Return the ranks that the others wait for in the timed ``runs`` of one workload, the most delayed first. A rank
-    is identified by its number and its host, so that a session that moved does not mix two machines."""
+def warn_of_stragglers(runs: Sequence[Run]) -> list[str]:
+    """Return sentences on the ranks that the others wait for in the timed ``runs`` of one workload. A rank is
+    identified by its number and its host, so that a session that moved does not mix two machines."""
     lateness_by_rank: dict[tuple[int, str], dict[str, list[Lateness]]] = {}
     for run in runs:
         timing = run.timing
@@ -59,19 +44,14 @@ def find_stragglers(runs: Sequence[Run]) -> list[Straggler]:
         ):
             key = (lateness.rank, hosts[lateness.rank // ranks_per_host])
             lateness_by_rank.setdefault(key, {}).setdefault(run.arm.name, []).append(lateness)
-    stragglers = [_build_straggler(*key, by_arm) for key, by_arm in lateness_by_rank.items()]
-    return sorted((straggler for straggler in stragglers if straggler is not None), key=lambda late: -late.slower_pct)
+    stragglers = [_describe(*key, by_arm) for key, by_arm in lateness_by_rank.items()]
+    texts = [text for slower_pct, text in sorted(stragglers, key=lambda late: -late[0]) if slower_pct]
+    return texts[:MAX_NAMED] + ([f"{len(texts) - MAX_NAMED} more ranks are late"] if len(texts) > MAX_NAMED else [])
 
 
-def warn_of_stragglers(runs: Sequence[Run]) -> list[str]:
-    """Return the report's sentences on at most ``MAX_NAMED`` stragglers, and one with the number of the others."""
-    stragglers = find_stragglers(runs)
-    more = [f"{len(stragglers) - MAX_NAMED} more ranks are late"] if len(stragglers) > MAX_NAMED else []
-    return [*(straggler.text for straggler in stragglers[:MAX_NAMED]), *more]
-
-
-def _build_straggler(rank: int, host: str, by_arm: Mapping[str, Sequence[Lateness]]) -> Straggler | None:
-    """``by_arm``: the lateness of the rank in each run, by arm. None if the rank is late in no arm."""
+def _describe(rank: int, host: str, by_arm: Mapping[str, Sequence[Lateness]]) -> tuple[float, str]:
+    """Return the percent by which a rank's own work takes longer in the arms where it is late, and a sentence; 0 and ''
+    if it is late in no arm. ``by_arm`` is its lateness in each run."""
     slower_pct = {arm: 100 * median(lateness.slowdown for lateness in runs) for arm, runs in by_arm.items()}
     clearly_late_arms = [
         arm
@@ -80,7 +60,7 @@ def _build_straggler(rank: int, host: str, by_arm: Mapping[str, Sequence[Latenes
         and median(lateness.slowdown for lateness in runs) > LATE_SHARE
     ]
     if not clearly_late_arms:
-        return None
+        return 0.0, ""
     min_pct = SIMILAR_SHARE * max(slower_pct[arm] for arm in clearly_late_arms)
     late_arms = tuple(
         arm
@@ -107,4 +87,4 @@ def _build_straggler(rank: int, host: str, by_arm: Mapping[str, Sequence[Latenes
             f", in base and head alike ({slower_pct['base']:+.0f}% and {slower_pct['head']:+.0f}%): its node or core "
             "is slower, or it gets more work"
         )
-    return Straggler(rank, host, late_arms, mean_pct, slower_pct, text)
+    return mean_pct, text

@@ -14,7 +14,7 @@ from regbot.judge.pairs import PairSet, is_head_only, is_sound, is_warm
 from regbot.judge.reasons import describe_slow_launches, explain_decision, explain_luck
 from regbot.judge.run_verdicts import compare_ranks, run_verdicts, step_s
 from regbot.judge.steadiness import has_gpus, measure_warmup_steps, warn_of_unsteady_arms
-from regbot.judge.stored_times import judge_by_stored, select_reference
+from regbot.judge.stored_times import compare_times, judge_by_stored, select_reference
 from regbot.judge.stragglers import warn_of_stragglers
 from regbot.judge.timed_validity import (
     describe_run_failure,
@@ -29,7 +29,7 @@ from regbot.judge.walls import find_wall, run_secondary_tests
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.clip import clip, clip_message
-from regbot.records.verdict import Cost, Decision, RunRole, SlowLaunch, Status, Throughput, Validity
+from regbot.records.verdict import Cost, Decision, RunRole, SlowLaunch, Status, StoredTimes, Throughput, Validity
 from regbot.stats.paired import LOOKS, session_mde
 from regbot.stats.slow_launches import PairOutlier
 
@@ -53,6 +53,8 @@ class TimedResult:
     head: Run | None = None
     """The last good run of each arm, None if there is none."""
     warnings: tuple[str, ...] = ()
+    stored: StoredTimes | None = None
+    """Comparison of the pairs with stored sessions, beside the decision."""
 
 
 def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | None) -> TimedResult:
@@ -85,8 +87,9 @@ def judge_timed(session: Session, plan: TimedPlan, traced: tuple[Run, Run] | Non
         "runs": verdicts,
         "ranks": compare_ranks(verdicts),
     }
-    all_warnings = (*dict.fromkeys(warnings), *result.warnings)
-    return replace(result, throughput=section.model_copy(update=fields), warnings=all_warnings)
+    stored, drift = compare_times(header, plan, interim.pair_set.valid) if section.status != "INVALID" else (None, ())
+    all_warnings = (*dict.fromkeys(warnings), *result.warnings, *drift)
+    return replace(result, throughput=section.model_copy(update=fields), warnings=all_warnings, stored=stored)
 
 
 def _judge_paired(

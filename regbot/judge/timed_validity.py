@@ -23,29 +23,26 @@ def judge_failures(runs: Sequence[Run]) -> Validity | None:
             return make_validity("INVALID", *describe_failures([run]))
     runs = [run for run in runs if not run.is_from_earlier_session]
     # The warm launches of every draw of compiler caches are block 0, so a block is identified by its number and draw.
-    attempts: dict[tuple[int, int | None], list[Run]] = {}
-    failures: dict[tuple[int, int | None], list[tuple[Run, str]]] = {}
-    for run, failure in zip(runs, _describe_faults(runs), strict=True):
+    blocks: dict[tuple[int, int | None], list[tuple[Run, str]]] = {}
+    for run, fault in zip(runs, _describe_faults(runs), strict=True):
         if run.position is not None and run.outcome != "lost":  # losing a node is not a failure of the code
-            block = (run.position.block, run.position.draw)
-            attempts.setdefault(block, []).append(run)
-            if failure:
-                failures.setdefault(block, []).append((run, failure))
-    for block in [block for block in attempts if block in failures]:
-        first_run, first_failure = failures[block][0]
-        repeated = [(run, failure) for run, failure in failures[block] if run.attempt > first_run.attempt]
-        if repeated:
-            second_run, second_failure = repeated[0]
-            if all(_is_fault_of_head(run) for run in (first_run, second_run)) and not any(
-                run.arm.name == "base" and run.outcome not in ("ok", "lost") for run in runs
-            ):
-                base_ran = any(run.outcome == "ok" and run.arm.name == "base" for run in runs)
-                base_text = "base ran" if base_ran else "base was not reached"
-                reason = f"in both attempts, {second_failure}; {base_text}"
-                return make_validity("FAIL" if base_ran else "INVALID", reason)
-            return make_validity("INVALID", *dict.fromkeys((first_failure, second_failure)))
-        if not any(run.attempt > first_run.attempt for run in attempts[block]):
-            return make_validity("INVALID", f"{first_failure}. It was not tried twice: go on with --resume")
+            blocks.setdefault((run.position.block, run.position.draw), []).append((run, fault))
+    for block_runs in blocks.values():
+        failures = [(run, fault) for run, fault in block_runs if fault]
+        if not failures:
+            continue
+        first_run, first_fault = failures[0]
+        if repeated := [(run, fault) for run, fault in failures if run.attempt > first_run.attempt]:
+            second_run, second_fault = repeated[0]
+            base_runs = [run for run in runs if run.arm.name == "base" and run.outcome != "lost"]
+            is_base_sound = all(run.outcome == "ok" for run in base_runs)
+            if is_base_sound and _is_fault_of_head(first_run) and _is_fault_of_head(second_run):
+                base_text = "base ran" if base_runs else "base was not reached"
+                reason = f"in both attempts, {second_fault}; {base_text}"
+                return make_validity("FAIL" if base_runs else "INVALID", reason)
+            return make_validity("INVALID", *dict.fromkeys((first_fault, second_fault)))
+        if not any(run.attempt > first_run.attempt for run, _ in block_runs):
+            return make_validity("INVALID", f"{first_fault}. It was not tried twice: go on with --resume")
     if runs and runs[-1].outcome == "lost":  # the session lost its node, and no other node was available
         return make_validity("INVALID", f"{runs[-1].reason}; go on with --resume")
     return None
@@ -89,7 +86,19 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
     good_runs = [run for run in runs if run.outcome == "ok"]
     for run in good_runs:
         yield from distrust_code(run, header.base if run.arm.name == "base" else header.head)
-        yield from _differences_from_plan(run, plan)
+        name = run.arm.name
+        if run.variant != plan.variant:
+            yield f"{name} timed the variant {run.variant}, but {plan.variant} was planned"
+        if run.timing is not None and not is_warm(run):  # a warm launch may have fewer steps than planned
+            steps, cut = len(run.timing.step_s), run.timing.cut
+            # A step log covers all ranks.
+            ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)
+            planned = (plan.steps, plan.steps, plan.cut, plan.world_size)
+            if (run.timing.requested_steps, steps, cut, ranks) != planned:
+                yield (
+                    f"{name} timed {steps} steps, {cut} of them warm-up, on {ranks} ranks; planned were {plan.steps} "
+                    f"steps, {plan.cut} of them warm-up, on {plan.world_size} ranks"
+                )
     runs_that_count = [run for run in good_runs if not is_warm(run)]
     # Runs of different pairs may be on different nodes of one class.
     mismatches = [describe_mismatch(runs_that_count[0], run, same_pair=False) for run in runs_that_count[1:]]
@@ -111,22 +120,6 @@ def distrust_timed(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) 
             for path, digest in (run.code.files if run.code is not None else {}).items():
                 if first_digests.setdefault(path, digest) != digest:
                     yield f"{arm.name}: the code of {path} changed between runs"
-
-
-def _differences_from_plan(run: Run, plan: TimedPlan) -> Iterator[str]:
-    name = run.arm.name
-    if run.variant != plan.variant:
-        yield f"{name} timed the variant {run.variant}, but {plan.variant} was planned"
-    if run.timing is None or is_warm(run):  # a warm launch may have fewer steps than planned
-        return
-    ranks = plan.world_size if run.timing.clock == "log" else len(run.timing.ranks)  # a step log covers all ranks
-    has_planned_steps = run.timing.requested_steps == len(run.timing.step_s) == plan.steps
-    if not has_planned_steps or run.timing.cut != plan.cut or ranks != plan.world_size:
-        yield (
-            f"{name} timed {len(run.timing.step_s)} steps, {run.timing.cut} of them warm-up, on "
-            f"{ranks} ranks; planned were {plan.steps} steps, {plan.cut} of them warm-up, on "
-            f"{plan.world_size} ranks"
-        )
 
 
 def find_last_good(runs: Sequence[Run], arm: str) -> Run | None:

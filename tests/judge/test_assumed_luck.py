@@ -14,31 +14,28 @@ from regbot.stats.arm_luck import ASSUMED_LUCK
 from support.stored_cases import calibrated
 from support.timed_builder import HEADER, PLAN, noisy, play, session_of, slot
 
-
-def with_calibration(calibration: CalibrationSummary) -> SessionHeader:
-    """Return a header whose plan has a calibration of this node class."""
-    run = noisy(1.0, 0.001)(slot(1, 0, "base"))
-    assert run.timing is not None
-    reference = Reference(
-        node_class=node_class_of(run),
-        environment=environment_of(run),
-        clock=run.timing.clock,
-        executed=None,
-        sessions=[],
-        calibrated=calibration,
-    )
-    return planned(references=[reference])
+RUN = noisy(1.0, 0.001)(slot(1, 0, "base"))
 
 
-def planned(**changes: object) -> SessionHeader:
-    plan = PLAN.model_copy(update={"fresh_caches": True, **changes})
-    return HEADER.model_copy(
-        update={"timed": [plan], "throughput": HEADER.throughput.model_copy(update={"gate": "pairs"})}
-    )
+def planned(*calibrations: CalibrationSummary) -> SessionHeader:
+    """Return a header whose plan has these calibrations of this node class."""
+    references = [
+        Reference(
+            node_class=node_class_of(RUN),
+            environment=environment_of(RUN),
+            clock="perf_counter",
+            executed=None,
+            sessions=[],
+            calibrated=calibration,
+        )
+        for calibration in calibrations
+    ]
+    plan = PLAN.model_copy(update={"fresh_caches": True, "references": references})
+    return HEADER.model_copy(update={"timed": [plan]})
 
 
-CALIBRATED = with_calibration(calibrated(0.0))
-OLD_CALIBRATION = with_calibration(calibrated(0.0).model_copy(update={"arm_luck": None}))
+CALIBRATED = planned(calibrated(0.0))
+OLD_CALIBRATION = planned(calibrated(0.0).model_copy(update={"arm_luck": None}))
 
 
 def section_of(head: float, header: SessionHeader, sd: float = 0.002) -> Throughput:

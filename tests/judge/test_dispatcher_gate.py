@@ -1,7 +1,6 @@
 """Requested, resolved and executed dispatchers: what a request for DeepEP or HybridEP becomes."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,24 +23,11 @@ TOKENS, EXPERTS, TOP_K, RANKS, HIDDEN = 16, 8, 2, 2, 32
 
 
 @pytest.fixture(autouse=True)
-def _clear_cache() -> Iterator[None]:
+def _clear_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clear the gate's answers, which it caches for the life of a process."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     for kept in (inspect_deep_ep, resolve):
         kept.cache_clear()
-    yield
-    for kept in (inspect_deep_ep, resolve):
-        kept.cache_clear()
-
-
-def _install(folder: Path, source: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a fake deep_ep on the search path."""
-    (folder / "deep_ep.py").write_text(source)
-    monkeypatch.syspath_prepend(folder)
-    return folder
-
-
-def _on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0)) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
 
 
 # Trying it out
@@ -59,36 +45,38 @@ def _on_gpu(monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] = (9, 0
 def test_whatever_an_import_does_becomes_a_reason(
     source: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _install(tmp_path, source, monkeypatch)
+    (tmp_path / "deep_ep.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
     assert inspect_deep_ep() == DeepEPInstallation(False, why)
     assert "deep_ep" not in sys.modules
 
 
 # Choosing
 
+BFLOAT, FLOAT = torch.bfloat16, torch.float32
+NO_HYBRIDEP = "deep_ep 2.1.0: its HybridEPBuffer does not run on compute capability 12.0"
+
 
 @pytest.mark.parametrize(
-    ("requested", "capability", "pinned", "expected"),
+    ("requested", "capability", "dtype", "pinned", "executed", "by_or_why"),
     [
-        ("deepep", (9, 0), "", Resolution("deepep", "ElasticBuffer")),
-        ("deepep", (9, 0), "Buffer", Resolution("deepep", "Buffer")),
-        ("deepep", (8, 0), "", Resolution("deepep", "Buffer")),
-        ("hybridep", (10, 0), "", Resolution("hybridep", "HybridEPBuffer")),
-        (
-            "hybridep",
-            (12, 0),
-            "",
-            Resolution("alltoall", "", "deep_ep 2.1.0: its HybridEPBuffer does not run on compute capability 12.0"),
-        ),
-        ("deepep", (9, 0), "Bufer", Resolution("alltoall", "", "deep_ep 2.1.0: it offers no Bufer")),
+        ("deepep", (9, 0), BFLOAT, "", "deepep", "ElasticBuffer"),
+        ("deepep", (9, 0), BFLOAT, "Buffer", "deepep", "Buffer"),
+        ("deepep", (8, 0), BFLOAT, "", "deepep", "Buffer"),
+        ("hybridep", (10, 0), BFLOAT, "", "hybridep", "HybridEPBuffer"),
+        ("hybridep", (12, 0), BFLOAT, "", "alltoall", NO_HYBRIDEP),
+        ("deepep", (9, 0), BFLOAT, "Bufer", "alltoall", "deep_ep 2.1.0: it offers no Bufer"),
+        ("deepep", (9, 0), FLOAT, "", "alltoall", "it moves bfloat16, and this run is in float32"),
     ],
 )
-def test_the_newest_class_that_this_gpu_runs_is_taken(
-    requested: str, capability: tuple[int, int], pinned: str, expected: Resolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_class_that_this_gpu_and_dtype_run_is_taken(
+    requested: str, capability: tuple[int, int], dtype: torch.dtype, pinned: str, executed: str, by_or_why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.syspath_prepend(STAND_IN)
-    _on_gpu(monkeypatch, capability)
-    assert resolve(requested, GPU, torch.bfloat16, pinned) == expected
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    expected = Resolution(executed, *(("", by_or_why) if executed == "alltoall" else (by_or_why,)))
+    assert resolve(requested, GPU, dtype, pinned) == expected
 
 
 @pytest.mark.parametrize(
@@ -102,19 +90,11 @@ def test_version_2_is_refused_with_an_nccl_that_is_too_old(
     version: tuple[int, ...], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(STAND_IN)
-    _on_gpu(monkeypatch)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(torch.cuda.nccl, "version", lambda: version)
-    assert resolve("deepep", GPU, torch.bfloat16, "ElasticBuffer", 8).reason == expected
+    assert resolve("deepep", GPU, BFLOAT, "ElasticBuffer", 8).reason == expected
     fallback = Resolution("deepep", "Buffer" if expected else "ElasticBuffer")
-    assert resolve("deepep", GPU, torch.bfloat16, "", 8) == fallback, "version 1 serves an older NCCL"
-
-
-def test_a_run_in_float32_is_not_given_a_library_of_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(STAND_IN)
-    _on_gpu(monkeypatch)
-    why = "it moves bfloat16, and this run is in float32"
-    assert resolve("deepep", GPU, torch.float32) == Resolution("alltoall", "", why)
+    assert resolve("deepep", GPU, BFLOAT, "", 8) == fallback, "version 1 serves an older NCCL"
 
 
 # Counting a step

@@ -53,21 +53,25 @@ def failed(arm: str, outcome: Outcome, attempt: int = 1, reason: str = "") -> Ru
 # The sharding section
 
 
-def test_an_identical_program_passes_as_such() -> None:
-    section = sharding(pair())
-    assert (section.status, section.identical_program, section.findings) == ("PASS", True, [])
-    assert section.reasons[0].startswith("device program identical")
-
-
-def test_the_same_collectives_in_another_program_pass() -> None:
-    section = sharding(pair(head=A2A.model_copy(update={"program": "b" * 64})))
-    assert (section.status, section.identical_program) == ("PASS", False)
-    assert section.reasons == ["same collectives, but head runs other operators than base"]
-
-
-def test_other_collectives_under_the_same_fingerprint_are_not_identical() -> None:
-    section = sharding(pair(head=GATHERED.model_copy(update={"program": A2A.program})))
-    assert (section.status, section.identical_program) == ("FAIL", False)
+@pytest.mark.parametrize(
+    ("head", "status", "identical", "reason"),
+    [
+        (A2A, "PASS", True, "device program identical"),
+        (
+            A2A.model_copy(update={"program": "b" * 64}),
+            "PASS",
+            False,
+            "same collectives, but head runs other operators",
+        ),
+        (GATHERED.model_copy(update={"program": A2A.program}), "FAIL", False, names.ALL_TO_ALL_REPLACED),
+    ],
+)
+def test_only_the_same_collectives_and_operators_are_identical(
+    head: Ledger, status: str, identical: bool, reason: str
+) -> None:
+    section = sharding(pair(head=head))
+    assert (section.status, section.identical_program, not section.findings) == (status, identical, status == "PASS")
+    assert section.reasons[0].startswith(reason)
 
 
 @pytest.mark.parametrize(("changed", "status"), [("tools/stand_ins.py", "REVIEW"), ("tools/other.py", "PASS")])
@@ -106,17 +110,26 @@ def with_kinds(ledger: Ledger, kinds: dict[str, GuessKind]) -> Ledger:
     return ledger.model_copy(update={"guess_kinds": kinds})
 
 
-def test_guesses_do_not_matter_where_both_arms_run_the_same_program() -> None:
-    section = sharding(pair(guessing(A_SCALAR), guessing(ANOTHER)))
-    assert (section.status, section.identical_program) == ("PASS", True)
-    assert not any("guessed" in reason for reason in section.reasons)
-
-
-def test_other_guesses_in_different_programs_need_review() -> None:
-    section = sharding(pair(guessing(A_SCALAR), guessing(ANOTHER, program="b" * 64)))
-    assert section.status == "REVIEW"
-    assert section.reasons[0].endswith(f"{A_SCALAR} in base, {ANOTHER} in head")
-    assert section.reasons[0].startswith("sizes may depend on guessed values, which differ between the arms")
+@pytest.mark.parametrize(
+    ("head", "status", "reason"),
+    [
+        (guessing(ANOTHER), "PASS", ""),  # the same program
+        (
+            guessing(ANOTHER, program="b" * 64),
+            "REVIEW",
+            f"which differ between the arms: {A_SCALAR} in base, {ANOTHER} in head",
+        ),
+        (guessing(ANOTHER, program="b" * 64, ledger=GATHERED), "FAIL", "which differ between the arms"),
+    ],
+)
+def test_other_guesses_in_different_programs_need_review_and_do_not_soften_a_failure(
+    head: Ledger, status: str, reason: str
+) -> None:
+    section = sharding(pair(guessing(A_SCALAR), head))
+    guessed = [text for text in section.reasons if "guessed" in text]
+    assert (section.status, len(guessed)) == (status, bool(reason))
+    assert all(reason in text for text in guessed)
+    assert (section.reasons[0] in guessed) == (status == "REVIEW")
 
 
 @pytest.mark.parametrize(
@@ -135,26 +148,16 @@ def test_only_a_guess_that_decides_no_size_needs_no_review(kinds: dict[str, Gues
     assert sharding(pair(base, guessing(program="b" * 64))).status == status
 
 
-def test_other_guesses_do_not_soften_a_failure() -> None:
-    section = sharding(pair(A2A, guessing(A_SCALAR, program="b" * 64, ledger=GATHERED)))
-    assert section.status == "FAIL"
-    assert section.reasons[0].startswith("all-to-all replaced by gather and sum")
-    assert "guessed" in section.reasons[1]
-
-
 # Declared changes
 
 
-def test_a_declared_finding_passes_and_shows_its_reason() -> None:
-    verdict = verdict_of(pair(head=GATHERED), f"all-to-all replaced by gather and sum@ep@{WORKLOAD}: small groups")
-    assert verdict.verdict == "PASS"
-    assert verdict.workloads[0].sharding is not None
-    assert "all-to-all replaced by gather and sum, accepted: small groups" in verdict.workloads[0].sharding.reasons
-    assert verdict.warnings == []
-
-
-def test_a_declaration_that_matched_nothing_is_a_warning() -> None:
-    verdict = verdict_of(pair(), "all-to-all replaced by gather and sum@ep@*: small groups")
+def test_a_declared_finding_passes_and_a_declaration_that_matched_nothing_is_a_warning() -> None:
+    rule = f"{names.ALL_TO_ALL_REPLACED}@ep@{WORKLOAD}: small groups"
+    verdict = verdict_of(pair(head=GATHERED), rule)
+    assert (verdict.verdict, verdict.warnings) == ("PASS", [])
+    reasons = sharding(pair(head=GATHERED), rule).reasons
+    assert f"{names.ALL_TO_ALL_REPLACED}, accepted: small groups" in reasons
+    verdict = verdict_of(pair(), rule)
     assert verdict.verdict == "PASS"
     assert "no finding matches" in verdict.warnings[0]
 
@@ -165,12 +168,6 @@ def test_a_declaration_that_matched_nothing_is_a_warning() -> None:
 def test_a_dispatcher_that_head_silently_replaced_fails() -> None:
     section = sharding(pair(head=GATHERED, backends={"dispatcher": backend("allgather")}))
     assert [(f.pattern, f.status) for f in section.findings] == [(names.DISPATCHER_OFF, "FAIL")]
-
-
-def test_a_dispatcher_that_neither_arm_executed_is_invalid() -> None:
-    wrong = {"dispatcher": backend("alltoall", "deepep")}
-    session = smoke_session(smoke_run(BASE, A2A, backends=wrong), smoke_run(HEAD, A2A, backends=wrong))
-    assert "requested dispatcher 'deepep' and executed 'alltoall'" in why_invalid(session)
 
 
 def test_times_of_a_node_on_which_a_requested_library_has_nothing_to_do_are_invalid() -> None:
@@ -187,29 +184,27 @@ def test_times_of_a_node_on_which_a_requested_library_has_nothing_to_do_are_inva
 # Validity
 
 
-@pytest.mark.parametrize("outcome", ["crashed", "hung", "no_record"])
-def test_a_head_that_breaks_twice_where_base_runs_fails(outcome: Outcome) -> None:
-    session = smoke_session(smoke_run(BASE, A2A), failed("head", outcome), failed("head", outcome, attempt=2))
-    verdict = verdict_of(session)
+@pytest.mark.parametrize(
+    ("outcomes", "status", "reason"),
+    [
+        (["crashed", "crashed"], "FAIL", "in both attempts, head crashed: because; base ran"),
+        (["hung", "hung"], "FAIL", "in both attempts, head ran into the time limit: because; base ran"),
+        (["no_record", "no_record"], "FAIL", "in both attempts, head ended without a result: because; base ran"),
+        (["crashed"], "INVALID", "head crashed: because; base ran. Head was tried only once: run the check again"),
+        (["crashed", "ok"], "PASS", "both arms ran their own commit's code"),
+        (["bad_record", "bad_record"], "INVALID", "head left a result that cannot be used: because"),
+        (["refused", "refused"], "INVALID", "head cannot be measured: because"),
+    ],
+)
+def test_head_fails_if_it_breaks_twice_where_base_runs(outcomes: list[Outcome], status: str, reason: str) -> None:
+    attempts = [
+        smoke_run(HEAD, A2A, attempt=attempt) if outcome == "ok" else failed("head", outcome, attempt, "because")
+        for attempt, outcome in enumerate(outcomes, 1)
+    ]
+    verdict = verdict_of(smoke_session(smoke_run(BASE, A2A), *attempts))
     (workload,) = verdict.workloads
-    assert (verdict.verdict, workload.validity.status, workload.sharding) == ("FAIL", "FAIL", None)
-    assert workload.validity.reasons[0].startswith("in both attempts, head ")
-
-
-def test_a_head_that_broke_once_and_was_not_repeated_is_invalid() -> None:
-    session = smoke_session(smoke_run(BASE, A2A), failed("head", "crashed", reason="exit code 1"))
-    assert why_invalid(session) == "head crashed: exit code 1; base ran. Head was tried only once: run the check again"
-
-
-def test_a_head_that_ran_on_the_repeat_is_measured() -> None:
-    session = smoke_session(smoke_run(BASE, A2A), failed("head", "crashed"), smoke_run(HEAD, A2A, attempt=2))
-    assert verdict_of(session).verdict == "PASS"
-
-
-@pytest.mark.parametrize("outcome", ["bad_record", "refused"])
-def test_a_head_that_cannot_be_measured_is_invalid_however_often(outcome: Outcome) -> None:
-    runs = [failed("head", outcome, attempt, reason="because") for attempt in (1, 2)]
-    assert "because" in why_invalid(smoke_session(smoke_run(BASE, A2A), *runs))
+    assert (verdict.verdict, workload.validity.status, workload.sharding is None) == (status, status, status != "PASS")
+    assert workload.validity.reasons[0].startswith(reason)
 
 
 def test_a_workload_that_hangs_twice_fails_the_check_although_others_are_skipped() -> None:
@@ -229,32 +224,48 @@ def test_an_import_of_foreign_code_by_both_arms_is_one_reason() -> None:
     assert [reason.partition(" from ")[0] for reason in entry.validity.reasons] == ["base and head imported moe"]
 
 
-def test_a_run_without_proof_of_code_is_invalid() -> None:
-    assert "does not prove which code it ran" in why_invalid(pair(code=None))
+WRONG = {"dispatcher": backend("alltoall", "deepep")}
+COUNTS = edited(IGNORES_MESH, lambda e: e, entry(dtype="int64", role="control"))
+NO_TRAFFIC = "neither arm moves payload between the 16 ranks of ep, so expert parallelism was not measured"
 
 
-def test_a_run_of_another_commit_is_invalid() -> None:
-    stray = smoke_run(smoke_arm("head", commit="3" * 40), A2A)
-    session = smoke_session(smoke_run(BASE, A2A), stray)
-    planned = session.header.model_copy(update={"head": HEAD})
-    assert "head was run at 333333333333" in why_invalid(session.model_copy(update={"header": planned}))
-
-
-def test_a_run_without_ledger_is_invalid() -> None:
-    assert "head has no ledger: a missing count is not 0" in why_invalid(pair(head=None))
+def unproven(liveness: Liveness | None) -> Session:
+    return pair(head=A2A.model_copy(update={"liveness": liveness}))
 
 
 @pytest.mark.parametrize(
-    "liveness",
+    ("session", "complaint"),
     [
-        None,
-        Liveness(planted=3, seen=2),
-        Liveness(planted=0, seen=0),
-        Liveness(planted=3, seen=3, sequence_advance=9, sequence_counted=8),
+        (pair(code=None), "head does not prove which code it ran"),
+        (pair(head=None), "head has no ledger: a missing count is not 0"),
+        (unproven(None), "so its counts prove nothing"),
+        (unproven(Liveness(planted=3, seen=2)), "so its counts prove nothing"),
+        (unproven(Liveness(planted=0, seen=0)), "so its counts prove nothing"),
+        (
+            unproven(Liveness(planted=3, seen=3, sequence_advance=9, sequence_counted=8)),
+            "sequence numbers advanced by 9 for 8 counted), so its counts prove nothing",
+        ),
+        (
+            smoke_session(*(smoke_run(arm, A2A, backends=WRONG) for arm in (BASE, HEAD))),
+            "requested dispatcher 'deepep' and executed 'alltoall'",
+        ),
+        # FSDP still gathers and reduces on dp and edp, because the harness shards every layer.
+        (pair(IGNORES_MESH, IGNORES_MESH), NO_TRAFFIC),
+        (pair(COUNTS, COUNTS), NO_TRAFFIC),  # counts alone are no exchange of tokens
+        (smoke_session(smoke_run(BASE, A2A)), "there is no run of head"),
+        (smoke_session(smoke_run(HEAD, A2A)), "there is no run of base"),
+        (smoke_session(), "there is no run of base and none of head"),
+        (smoke_session(smoke_run(BASE, A2A), smoke_run(HEAD, A2A, tier="timed")), "there is no run of head"),
     ],
 )
-def test_a_counter_that_was_not_proven_alive_is_invalid(liveness: Liveness | None) -> None:
-    assert "so its counts prove nothing" in why_invalid(pair(head=A2A.model_copy(update={"liveness": liveness})))
+def test_runs_that_are_missing_or_prove_nothing_are_invalid(session: Session, complaint: str) -> None:
+    assert complaint in why_invalid(session)
+
+
+def test_a_run_of_another_commit_is_invalid() -> None:
+    session = smoke_session(smoke_run(BASE, A2A), smoke_run(smoke_arm("head", commit="3" * 40), A2A))
+    planned = session.header.model_copy(update={"head": HEAD})
+    assert "head was run at 333333333333" in why_invalid(session.model_copy(update={"header": planned}))
 
 
 def test_a_framework_that_runs_no_code_of_the_commit_is_invalid() -> None:
@@ -286,39 +297,10 @@ def test_ledgers_that_do_not_measure_the_same_are_invalid(change: dict[str, obje
     assert complaint in why_invalid(session)
 
 
-@pytest.mark.parametrize(
-    ("runs", "complaint"),
-    [
-        ([smoke_run(BASE, A2A)], "there is no run of head"),
-        ([smoke_run(HEAD, A2A)], "there is no run of base"),
-        ([], "there is no run of base and none of head"),
-        ([smoke_run(BASE, A2A), smoke_run(HEAD, A2A, tier="timed")], "there is no run of head"),
-    ],
-)
-def test_a_planned_workload_without_a_run_is_invalid(runs: list[Run], complaint: str) -> None:
-    assert complaint in why_invalid(smoke_session(*runs))
-
-
-def test_a_layer_that_ignores_the_mesh_in_both_arms_has_measured_nothing() -> None:
-    """FSDP still gathers and reduces on dp and edp, because the harness shards every layer."""
-    assert {"all_gather", "reduce_scatter"} == {e.kind for e in IGNORES_MESH.entries}
-    assert {"dp", "edp"} == {e.axis for e in IGNORES_MESH.entries}
-    reason = why_invalid(pair(IGNORES_MESH, IGNORES_MESH))
-    assert "neither arm moves payload between the 16 ranks of ep, so expert parallelism was not measured" in reason
-
-
-def test_counts_alone_are_no_exchange_of_tokens() -> None:
-    counts = edited(IGNORES_MESH, lambda e: e, entry(dtype="int64", role="control"))
-    assert "expert parallelism was not measured" in why_invalid(pair(counts, counts))
-
-
 def test_a_dense_control_need_not_exchange_anything() -> None:
     silent = IGNORES_MESH.model_copy(update={"variant": "full-dense"})
     runs = [smoke_run(arm, silent, variant="full-dense", backends={}) for arm in (BASE, HEAD)]
     assert verdict_of(smoke_session(*runs)).verdict == "PASS"
-
-
-# Ledgers alone
 
 
 # The status table

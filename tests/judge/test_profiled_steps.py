@@ -9,7 +9,7 @@ from regbot.judge import judge
 from regbot.judge.backends import uncertain_dispatcher
 from regbot.ledgers import catalogue
 from regbot.records.config import Config
-from regbot.records.ledger import Ledger
+from regbot.records.ledger import Ledger, Liveness
 from regbot.records.run import Position, Profile, Run
 from regbot.records.session import Session
 from regbot.records.verdict import Verdict, WorkloadVerdict
@@ -65,44 +65,56 @@ def why_invalid(of: Session) -> str:
     return "\n".join(workload.validity.reasons)
 
 
-def test_without_traces_the_profiles_of_the_timed_runs_are_compared() -> None:
-    verdict, workload = judged(session(profiled(SAME), profiled(SAME), refused()))
-    assert workload.sharding is not None
-    assert (workload.sharding.status, workload.sharding.tier) == ("PASS", "timed")
-    assert workload.sharding.source == "kineto:metadata, fake world of 16 ranks, one steady step"
-    assert workload.validity.status == "PASS"
-    assert any(REASON in warning for warning in verdict.warnings)
-
-
-def test_a_change_in_the_profiles_fails_as_one_in_traces_does() -> None:
-    made = session(profiled(SAME), profiled(GATHERED), refused())
+@pytest.mark.parametrize(
+    ("head", "traces", "status", "last_reason"),
+    [
+        (SAME, refused(), "PASS", "same collectives"),
+        (GATHERED, refused(), "FAIL", ""),
+        # The graver of trace and profile counts, and names the other.
+        (GATHERED, None, "FAIL", "the traces, in which compiled code runs eagerly: same collectives"),
+    ],
+)
+def test_the_profiles_of_the_timed_runs_are_compared_as_traces_are(
+    head: Ledger, traces: list[Run] | None, status: str, last_reason: str
+) -> None:
+    made = session(profiled(SAME), profiled(head), traces)
     verdict, workload = judged(made)
-    assert verdict.verdict == "FAIL"
-    assert workload.sharding is not None
-    assert catalogue.ALL_TO_ALL_REPLACED in [finding.pattern for finding in workload.sharding.findings]
+    sharding = workload.sharding
+    assert sharding is not None
+    assert (sharding.status, sharding.tier, workload.validity.status) == (status, "timed", "PASS")
+    assert sharding.source == "kineto:metadata, fake world of 16 ranks, one steady step"
+    assert sharding.reasons[-1].startswith(last_reason)
+    patterns = [finding.pattern for finding in sharding.findings]
+    assert (catalogue.ALL_TO_ALL_REPLACED in patterns) == (status == "FAIL")
+    assert any(REASON in warning for warning in verdict.warnings)
     (section,) = build_workload_sections(verdict, made)
-    assert section.ledgers == (SAME, GATHERED)
+    assert section.ledgers == (SAME, head)
 
 
-def test_the_graver_of_trace_and_profile_counts_and_names_the_other() -> None:
-    verdict, workload = judged(session(profiled(SAME), profiled(GATHERED)))
-    assert workload.sharding is not None
-    assert (verdict.verdict, workload.sharding.tier) == ("FAIL", "timed")
-    assert workload.sharding.reasons[-1].startswith("the traces, in which compiled code runs eagerly: same collectives")
+BLIND = SAME.model_copy(update={"liveness": Liveness(planted=3, seen=0)})
+NO_LEDGER = profiled(None, "the profiled steps failed: no memory")
+UNKNOWN = ("head: the collectives of its step are unknown", REASON, "the profiled steps failed: no memory")
 
 
-@pytest.mark.parametrize("traces", [None, refused()], ids=["traced", "not traced"])
-def test_a_profile_that_gives_no_ledger_is_invalid_and_says_why(traces: list[Run] | None) -> None:
-    reason = why_invalid(session(profiled(SAME), profiled(None, "the profiled steps failed: no memory"), traces))
-    assert "head: the collectives of its step are unknown" in reason
-    assert REASON in reason
-    assert "the profiled steps failed: no memory" in reason
-
-
-def test_a_profile_that_missed_a_collective_is_invalid() -> None:
-    assert SAME.liveness is not None
-    blind = SAME.model_copy(update={"liveness": SAME.liveness.model_copy(update={"seen": 0})})
-    assert "head: the counter missed collectives" in why_invalid(session(profiled(SAME), profiled(blind)))
+@pytest.mark.parametrize(
+    ("of", "reasons"),
+    [
+        (session(profiled(SAME), NO_LEDGER), UNKNOWN),
+        (session(profiled(SAME), NO_LEDGER, refused()), UNKNOWN),
+        (session(profiled(SAME), profiled(BLIND)), ["head: the counter missed collectives"]),
+        (
+            session({"ledger": A2A}, profiled(SAME)),
+            ["not comparable: a step of base was counted, and steps of the other arm were profiled"],
+        ),
+        (
+            Session(header=HEADER.model_copy(update={"timed": []}), runs=refused()),  # it was not timed
+            ["base has no timed run, so the collectives of its step are unknown", "would be compiled by torch.compile"],
+        ),
+    ],
+)
+def test_a_compiled_step_without_two_usable_profiles_is_invalid(of: Session, reasons: Sequence[str]) -> None:
+    text = why_invalid(of)
+    assert all(reason in text for reason in reasons)
 
 
 @pytest.mark.parametrize(
@@ -144,15 +156,3 @@ def test_a_fallback_counts_even_if_the_last_profile_failed() -> None:
         last = max(number for number, run in enumerate(runs) if run.arm.name == arm)
         runs[last] = runs[last].model_copy(update={**profiled(None, "no memory"), "backends": {}})
     assert "base requested dispatcher 'deepep' and executed 'alltoall'" in why_invalid(session_of(runs))
-
-
-def test_a_counted_and_a_profiled_arm_are_not_compared() -> None:
-    reason = why_invalid(session({"ledger": A2A}, profiled(SAME)))
-    assert "not comparable: a step of base was counted, and steps of the other arm were profiled" in reason
-
-
-def test_a_compiled_step_that_was_not_timed_is_invalid() -> None:
-    untimed = Session(header=HEADER.model_copy(update={"timed": []}), runs=refused())
-    reason = why_invalid(untimed)
-    assert "base has no timed run, so the collectives of its step are unknown" in reason
-    assert "would be compiled by torch.compile" in reason

@@ -10,13 +10,10 @@ the whole unknown. A rule applies only if its condition is true.
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from regbot.judge.preflight.facts import Facts
 from regbot.records.ledger import Scalar
-
-Condition = Mapping[str, Any]
 
 PREFERRED_SECTIONS = ("comm_overlap.", "model.")
 """If several sections of a configuration have a key, the value in the first of these sections counts. Megatron Bridge
@@ -65,25 +62,17 @@ TESTS: dict[str, Callable[[Any, Any], bool | None]] = {
 """Tests of a value against the operand in the rule. Their result is unknown if the configuration lacks the key."""
 
 
-@dataclass(frozen=True)
-class Truth:
-    """The value of a condition, and the reason why it is true."""
-
-    value: bool | None
-    """None if the value is unknown."""
-    because: Mapping[str, Scalar]
-    """Keys and facts that make the condition true, with their values; {} if it is not true."""
-
-
-def evaluate(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -> Truth:
-    """Evaluate ``condition`` for a configuration and facts."""
+def evaluate(
+    condition: Mapping[str, Any], config: Mapping[str, Scalar], facts: Facts
+) -> tuple[bool | None, dict[str, Scalar]]:
+    """Return the value of a condition for a configuration and facts, None if it is unknown. Also return the keys and
+    facts that make it true, with their values."""
     for kind, decisive in (("all", False), ("any", True)):
         if kind in condition:
-            truths = [evaluate(part, config, facts) for part in condition[kind]]
-            values = [truth.value for truth in truths]
+            values, causes = zip(*(evaluate(part, config, facts) for part in condition[kind]), strict=True)
             value = decisive if decisive in values else None if None in values else not decisive
-            because = {name: cause for truth in truths for name, cause in truth.because.items()}
-            return Truth(value, because if value else {})
+            because = {name: cause for causes_of_part in causes for name, cause in causes_of_part.items()}
+            return value, because if value else {}
     ((test, operand),) = ((field, operand) for field, operand in condition.items() if field not in ("key", "fact"))
     if is_key := "key" in condition:
         names = [condition["key"]] if isinstance(condition["key"], str) else condition["key"]
@@ -102,7 +91,7 @@ def evaluate(condition: Condition, config: Mapping[str, Scalar], facts: Facts) -
         result = None if other is None or tested is None else str(tested) != str(other)
     elif is_present:
         result = TESTS[test](tested, operand)
-    return Truth(result, {name: tested} if result else {})
+    return result, {name: tested} if result else {}
 
 
 def lookup(config: Mapping[str, Scalar], names: Sequence[str]) -> tuple[str, Scalar] | None:

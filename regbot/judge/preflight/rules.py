@@ -46,19 +46,12 @@ def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Preflight
     """Return the rules that apply to a resolved configuration. Rules that make a run invalid come first."""
     conflicts = []
     for rule in shipped("rule"):
-        truth = evaluate(rule["when"], config, facts)
-        if truth.value:
-            settings = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in truth.because.items()]
-            conflict = PreflightConflict(
-                rule=rule["id"],
-                severity=rule["severity"],
-                effect=rule["effect"],
-                description=rule["what"],
-                values=", ".join(settings)[:MAX_VALUES],
-                fix=rule["fix"],
-                source=rule["source"],
-            )
-            conflicts.append(conflict)
+        applies, because = evaluate(rule["when"], config, facts)
+        if applies:
+            settings = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in because.items()]
+            fields = {name: value for name, value in rule.items() if name not in ("id", "when")}
+            values = ", ".join(settings)[:MAX_VALUES]
+            conflicts.append(PreflightConflict.model_validate({"rule": rule["id"], "here": values, **fields}))
     return sorted(conflicts, key=lambda conflict: conflict.severity != "invalid")
 
 
@@ -67,7 +60,8 @@ def find_advice(facts: Facts, config: Mapping[str, Scalar], workload: str = "W")
     dispatchers on the same commit. ``workload`` stands in the commands."""
     advice = []
     for entry in shipped("advice"):
-        if evaluate(entry["when"], config, facts).value:
+        applies, _ = evaluate(entry["when"], config, facts)
+        if applies:
             words = ["regbot", "check", "--base", "HEAD", "--head", "HEAD"]
             for arm in ("base", "head"):
                 for key, value in entry.get(arm, {}).items():
