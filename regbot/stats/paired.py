@@ -17,7 +17,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Protocol
 
 from scipy.special import fdtri, nctdtrinc, ndtri, stdtrit
@@ -269,28 +269,22 @@ def sequential_test(
     look.
 
     ``log_ratios`` has the log-ratios of the valid pairs by summary, in session order. ``primary_tests`` is the number
-    of primary tests of the whole check, not of this workload. With ``known_sd``, one pair suffices, the intervals are
-    normal, and the caller has to look for slow launches. ``offset`` is how far all log-ratios may be shifted alike.
+    of primary tests of the whole check, not of this workload. With ``known_sd``, one pair suffices, and the intervals
+    are normal. ``offset`` is how far all log-ratios may be shifted alike.
     ``reason_to_go_on`` returns why the runs of so many pairs must not give a decision, '' if they may. Raises
     ValueError for summaries of unequal length."""
     available_pairs = count_pairs(log_ratios, primary_tests)
     looks: tuple[int, ...] = LOOKS if noise is None else CLASS_LOOKS
     if known_sd is not None and 0 < available_pairs < LOOKS[0]:
         looks = (available_pairs,)
+    interval_of = None if known_sd is None else partial(interval, known_sd=known_sd)
     result = None
     for pairs in looks:
         if pairs > available_pairs:
             break
         alpha = look_alpha(pairs if noise is not None else max(pairs, LOOKS[0]), primary_tests)
         used_ratios = {name: values[:pairs] for name, values in log_ratios.items()}
-        if known_sd is None:
-            result = judge_pairs(used_ratios, alpha, thresholds, noise, luck, offset=offset)
-        else:
-            tests = {
-                name: _decide(_add_offset(add_luck(interval(values, alpha, known_sd), luck), offset), thresholds)
-                for name, values in used_ratios.items()
-            }
-            result = SequentialTest(combine(tests.values(), thresholds), pairs, alpha, tests, 0)
+        result = judge_pairs(used_ratios, alpha, thresholds, noise, luck, interval_of, offset)
         is_first_block = noise is not None and pairs < LOOKS[0]
         barred = reason_to_go_on(pairs, result.decision) if reason_to_go_on is not None else ""
         if barred or (is_first_block and result.decision not in PASSING):
@@ -338,7 +332,9 @@ def judge_pairs(
                 bounds = interval_of(values, alpha)
             else:
                 bounds = look_interval(values, alpha, noise.sds[name] if noise is not None else 0.0, prior_df)
-            tests[name] = _decide(_add_offset(add_luck(bounds, kept_luck), offset), thresholds)
+            wide = add_luck(bounds, kept_luck)
+            wide = replace(wide, low=wide.low - offset, high=wide.high + offset)
+            tests[name] = (decide(wide, thresholds), wide)
         return combine(tests.values(), thresholds), tests
 
     pairs = min(map(len, log_ratios.values()))
@@ -347,14 +343,6 @@ def judge_pairs(
     may_be_withheld = decision in PASSING and has_more_slow_launches(outliers, pairs)
     withheld = may_be_withheld and test(range(pairs))[0] not in PASSING
     return SequentialTest("undecided" if withheld else decision, pairs, alpha, tests, 0, tuple(outliers), withheld)
-
-
-def _add_offset(bounds: Interval, offset: float) -> Interval:
-    return replace(bounds, low=bounds.low - offset, high=bounds.high + offset)
-
-
-def _decide(bounds: Interval, thresholds: Thresholds) -> tuple[Decision, Interval]:
-    return decide(bounds, thresholds), bounds
 
 
 def mde(
