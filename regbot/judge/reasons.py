@@ -90,16 +90,15 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
             f"{100 * interim.assumed_luck:.2g}% (standard deviation), and is wider for that; 'regbot calibrate' "
             "measures it"
         )
-    elif luck_sd and math.isinf(interim.median_interval.draw_pairs):
-        yield (
-            "the interval is widened by the luck of the arms, which emptied compiler caches do not draw anew: it "
-            f"changes the estimate by {100 * luck_sd:.2g}% (standard deviation)"
-        )
     elif luck_sd:
         draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})
+        is_drawn = math.isfinite(interim.median_interval.draw_pairs)
+        how = (
+            f"is drawn with their compiler caches: with {count(draws, 'draw')}" if is_drawn else "lasts for a session:"
+        )
         yield (
-            f"the interval is widened by the luck of the arms, which is drawn with their compiler caches: with "
-            f"{count(draws, 'draw')} it changes the estimate by {100 * luck_sd:.2g}% (standard deviation)"
+            f"the interval is widened by the luck of the arms, which {how} it changes the estimate by "
+            f"{100 * luck_sd:.2g}% (standard deviation)"
         )
 
 
