@@ -66,8 +66,7 @@ def explain_decision(
     sd = max(interval.sd for interval in interim.intervals)
     # The luck of an arm is the part of its speed that is drawn with its compiler caches.
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
-    alpha, draw_pairs = look_alpha(max_pairs, count_primary_tests(header)), interim.median_interval.draw_pairs
-    needed_pairs = pairs_needed(sd, alpha, limits, luck=luck, draw_pairs=draw_pairs)
+    needed_pairs = pairs_needed(sd, look_alpha(max_pairs, count_primary_tests(header)), limits, luck=luck)
     # ``eps`` is the slowdown above which an interval proves a regression.
     detectable_slowdown = round_up_percent(percent(session_mde(interim.intervals, max_pairs, limits.eps)))
     effort = f"about {needed_pairs} pairs" if needed_pairs is not None else "too many pairs to run"

@@ -18,7 +18,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from scipy.special import fdtri, nctdtrinc, ndtri, stdtrit
 
@@ -345,26 +345,29 @@ def judge_pairs(
     return SequentialTest("undecided" if withheld else decision, pairs, alpha, tests, 0, tuple(outliers), withheld)
 
 
+class DrawLuck(NamedTuple):
+    """Luck of one draw, for planning."""
+
+    sd: float = 0.0
+    """Standard deviation of the offset that its pairs have in common."""
+    pairs: float = DRAW_PAIRS
+    """Number of its pairs; inf if all pairs share a draw."""
+
+
+NO_LUCK = DrawLuck()
+
+
 def mde(
-    sd: float,
-    pairs: int,
-    alpha: float,
-    eps: float,
-    known: bool = False,
-    prior_df: int = 0,
-    *,
-    luck: float = 0.0,
-    draw_pairs: float = DRAW_PAIRS,
+    sd: float, pairs: int, alpha: float, eps: float, known: bool = False, prior_df: int = 0, luck: DrawLuck = NO_LUCK
 ) -> float:
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
     ``sd`` is the standard deviation of one pair, known or estimated with ``prior_df`` further degrees of freedom.
-    ``luck`` is the standard deviation of the offset that the ``draw_pairs`` pairs of one draw have in common. Without
-    luck, the effect is eps + c sd / sqrt(pairs), where c is the sum of two normal quantiles if the sd is known, else a
-    noncentrality of t. Infinite for one pair with an estimated sd."""
+    Without luck, the effect is eps + c sd / sqrt(pairs), where c is the sum of two normal quantiles if the sd is known,
+    else a noncentrality of t. Infinite for one pair with an estimated sd."""
     # A reach is the detectable effect beyond ``eps``, in standard errors of the mean.
     known_sd_reach = _quantile(1 - alpha / 2, df=None) + _quantile(POWER, df=None)
-    luck_effect = known_sd_reach * luck / math.sqrt(max(1, pairs / draw_pairs))
+    luck_effect = known_sd_reach * luck.sd / math.sqrt(max(1, pairs / luck.pairs))
     if sd == 0:
         return eps + luck_effect
     min_pairs = 1 if known else 2
@@ -379,29 +382,21 @@ def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: 
     ``intervals`` are those of the measured session, and the noisiest counts."""
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
     alpha = noisiest.alpha * pairs / noisiest.pairs  # see ``look_alpha``
-    luck, draw_pairs = luck_of_draw(noisiest), noisiest.draw_pairs
-    return mde(noisiest.sd, pairs, alpha, eps, known, noisiest.prior_df, luck=luck, draw_pairs=draw_pairs)
+    return mde(noisiest.sd, pairs, alpha, eps, known, noisiest.prior_df, luck_of_draw(noisiest))
 
 
-def luck_of_draw(bounds: Interval) -> float:
-    """Return the standard deviation of the offset that the pairs of one draw of luck have in common."""
-    return bounds.luck_sd * math.sqrt(max(1, bounds.pairs / bounds.draw_pairs))
+def luck_of_draw(bounds: Interval) -> DrawLuck:
+    return DrawLuck(bounds.luck_sd * math.sqrt(max(1, bounds.pairs / bounds.draw_pairs)), bounds.draw_pairs)
 
 
 def pairs_needed(
-    sd: float,
-    alpha: float,
-    thresholds: Thresholds,
-    known: bool = False,
-    luck: float = 0.0,
-    draw_pairs: float = DRAW_PAIRS,
+    sd: float, alpha: float, thresholds: Thresholds, known: bool = False, luck: DrawLuck = NO_LUCK
 ) -> int | None:
     """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta. None above
     ``MAX_PAIRS``."""
 
     def suffices(pairs: int) -> bool:
-        effect = mde(sd, pairs, alpha, thresholds.eps, known, luck=luck, draw_pairs=draw_pairs)
-        return effect <= thresholds.delta
+        return mde(sd, pairs, alpha, thresholds.eps, known, luck=luck) <= thresholds.delta
 
     # The mde decreases with every pair.
     needed = bisect_left(range(MAX_PAIRS + 1), True, lo=LOOKS[0], key=suffices)
