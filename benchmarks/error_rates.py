@@ -1,12 +1,11 @@
-"""Error rates of the tests besides the gate: extra runs, several metrics, and early calibration.
+"""Error rates of the tests besides the gate: extra runs and several metrics.
 
     python benchmarks/error_rates.py [--sessions 4000] [--jobs 2] [--part NAME]
 
 *Extra runs*: five sessions of twelve pairs on a node of ``nodes.py``, with a look after every block. The peer is the t
 interval of one look. *Several metrics*: twenty correlated normal metrics, each tested on twelve pairs. The peers are no
-adjustment, and the adjustment of Benjamini and Hochberg. *Early calibration*: sessions drawn from a pool of placebo
-pairs, compared with the true rates of the node. *The vote*: the exact probability that placebo sessions contradict the
-gate, so that it may no longer decide on the node. *Correlated nights*: the creep monitor, now and before
+adjustment, and the adjustment of Benjamini and Hochberg. *The vote*: the exact probability that placebo sessions
+contradict the gate, so that it may no longer decide on the node. *Correlated nights*: the creep monitor, now and before
 (``correlated_nights.py``). *Calibrations*, *pushes* and *training*: see ``calibrations.py``,
 ``repeated_timing.py`` and ``training.py``.
 
@@ -25,16 +24,16 @@ import numpy as np
 from calibrations import calibrations
 from correlated_nights import correlated_nights
 from nodes import NODES, Array, Flags, Node
-from paired_sessions import PAIRS, PRIMARY, STEADY, SUMMARIES, THRESHOLDS, simulate_sessions
+from paired_sessions import BLOCK_PAIRS, PAIRS, PRIMARY, STEADY, SUMMARIES, THRESHOLDS, simulate_sessions
 from promises import Promise, report_promises
 from repeated_timing import pushes
 from scipy import stats
 from training import training
 
 from regbot.stats.anytime import ANYTIME_ALPHA, anytime_interval, decide_anytime
-from regbot.stats.calibration import BLOCK_PAIRS, RateEstimate, contradiction, rate_bounds, resample_sessions
+from regbot.stats.calibration import RateEstimate, contradiction, rate_bounds
 from regbot.stats.multiplicity import SECONDARY_Q, analyse_secondary_metrics
-from regbot.stats.paired import LOOKS, PASSING, combine, decide, interval, look_alpha, sequential_test
+from regbot.stats.paired import LOOKS, PASSING, combine, decide, interval, look_alpha
 
 SEED = 20260806
 SESSIONS = 4000
@@ -52,7 +51,6 @@ METRICS, CHANGED, CHANGE_SD, CORRELATION = 20, 5, 1.5, 0.5
 """Number of metrics, number of changed metrics, their change in standard deviations of a pair, and the correlation of
 any two metrics."""
 
-POOLS, POOL_SESSIONS, POOL_PAIRS = 20, 200, (20, 60, 200)
 VOTE_PLACEBOS = (20, 60, 200)
 FLAG_RATES, COVERAGES = (0.002, 0.05, 0.10, 0.20), (0.98, 0.95, 0.90, 0.80)
 
@@ -208,45 +206,6 @@ def several_metrics(sessions: int) -> Iterator[Promise]:
     )
 
 
-def early_calibration(sessions: int) -> None:
-    """Print the rates of sessions drawn from a pool of pairs, beside the true rates of the node."""
-    print(
-        f"\nearly calibration: sessions drawn from a pool of placebo pairs, {POOLS} pools; mean, and 5th to 95th"
-        " percentile of pools"
-    )
-    print(f"{'node':>8} {'pairs in pool':>14} {'flagged at 0%':>20} {'coverage at 0%':>22} {'regressed at 2%':>22}")
-    for index, node in enumerate(NODES):
-        truth = placebos(node, sessions, 1, SEED + index)
-        flagged, covered, power = 0, 0, 0
-        for session in range(sessions):
-            ratios = {name: values[session].tolist() for name, values in truth.items()}
-            none = sequential_test(ratios, PRIMARY, THRESHOLDS)
-            shifted = {name: [x + log1p(0.02) for x in values] for name, values in ratios.items()}
-            slowed = sequential_test(shifted, PRIMARY, THRESHOLDS)
-            assert none is not None
-            assert slowed is not None
-            flagged += none.decision in ("regressed", "improved")
-            covered += all(bounds.low <= 0 <= bounds.high for _, bounds in none.tests.values())
-            power += slowed.decision == "regressed"
-        print(
-            f"{node.name:>8} {'(the node)':>14} {flagged / sessions:>20.4f} {covered / sessions:>22.3f}"
-            f" {power / sessions:>22.3f}"
-        )
-        for pairs in POOL_PAIRS:
-            rows = []
-            for number in range(POOLS):
-                pool = placebos(node, -(-pairs // PAIRS), 1, SEED + 10 * number + index)
-                values = {name: ratios.ravel()[:pairs].tolist() for name, ratios in pool.items()}
-                at_0 = resample_sessions(values, 0.0, PRIMARY, THRESHOLDS, sessions=POOL_SESSIONS)
-                at_2 = resample_sessions(values, log1p(0.02), PRIMARY, THRESHOLDS, sessions=POOL_SESSIONS)
-                flags = at_0.decisions["regressed"] + at_0.decisions["improved"]
-                rows.append((flags, at_0.coverage, at_2.decisions["regressed"]))
-            rates = np.array(rows)
-            mean, (low, high) = rates.mean(axis=0), np.quantile(rates, [0.05, 0.95], axis=0)
-            cells = [f"{m:.3f} ({a:.3f}-{b:.3f})" for m, a, b in zip(mean, low, high, strict=True)]
-            print(f"{node.name:>8} {pairs:>14} {cells[0]:>20} {cells[1]:>22} {cells[2]:>22}")
-
-
 def vote_probabilities() -> None:
     """Print the probability that the gate may not decide any more after a number of placebo sessions."""
     print("\nthe vote: probability that it is lost, judged once after so many placebos, and ever up to the last; exact")
@@ -307,7 +266,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = [promise for part in options.part or parts for promise in parts[part]()]
     if not options.part:
         widths()
-        early_calibration(options.sessions)
         vote_probabilities()
     print()
     return report_promises(made)

@@ -22,7 +22,7 @@ from regbot.stats.stalls import common_period
 
 STEADY = 40
 """Steady steps of a run."""
-PAIRS = LOOKS[-1]
+BLOCK_PAIRS, PAIRS = CLASS_LOOKS[0], LOOKS[-1]
 SUMMARIES = ("median", "mean")
 PRIMARY = len(SUMMARIES)
 THRESHOLDS = Thresholds.from_percent(2.0, 1.0)

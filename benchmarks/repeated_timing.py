@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from nodes import BIMODAL, TYPICAL, Node
 from paired_sessions import (
+    BLOCK_PAIRS,
     MAX_ERROR,
     PAIRS,
     PLACEBO_PAIRS,
@@ -32,7 +33,6 @@ from paired_sessions import (
 from promises import Promise
 
 from regbot.stats.anytime import decide_anytime
-from regbot.stats.calibration import BLOCK_PAIRS
 from regbot.stats.paired import PASSING
 
 SEED = 20261124

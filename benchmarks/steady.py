@@ -24,7 +24,7 @@ import numpy as np
 from nodes import NOISY, QUIET, TYPICAL, Array, Node, steps_of_runs, warm_up
 from ruptures import KernelCPD  # type: ignore[import-untyped]
 
-from regbot.stats.steady import steady_state, without_outliers
+from regbot.stats.steady import hampel_filter, steady_state
 
 SEED = 20260802
 RUNS = 2000
@@ -83,7 +83,7 @@ def pelt(tolerance: float, step_s: Array) -> Cut:
     are removed as for regbot, which improves the result. The penalty is 3 log(n) s^2, where s is estimated from the
     differences of neighbouring steps.
     """
-    rest = without_outliers(np.log(step_s[1:]))
+    rest = hampel_filter(hampel_filter(np.log(step_s[1:])))
     steps = np.diff(rest)
     variance = (1.4826 * float(np.median(np.abs(steps - np.median(steps))))) ** 2 / 2
     ends = KernelCPD(kernel="linear", min_size=5).fit(rest[:, None]).predict(pen=3 * log(len(rest)) * variance)

@@ -69,8 +69,7 @@ def explain_decision(
     # The luck of an arm is the part of its speed that is drawn with its compiler caches.
     luck = max(luck_of_draw(interval) for interval in interim.intervals)
     limits = thresholds(settings)
-    alpha, draw_pairs = look_alpha(max_pairs, count_primary_tests(header)), interim.intervals[0].draw_pairs
-    needed_pairs = pairs_needed(sd, alpha, limits, luck=luck, draw_pairs=draw_pairs)
+    needed_pairs = pairs_needed(sd, look_alpha(max_pairs, count_primary_tests(header)), limits, luck=luck)
     # ``eps`` is the slowdown above which an interval proves a regression.
     detectable_slowdown = round_up_percent(percent(session_mde(interim.intervals, max_pairs, limits.eps)))
     effort = f"about {needed_pairs} pairs" if needed_pairs is not None else "too many pairs to run"
@@ -93,16 +92,15 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
             f"{100 * interim.assumed_luck:.2g}% (standard deviation), and is wider for that; 'regbot calibrate' "
             "measures it"
         )
-    elif luck_sd and math.isinf(interim.intervals[0].draw_pairs):
-        yield (
-            "the interval is widened by the luck of the arms, which emptied compiler caches do not draw anew: it "
-            f"changes the estimate by {100 * luck_sd:.2g}% (standard deviation)"
-        )
     elif luck_sd:
         draws = len({pair.draw for pair in interim.pair_set.valid[: interim.pairs]})
+        is_drawn = math.isfinite(interim.intervals[0].draw_pairs)
+        how = (
+            f"is drawn with their compiler caches: with {count(draws, 'draw')}" if is_drawn else "lasts for a session:"
+        )
         yield (
-            f"the interval is widened by the luck of the arms, which is drawn with their compiler caches: with "
-            f"{count(draws, 'draw')} it changes the estimate by {100 * luck_sd:.2g}% (standard deviation)"
+            f"the interval is widened by the luck of the arms, which {how} it changes the estimate by "
+            f"{100 * luck_sd:.2g}% (standard deviation)"
         )
 
 

@@ -17,6 +17,7 @@ from regbot.report.notes import list_names
 from regbot.report.quantities import size
 from regbot.report.state import Check, State
 from regbot.report.throughput import is_gate_contradicted
+from regbot.stats.arm_luck import MIN_ALLOCATIONS
 
 MAX_FINDING_STEPS = 2
 """Largest number of steps that each point to one finding. The findings themselves are listed above the steps."""
@@ -133,8 +134,8 @@ def _advise_on_undecided_times(check: Check) -> list[NextStep]:
         return [_build_retiming_step(check, ("Find out why these runs of head were slow. ", REPORT, end))]
     if any(section.decision_without_luck for section in sections):  # no calibration has measured the luck of an arm
         text = (
-            "Maintainer: run 'regbot calibrate' on this node class, and commit the file that it adds to the store "
-            "(baselines/) to main. Or repeat the check. It recompiles, and adds its pairs to these:"
+            f"Maintainer: run 'regbot calibrate' on {MIN_ALLOCATIONS} days or nodes of this class, and commit the "
+            "stored files (baselines/) to main. Or repeat the check. It recompiles, and adds its pairs to these:"
         )
         return [_build_retiming_step(check, (text,))]
     threshold = check.session.header.throughput.threshold_pct

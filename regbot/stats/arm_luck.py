@@ -14,6 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from scipy.special import fdtri
 
@@ -159,10 +160,6 @@ def _analyse_draws(
 
 def _without_slow_launches(draws: Sequence[Sequence[float]]) -> list[list[float]]:
     values = [value for draw in draws for value in draw]
-    outliers = set(find_outliers(values)) if values else set()  # indices in ``values``
-    kept_draws: list[list[float]] = []
-    start = 0
-    for draw in draws:
-        kept_draws.append([value for index, value in enumerate(draw, start) if index not in outliers])
-        start += len(draw)
-    return kept_draws
+    outliers = find_outliers(values) if values else {}  # by index in ``values``
+    index = count()
+    return [[value for value in draw if next(index) not in outliers] for draw in draws]

@@ -10,14 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from scipy.special import betaincinv, gammaincinv
 
 from regbot.records.calibration_summary import PairNoise
-from regbot.records.verdict import Decision
 from regbot.stats.arm_luck import MAX_LUCK, LuckEstimate
 from regbot.stats.correlation import MAX_CORRELATION, CorrelationEstimate
-from regbot.stats.paired import LOOKS, Thresholds, count_pairs, sequential_test
 from regbot.stats.slow_launches import find_outliers
 from regbot.stats.summary import mean_and_squares
 
@@ -28,11 +25,6 @@ MIN_COVERAGE = 0.95
 MIN_NOISE_DF = 8
 """Minimum degrees of freedom of the stored noise. With fewer, the 95% interval of the sd reaches to more than twice the
 estimate."""
-
-RESAMPLED_SESSIONS = 2000
-RESAMPLING_SEED = 20260803
-BLOCK_PAIRS = 2
-"""Pairs of one block. They are resampled together, because a drift cancels within the block."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +44,6 @@ class RateEstimate:
         return cls(count, total, low, high)
 
 
-@dataclass(frozen=True)
-class ResampledSessions:
-    """Outcomes of sessions resampled from a pool of placebo pairs."""
-
-    decisions: dict[Decision, float]
-    """Share of sessions for each decision, in [0, 1]. Decisions that did not occur have 0."""
-    coverage: float
-    """Share of sessions in which all intervals contain the effect, at the look that ends the session."""
-    pairs: float
-    """Mean number of pairs that a session uses."""
-    sessions: int
-    """Number of simulated sessions."""
-
-
 def rate_bounds(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
     """Return Clopper and Pearson's two-sided interval for the rate ``count`` / ``total``; (0, 1) if ``total`` is 0. Its
     coverage is at least ``level``."""
@@ -77,48 +55,6 @@ def rate_bounds(count: int, total: int, level: float = 0.95) -> tuple[float, flo
 def rate_upper_bound(count: int, total: int, level: float = 0.95) -> float:
     """Return Clopper and Pearson's one-sided upper bound for the rate ``count`` / ``total`` at ``level``."""
     return 1.0 if count == total else float(betaincinv(count + 1, total - count, level))
-
-
-def resample_sessions(
-    placebo: Mapping[str, Sequence[float]],
-    effect: float,
-    primary_tests: int,
-    thresholds: Thresholds,
-    sessions: int = RESAMPLED_SESSIONS,
-    seed: int = RESAMPLING_SEED,
-) -> ResampledSessions:
-    """Simulate full sessions with a true ``effect``, a log-ratio, from whole blocks of a pool of placebo pairs, and
-    judge them.
-
-    The result is for planning. It is optimistic, because the pool contains only the days that happened to be measured:
-    do not pass it to ``contradiction``. From 20 pairs, the estimated coverage varies from 0.90 to 1.00 on nodes whose
-    coverage is 0.98. ``placebo`` has the log-ratios by summary, in session order. The pool is centred, because base and
-    head are the same commit, and its deviations are multiplied by sqrt(m / (m - 1)) for m blocks. Raises ValueError for
-    fewer than two whole blocks, or summaries of unequal length."""
-    pool_blocks = count_pairs(placebo, primary_tests) // BLOCK_PAIRS
-    if pool_blocks < 2:
-        raise ValueError(f"resampling needs 2 whole blocks of {BLOCK_PAIRS} placebo pairs; there are {pool_blocks}")
-    stretch = math.sqrt(pool_blocks / (pool_blocks - 1))  # restores the scatter that centring removes
-    pools = {}
-    for name, values in placebo.items():
-        log_ratios = np.asarray(values[: pool_blocks * BLOCK_PAIRS], dtype=float)
-        shifted = effect + stretch * (log_ratios - log_ratios.mean())
-        pools[name] = shifted.reshape(pool_blocks, BLOCK_PAIRS)
-    session_blocks = LOOKS[-1] // BLOCK_PAIRS  # blocks of a full session, which ends at the last look
-    # Array of shape (sessions, session_blocks): row i has the blocks of the pool that make simulated session i.
-    drawn_blocks = np.random.default_rng(seed).integers(0, pool_blocks, (sessions, session_blocks))
-    counts: dict[Decision, int] = {"regressed": 0, "improved": 0, "no_change": 0, "within_bound": 0, "undecided": 0}
-    covered_sessions = used_pairs = 0
-    for blocks_of_session in drawn_blocks:
-        session = {name: pool[blocks_of_session].ravel().tolist() for name, pool in pools.items()}
-        outcome = sequential_test(session, primary_tests, thresholds)
-        if outcome is None:
-            raise AssertionError("a session with all pairs has at least one look")
-        counts[outcome.decision] += 1
-        covered_sessions += all(bounds.low <= effect <= bounds.high for _, bounds in outcome.tests.values())
-        used_pairs += outcome.pairs
-    decisions = {decision: count / sessions for decision, count in counts.items()}
-    return ResampledSessions(decisions, covered_sessions / sessions, used_pairs / sessions, sessions)
 
 
 def estimate_pair_sd(placebo: Sequence[float]) -> tuple[float, float, float]:

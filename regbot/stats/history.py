@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from regbot.stats.slow_launches import SD_PER_MAD
+from regbot.stats.steady import hampel_filter
 
 Array = NDArray[np.float64]
 
@@ -31,9 +32,8 @@ SMALL_SAMPLE_FACTOR = 6
 MAX_LEVELS = 1000
 """Maximum number of levels in one search. The caller averages neighbouring sessions of longer histories."""
 
-HAMPEL_WINDOW, HAMPEL_SDS = 3, 4.0
-"""Hampel's filter: the number of neighbouring sessions on each side, and a distance in robust sds. A new level is kept
-from its fourth session on."""
+HAMPEL_WINDOW = 3
+"""Number of neighbouring sessions on each side in Hampel's filter. A new level is kept from its fourth session on."""
 
 _MIN_SCATTER = 1e-6
 """Lower bound of the scatter, log scale, for series whose levels are all equal."""
@@ -52,21 +52,11 @@ def change_points(levels: ArrayLike) -> list[int]:
         return []
     from ruptures import KernelCPD  # type: ignore[import-untyped]  # imported late: the import takes longer than the search
 
-    filtered_levels = without_outliers(samples)
+    filtered_levels = hampel_filter(samples, HAMPEL_WINDOW)
     noise = max(_scatter(filtered_levels), _MIN_SCATTER)
     search = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(filtered_levels[:, None])
     segment_ends: list[int] = search.predict(pen=PENALTY * math.log(len(filtered_levels)) * noise**2)
     return [int(end) for end in segment_ends[:-1]]  # a segment ends where the next one begins
-
-
-def without_outliers(levels: Array) -> Array:
-    """Return ``levels`` with outliers replaced by the median of their neighbourhood."""
-    padded = np.pad(levels, HAMPEL_WINDOW, mode="reflect")
-    neighbourhoods = np.lib.stride_tricks.sliding_window_view(padded, 2 * HAMPEL_WINDOW + 1)
-    medians = np.median(neighbourhoods, axis=1)
-    distance = np.abs(levels - medians)
-    robust_sd = SD_PER_MAD * np.median(distance)
-    return np.where(distance > HAMPEL_SDS * robust_sd, medians, levels)
 
 
 def bucket_starts(total: int, max_buckets: int) -> Sequence[int]:

@@ -17,8 +17,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Protocol
+from functools import lru_cache, partial
+from typing import NamedTuple, Protocol
 
 from scipy.special import fdtri, nctdtrinc, ndtri, stdtrit
 
@@ -269,28 +269,22 @@ def sequential_test(
     look.
 
     ``log_ratios`` has the log-ratios of the valid pairs by summary, in session order. ``primary_tests`` is the number
-    of primary tests of the whole check, not of this workload. With ``known_sd``, one pair suffices, the intervals are
-    normal, and the caller has to look for slow launches. ``offset`` is how far all log-ratios may be shifted alike.
+    of primary tests of the whole check, not of this workload. With ``known_sd``, one pair suffices, and the intervals
+    are normal. ``offset`` is how far all log-ratios may be shifted alike.
     ``reason_to_go_on`` returns why the runs of so many pairs must not give a decision, '' if they may. Raises
     ValueError for summaries of unequal length."""
     available_pairs = count_pairs(log_ratios, primary_tests)
     looks: tuple[int, ...] = LOOKS if noise is None else CLASS_LOOKS
     if known_sd is not None and 0 < available_pairs < LOOKS[0]:
         looks = (available_pairs,)
+    interval_of = None if known_sd is None else partial(interval, known_sd=known_sd)
     result = None
     for pairs in looks:
         if pairs > available_pairs:
             break
         alpha = look_alpha(pairs if noise is not None else max(pairs, LOOKS[0]), primary_tests)
         used_ratios = {name: values[:pairs] for name, values in log_ratios.items()}
-        if known_sd is None:
-            result = judge_pairs(used_ratios, alpha, thresholds, noise, luck, offset=offset)
-        else:
-            tests = {
-                name: _decide(_add_offset(add_luck(interval(values, alpha, known_sd), luck), offset), thresholds)
-                for name, values in used_ratios.items()
-            }
-            result = SequentialTest(combine(tests.values(), thresholds), pairs, alpha, tests, 0)
+        result = judge_pairs(used_ratios, alpha, thresholds, noise, luck, interval_of, offset)
         is_first_block = noise is not None and pairs < LOOKS[0]
         barred = reason_to_go_on(pairs, result.decision) if reason_to_go_on is not None else ""
         if barred or (is_first_block and result.decision not in PASSING):
@@ -338,7 +332,9 @@ def judge_pairs(
                 bounds = interval_of(values, alpha)
             else:
                 bounds = look_interval(values, alpha, noise.sds[name] if noise is not None else 0.0, prior_df)
-            tests[name] = _decide(_add_offset(add_luck(bounds, kept_luck), offset), thresholds)
+            wide = add_luck(bounds, kept_luck)
+            wide = replace(wide, low=wide.low - offset, high=wide.high + offset)
+            tests[name] = (decide(wide, thresholds), wide)
         return combine(tests.values(), thresholds), tests
 
     pairs = min(map(len, log_ratios.values()))
@@ -349,34 +345,29 @@ def judge_pairs(
     return SequentialTest("undecided" if withheld else decision, pairs, alpha, tests, 0, tuple(outliers), withheld)
 
 
-def _add_offset(bounds: Interval, offset: float) -> Interval:
-    return replace(bounds, low=bounds.low - offset, high=bounds.high + offset)
+class DrawLuck(NamedTuple):
+    """Luck of one draw, for planning."""
+
+    sd: float = 0.0
+    """Standard deviation of the offset that its pairs have in common."""
+    pairs: float = DRAW_PAIRS
+    """Number of its pairs; inf if all pairs share a draw."""
 
 
-def _decide(bounds: Interval, thresholds: Thresholds) -> tuple[Decision, Interval]:
-    return decide(bounds, thresholds), bounds
+NO_LUCK = DrawLuck()
 
 
 def mde(
-    sd: float,
-    pairs: int,
-    alpha: float,
-    eps: float,
-    known: bool = False,
-    prior_df: int = 0,
-    *,
-    luck: float = 0.0,
-    draw_pairs: float = DRAW_PAIRS,
+    sd: float, pairs: int, alpha: float, eps: float, known: bool = False, prior_df: int = 0, luck: DrawLuck = NO_LUCK
 ) -> float:
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
     ``sd`` is the standard deviation of one pair, known or estimated with ``prior_df`` further degrees of freedom.
-    ``luck`` is the standard deviation of the offset that the ``draw_pairs`` pairs of one draw have in common. Without
-    luck, the effect is eps + c sd / sqrt(pairs), where c is the sum of two normal quantiles if the sd is known, else a
-    noncentrality of t. Infinite for one pair with an estimated sd."""
+    Without luck, the effect is eps + c sd / sqrt(pairs), where c is the sum of two normal quantiles if the sd is known,
+    else a noncentrality of t. Infinite for one pair with an estimated sd."""
     # A reach is the detectable effect beyond ``eps``, in standard errors of the mean.
     known_sd_reach = _quantile(1 - alpha / 2, df=None) + _quantile(POWER, df=None)
-    luck_effect = known_sd_reach * luck / math.sqrt(max(1, pairs / draw_pairs))
+    luck_effect = known_sd_reach * luck.sd / math.sqrt(max(1, pairs / luck.pairs))
     if sd == 0:
         return eps + luck_effect
     min_pairs = 1 if known else 2
@@ -391,29 +382,21 @@ def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: 
     ``intervals`` are those of the measured session, and the noisiest counts."""
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
     alpha = noisiest.alpha * pairs / noisiest.pairs  # see ``look_alpha``
-    luck, draw_pairs = luck_of_draw(noisiest), noisiest.draw_pairs
-    return mde(noisiest.sd, pairs, alpha, eps, known, noisiest.prior_df, luck=luck, draw_pairs=draw_pairs)
+    return mde(noisiest.sd, pairs, alpha, eps, known, noisiest.prior_df, luck_of_draw(noisiest))
 
 
-def luck_of_draw(bounds: Interval) -> float:
-    """Return the standard deviation of the offset that the pairs of one draw of luck have in common."""
-    return bounds.luck_sd * math.sqrt(max(1, bounds.pairs / bounds.draw_pairs))
+def luck_of_draw(bounds: Interval) -> DrawLuck:
+    return DrawLuck(bounds.luck_sd * math.sqrt(max(1, bounds.pairs / bounds.draw_pairs)), bounds.draw_pairs)
 
 
 def pairs_needed(
-    sd: float,
-    alpha: float,
-    thresholds: Thresholds,
-    known: bool = False,
-    luck: float = 0.0,
-    draw_pairs: float = DRAW_PAIRS,
+    sd: float, alpha: float, thresholds: Thresholds, known: bool = False, luck: DrawLuck = NO_LUCK
 ) -> int | None:
     """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta. None above
     ``MAX_PAIRS``."""
 
     def suffices(pairs: int) -> bool:
-        effect = mde(sd, pairs, alpha, thresholds.eps, known, luck=luck, draw_pairs=draw_pairs)
-        return effect <= thresholds.delta
+        return mde(sd, pairs, alpha, thresholds.eps, known, luck=luck) <= thresholds.delta
 
     # The mde decreases with every pair.
     needed = bisect_left(range(MAX_PAIRS + 1), True, lo=LOOKS[0], key=suffices)

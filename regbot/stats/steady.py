@@ -256,7 +256,8 @@ def _judge_long_log(logs: Array, min_cut: int) -> SteadyState:
     # The first step compiles. Leave it out, so that the search does not report the end of compilation as a change.
     point_steps = math.ceil((steps - 1) / MAX_POINTS)  # number of steps in a point
     first = 1 + (steps - 1) % point_steps  # step at which the first point begins; the points then end with the log
-    points = without_outliers(logs[first:].reshape(-1, point_steps).mean(axis=1))
+    # The filter runs twice, because the first pass can leave one step of a cluster of slow steps.
+    points = hampel_filter(hampel_filter(logs[first:].reshape(-1, point_steps).mean(axis=1)))
     # The following positions are counted in points.
     min_start = max(math.ceil((min_cut - first) / point_steps), 0)
     middle = (steps // 2 - first) // point_steps
@@ -330,17 +331,14 @@ def _describe_rise(rise: float) -> str:
     return f"the step time {'rises' if rise > 0 else 'falls'} by {100 * math.expm1(abs(rise)):.1f}%"
 
 
-def without_outliers(logs: Array) -> Array:
-    """Return ``logs`` after Hampel's filter, with one scale for the whole array. The filter runs twice, because the
-    first pass can leave one step of a cluster of slow steps."""
-    for _ in range(2):
-        padded = np.pad(logs, HAMPEL_WINDOW, mode="reflect")
-        neighbourhoods = np.lib.stride_tricks.sliding_window_view(padded, 2 * HAMPEL_WINDOW + 1)
-        medians = np.median(neighbourhoods, axis=1)
-        distance = np.abs(logs - medians)
-        robust_sd = SD_PER_MAD * np.median(distance)
-        logs = np.where(distance > HAMPEL_SDS * robust_sd, medians, logs)
-    return logs
+def hampel_filter(values: Array, window: int = HAMPEL_WINDOW) -> Array:
+    """Return ``values`` with outliers replaced by the median of their neighbourhood, ``window`` values on each side."""
+    padded = np.pad(values, window, mode="reflect")
+    neighbourhoods = np.lib.stride_tricks.sliding_window_view(padded, 2 * window + 1)
+    medians = np.median(neighbourhoods, axis=1)
+    distance = np.abs(values - medians)
+    robust_sd = SD_PER_MAD * np.median(distance)
+    return np.where(distance > HAMPEL_SDS * robust_sd, medians, values)
 
 
 def _long_run_sd(points: Array) -> float:

@@ -23,7 +23,8 @@ from regbot.baselines.store import BaselineError, Store
 from regbot.cli import baseline as baseline_commands
 from regbot.records.baseline import Baseline
 from regbot.records.history import History, HistorySeries
-from regbot.stats.history import MAX_LEVELS, change_points, without_outliers
+from regbot.stats.history import HAMPEL_WINDOW, MAX_LEVELS, change_points
+from regbot.stats.steady import hampel_filter
 from support.baseline_builder import BASELINE, CPU, put, timed_baseline
 from support.baseline_cases import NOW
 from support.ledger_builder import WORKLOAD
@@ -165,4 +166,4 @@ def test_two_steps_are_two_changes_and_a_bad_night_is_no_change() -> None:
     assert change_points(levels) == [30, 60]
     assert change_points(-levels) == [30, 60]
     assert change_points(levels + 7.0) == [30, 60], "no unit"
-    assert {10, 45, 70} <= {*np.flatnonzero(np.abs(without_outliers(levels) - levels) > 0.2)}
+    assert {10, 45, 70} <= {*np.flatnonzero(np.abs(hampel_filter(levels, HAMPEL_WINDOW) - levels) > 0.2)}

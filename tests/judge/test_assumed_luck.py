@@ -67,7 +67,7 @@ def test_luck_is_assumed_until_it_was_measured_on_enough_days() -> None:
     assert (section.decision_without_luck, section.assumed_luck_pct) == ("regressed", 100 * ASSUMED_LUCK)
     section = section_of(1.018, few_allocations(0.5, lasts=True))
     assert (section.decision, section.assumed_luck_pct) == ("undecided", 0.0)
-    assert any("which emptied compiler caches do not draw anew" in reason for reason in section.reasons)
+    assert any("which lasts for a session: it changes the estimate" in reason for reason in section.reasons)
 
 
 def test_a_calibrated_class_needs_no_assumed_luck() -> None:

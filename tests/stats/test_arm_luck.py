@@ -7,7 +7,7 @@ import pytest
 
 from regbot.stats.arm_luck import DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
 from regbot.stats.calibration import RateEstimate, contradiction
-from regbot.stats.paired import Thresholds, add_luck, interval, pairs_needed
+from regbot.stats.paired import DrawLuck, Thresholds, add_luck, interval, pairs_needed
 
 NO_PROOF = RateEstimate.from_counts(0, 0)
 
@@ -60,7 +60,7 @@ def test_more_pairs_do_not_prove_more_if_luck_lasts() -> None:
     bounds = [add_luck(interval([0.02, 0.021, 0.019, 0.02], 0.0204), luck) for luck in (drawn, lasting)]
     assert bounds[0].high == bounds[1].high
     thresholds = Thresholds.from_percent(2.0, 1.0)
-    needed = [pairs_needed(0.001, 0.02, thresholds, luck=0.004, draw_pairs=each.draw_pairs) for each in bounds]
+    needed = [pairs_needed(0.001, 0.02, thresholds, luck=DrawLuck(0.004, each.draw_pairs)) for each in bounds]
     assert needed == [7, None]
 
 

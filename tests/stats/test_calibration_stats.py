@@ -14,7 +14,6 @@ from regbot.stats.calibration import (
     estimate_pair_sd,
     pool_noise,
     rate_bounds,
-    resample_sessions,
 )
 from regbot.stats.correlation import CorrelationEstimate
 from regbot.stats.paired import Thresholds
@@ -35,37 +34,6 @@ class TestRates:
         for count in range(total + 1):
             result = stats.binomtest(count, total).proportion_ci(0.95, "exact")
             assert rate_bounds(count, total) == pytest.approx((result.low, result.high), abs=1e-11)
-
-
-class TestResampling:
-    def test_a_large_pool_gives_the_power_and_coverage_of_the_node(self) -> None:
-        """With a pair sd of 0.8% and a true effect of 2%, 88% of sessions detect it, and 98% of intervals cover it."""
-        large = pool(4000, sd=0.008)
-        result = resample_sessions(large, math.log1p(0.02), 2, THRESHOLDS, 4000)
-        assert result.decisions["regressed"] == pytest.approx(0.82, abs=0.04)
-        assert result.decisions["no_change"] < 0.02
-        assert result.coverage == pytest.approx(0.976, abs=0.01)
-        none = resample_sessions(large, 0.0, 2, THRESHOLDS, 1000)
-        assert none.decisions["regressed"] + none.decisions["improved"] < 0.005
-
-    def test_the_mean_of_the_pool_does_not_add_to_the_effect(self) -> None:
-        """A pool with a mean of +3% must not turn every placebo into a regression."""
-        moved = {name: [value + 0.03 for value in values] for name, values in pool(20).items()}
-        here, shifted = (resample_sessions(bounds, 0.0, 2, THRESHOLDS, 200) for bounds in (pool(20), moved))
-        assert shifted.decisions == pytest.approx(here.decisions)
-        assert here.decisions["regressed"] < 0.05
-
-    def test_blocks_are_drawn_whole(self) -> None:
-        """Drift of +1% in one pair of a block and -1% in the other cancels in every session of whole blocks."""
-        drifting = {"median": [0.01, -0.01] * 10}
-        result = resample_sessions(drifting, 0.0, 1, THRESHOLDS, 300)
-        assert result.coverage == 1.0
-
-    def test_the_scatter_lost_by_centring_is_restored(self) -> None:
-        """Two blocks of equal pairs at -1% and +1% have a sd of 1.41%. Their plain deviations would give 1%."""
-        result = resample_sessions({"median": [-0.01, -0.01, 0.01, 0.01]}, 0.0, 1, Thresholds(0.0143, 0.0139), 400)
-        alone = 2 * 0.5**2  # a first look of two equal blocks: a point at +-1.41%, beyond eps
-        assert result.decisions["regressed"] + result.decisions["improved"] == pytest.approx(alone, abs=0.08)
 
 
 class TestScatter:

@@ -35,7 +35,7 @@ from regbot.judge.stored_times import has_enough_sessions, judge_by_stored
 from regbot.records.run import Node, Position, Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.stats.arm_luck import DRAW_PAIRS
-from regbot.stats.paired import LOOKS, look_alpha, mde
+from regbot.stats.paired import LOOKS, DrawLuck, look_alpha, mde
 
 MAX_MOVES = 5
 """Maximum number of times that a block begins again because its nodes were lost or replaced."""
@@ -220,6 +220,7 @@ def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -
         lucks = [luck_in_draws(calibrated.arm_luck, [1] * DRAW_PAIRS) for calibrated in calibrations]
         luck_sd = max(luck.sd_of_mean(DRAW_PAIRS) if luck is not None else 0.0 for luck in lucks)
         # ``eps`` is the slowdown above which an interval proves a regression.
-        detectable_pct = percent(mde(noise, LOOKS[-1], alpha, thresholds(header.throughput).eps, luck=luck_sd))
+        limits = thresholds(header.throughput)
+        detectable_pct = percent(mde(noise, LOOKS[-1], alpha, limits.eps, luck=DrawLuck(luck_sd)))
         text += f"; pairs differ by {100 * noise:.2g}% here, so a full session detects {detectable_pct:.2g}% or more"
     return text
