@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from regbot.check.static_trace import TraceOptions, trace_working_tree
 from support.guest_runs import TINY, answer, ask, counts, run_together
 
 LAYER = """\
@@ -43,3 +44,29 @@ def test_weights_without_a_device_are_made_on_the_paper_gpu(case: str, tmp_path:
     settings: dict[str, Any] = {"geometry": TINY, "adapter": "module", "paper": str(paper_library)}
     run_together([ask(tmp_path, "trace", entry="layer:build_layer", **settings)])
     assert counts(answer(tmp_path, "trace"))["reduce_scatter"] == 2
+
+
+SLOW = """\
+import time
+
+
+def build_layer(config, mesh, device, dtype):
+    time.sleep(7)
+    raise RuntimeError("slow")
+"""
+
+
+def test_a_slow_trace_says_which_line_is_running(tmp_path: Path, paper_library: Path) -> None:
+    (tmp_path / "layer.py").write_text(SLOW)
+    (tmp_path / "regbot.toml").write_text(
+        'version = 1\n[workloads.moe]\nadapter = "module"\nentry = "layer:build_layer"\nshapes = ["mixtral-8x7b"]\n'
+    )
+    messages: list[str] = []
+    run = trace_working_tree(
+        TraceOptions("moe", device="cuda"),
+        tmp_path,
+        paper_library.parent,
+        lambda progress: messages.append(progress.text),
+    )
+    assert run.reason.startswith("RuntimeError: slow")
+    assert messages.count("mixtral-8x7b@1/ep: running layer.py:5 in build_layer") == 1
