@@ -201,3 +201,19 @@ def test_the_declarations_for_fastmoe_in_the_docs_count_its_exchanges(traces: Pa
 def test_what_is_not_declared_is_refused_by_name(traces: Path, name: str, kind: str, message: str) -> None:
     refusal = answer(traces, name)["refusal"]
     assert (refusal["kind"], message in refusal["message"]) == (kind, True), refusal
+
+
+def test_an_imported_library_is_a_warning_because_the_other_arm_may_not_import_it(
+    tmp_path: Path, paper_library: Path
+) -> None:
+    (tmp_path / "layer.py").write_text(
+        "import deep_ep\nfrom torch import nn\n\n\n"
+        "class Layer(nn.Linear):\n    def expert_parameters(self):\n        return [self.weight]\n\n\n"
+        "def build_layer(config, mesh, device, dtype):\n"
+        '    return Layer(config["hidden"], config["hidden"], bias=False, device=device, dtype=dtype)\n'
+    )
+    settings: dict[str, Any] = {"geometry": TINY, "adapter": "module", "paper": str(paper_library)}
+    run_together([ask(tmp_path, "trace", entry=ENTRY, **settings)])
+    ledger = answer(tmp_path, "trace")["ledger"]
+    assert ledger["warnings"] == ["deep_ep is a stand-in whose functions give shapes"]
+    assert not any("stand-in" in patch for patch in ledger["patches"])
