@@ -5,7 +5,7 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,8 @@ from regbot.records.files import RecordError, parse_json, parse_record, read_cap
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, PaperGpu
 from regbot.records.meshes import MeshName, OwnMesh
 from regbot.records.run import Arm, Run
-from regbot.records.text.clip import clip_message
+from regbot.records.text.clip import clip_line, clip_message
+from regbot.records.text.printable import printable
 from regbot.records.text.progress import Progress, Watcher
 from regbot.records.text.words import plural
 from regbot.workloads.guest import Checkout, Scratch, interpreter, trace
@@ -32,6 +33,7 @@ from regbot.workloads.task import Task, single_task, smoke_task
 
 WORKING_TREE = Arm(name="head", revision="files as they stand", commit="0" * 40, tree="0" * 40)
 """The arm for traces and runs of the working tree. It has no commit, so its ids are zeros."""
+RUNNING_LINE_CHARACTERS = 200
 _RECORD = re.compile(rb'\s*\{\s*"schema"\s*:\s*"regbot/')  # records begin with their schema
 SHAPE_MESHES: dict[str, MeshName] = {"ep": "ep", "ep-dp": "ep-dp"}
 Choice = TypeVar("Choice")
@@ -81,9 +83,19 @@ def trace_working_tree(options: TraceOptions, folder: Path, cache: Path, watch: 
             libraries.library(interpreter(task, folder), folder, private)  # raises NoPaperGpuError
         checkout = Checkout(WORKING_TREE, folder)
 
+        shown_lines = {""}  # '' if no line of the user's code is running
+
+        def show_running_line() -> None:
+            for file in scratch.glob("*/record/running"):
+                with suppress(RecordError):
+                    line = clip_line(printable(read_capped(file).decode("utf-8", "replace")), RUNNING_LINE_CHARACTERS)
+                    if line not in shown_lines:
+                        watch(Progress(0, 1, f"{task.entry}: running {line}"))
+                    shown_lines.add(line)
+
         def launch(library: Path | None) -> Run:
             run_folder = Scratch(scratch / ("run" if library is None else "run-on-paper"))
-            return trace(task, checkout, LocalEngine(), run_folder, paper=library)
+            return trace(task, checkout, LocalEngine(check=show_running_line), run_folder, paper=library)
 
         run = devices.trace(task, checkout, private, launch, at_once=True)
     assert run is not None  # with ``at_once``

@@ -90,11 +90,64 @@ STAND_INS = {
     "fastlib.norms.FusedNorm": torch.nn.LayerNorm,
 }
 """
+# The calls of fastmoe's functions.py and linear.py, for the declarations in the docs.
+FASTMOE_LAYER = """\
+import fmoe_cuda
+import torch
+from torch import nn
+
+
+class Experts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, gate, weight, bias, ranks):
+        counts = torch.zeros(ranks, device=x.device, dtype=torch.int32)
+        fmoe_cuda.expert_count(gate, counts)
+        counts = counts.long()
+        received = fmoe_cuda.expert_exchange(counts, 1, ranks)
+        ends = counts.cumsum(0).int()
+        pos = torch.empty(ends[-1].item(), device=x.device, dtype=torch.long)
+        fmoe_cuda.assign_pos(ends, gate, pos)
+        rows = fmoe_cuda.global_scatter(x[pos], counts.cpu(), received.cpu(), int(received.sum()), ranks)
+        rows = fmoe_cuda.linear_forward(rows, received, weight, bias)
+        ctx.save_for_backward(rows, counts.cpu(), received.cpu(), weight, bias, pos)
+        return fmoe_cuda.global_gather(rows, counts.cpu(), received.cpu(), pos.shape[0], ranks)
+
+    @staticmethod
+    def backward(ctx, grad):
+        rows, counts, received, weight, bias, pos = ctx.saved_tensors
+        grad = fmoe_cuda.global_scatter(grad.contiguous(), counts, received, rows.shape[0], len(counts))
+        grad, *of_weights = fmoe_cuda.linear_backward(grad, rows, received, weight, bias)
+        grad = fmoe_cuda.global_gather(grad, counts, received, pos.shape[0], len(counts))
+        return grad, None, *of_weights, None
+
+
+class Layer(nn.Module):
+    def __init__(self, config, mesh, device, dtype):
+        super().__init__()
+        self.group, hidden = mesh["ep"].get_group(), config["hidden"]
+        self.gate = nn.Linear(hidden, config["experts"], device=device, dtype=dtype)
+        self.weight = nn.Parameter(torch.empty(1, hidden, hidden, device=device, dtype=dtype))
+        self.bias = nn.Parameter(torch.empty(1, hidden, device=device, dtype=dtype))
+
+    def forward(self, x):
+        fmoe_cuda.ensure_nccl(self.group, x)
+        gate = self.gate(x).topk(1).indices // (self.gate.out_features // self.group.size())
+        return Experts.apply(x, gate.flatten(), self.weight, self.bias, self.group.size())
+
+    def expert_parameters(self):
+        return []
+
+
+def build_layer(config, mesh, device, dtype):
+    return Layer(config, mesh, device, dtype)
+"""
+FASTMOE_STAND_INS = (Path(__file__).parents[2] / "docs" / "examples" / "fastmoe_stand_ins.py").read_text()
 ENTRY = "layer:build_layer"
 CASES: dict[str, dict[str, str]] = {
     "declared": {"entry": ENTRY, "stand_ins_text": STAND_INS},
     "another setting": {"entry": "layer_of_head:build_layer", "stand_ins_text": STAND_INS},
     "other kinds": {"entry": "other_layer:build_layer", "stand_ins_text": OTHER_STAND_INS},
+    "fastmoe": {"entry": "fastmoe_layer:build_layer", "stand_ins_text": FASTMOE_STAND_INS},
     "undeclared": {"entry": ENTRY, "stand_ins": ""},
     "another function": {"entry": ENTRY, "stand_ins_text": STAND_INS.replace("moe_cuda.exchange", "moe_cuda.permute")},
     "no dict": {"entry": ENTRY, "stand_ins_text": "STAND_INS = 1\n"},
@@ -107,6 +160,7 @@ def traces(shared: Shared, paper_library: Path) -> Path:
         (folder / "layer.py").write_text(LAYER.replace("{setting}", "1"))
         (folder / "layer_of_head.py").write_text(LAYER.replace("{setting}", "2"))
         (folder / "other_layer.py").write_text(OTHER_LAYER)
+        (folder / "fastmoe_layer.py").write_text(FASTMOE_LAYER)
         settings: dict[str, Any] = {"geometry": TINY, "adapter": "module", "paper": str(paper_library)}
         for name, case in CASES.items():  # stand-ins are those of a process
             run_together([ask(folder, name, **{"stand_ins": "tools/stand_ins.py", **settings, **case})])
@@ -130,6 +184,12 @@ def test_operators_classes_and_methods_can_be_declared(traces: Path) -> None:
     assert counts(answer(traces, "other kinds"))["reduce_scatter"] == 2
 
 
+def test_the_declarations_for_fastmoe_in_the_docs_count_its_exchanges(traces: Path) -> None:
+    all_to_all = {key[1:]: n for key, n in counts(answer(traces, "fastmoe"), "kind", "phase", "role").items()
+                  if key[0] == "all_to_all"}  # fmt: skip
+    assert all_to_all == {("forward", "control"): 1, ("forward", "payload"): 2, ("backward", "payload"): 2}
+
+
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
@@ -141,3 +201,19 @@ def test_operators_classes_and_methods_can_be_declared(traces: Path) -> None:
 def test_what_is_not_declared_is_refused_by_name(traces: Path, name: str, kind: str, message: str) -> None:
     refusal = answer(traces, name)["refusal"]
     assert (refusal["kind"], message in refusal["message"]) == (kind, True), refusal
+
+
+def test_an_imported_library_is_a_warning_because_the_other_arm_may_not_import_it(
+    tmp_path: Path, paper_library: Path
+) -> None:
+    (tmp_path / "layer.py").write_text(
+        "import deep_ep\nfrom torch import nn\n\n\n"
+        "class Layer(nn.Linear):\n    def expert_parameters(self):\n        return [self.weight]\n\n\n"
+        "def build_layer(config, mesh, device, dtype):\n"
+        '    return Layer(config["hidden"], config["hidden"], bias=False, device=device, dtype=dtype)\n'
+    )
+    settings: dict[str, Any] = {"geometry": TINY, "adapter": "module", "paper": str(paper_library)}
+    run_together([ask(tmp_path, "trace", entry=ENTRY, **settings)])
+    ledger = answer(tmp_path, "trace")["ledger"]
+    assert ledger["warnings"] == ["deep_ep is a stand-in whose functions give shapes"]
+    assert not any("stand-in" in patch for patch in ledger["patches"])

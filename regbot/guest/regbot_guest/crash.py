@@ -4,8 +4,11 @@ import gc
 import linecache
 import re
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -16,6 +19,7 @@ MAX_FRAMES = 100
 MAX_CHARACTERS = 300
 """Number of characters that are kept of a file's path (the last ones) and of a function's name."""
 MAX_KEYS = 20
+REPORT_EVERY_S = 5.0
 
 GUEST = Path(__file__).resolve().parent
 
@@ -83,6 +87,21 @@ def last_checkout_frame(frames: Sequence[Frame]) -> str:
     """Return the innermost frame in the code under test, such as 'pkg/moe.py:42 in forward'. '' if there is none."""
     frame = next((frame for frame in reversed(frames) if frame["owner"] == "checkout"), None)
     return f"{frame['file']}:{frame['line']} in {frame['function']}" if frame is not None else ""
+
+
+def report_running_line(file: Path, root: Path) -> None:
+    """Write the line of the code under test that the main thread runs to ``file``, every 5 s until the process ends."""
+    main_thread = threading.main_thread().ident or 0
+
+    def report() -> None:
+        while True:
+            time.sleep(REPORT_EVERY_S)
+            stack = traceback.extract_stack(sys._current_frames()[main_thread])
+            with suppress(OSError):  # the folder is full or gone
+                frames = [_make_frame(frame.filename, frame.lineno, frame.name, root) for frame in stack]
+                file.write_text(last_checkout_frame(frames), encoding="utf-8")
+
+    threading.Thread(target=report, name="regbot-running-line", daemon=True).start()
 
 
 def _iterate_errors(error: BaseException) -> Iterator[BaseException]:

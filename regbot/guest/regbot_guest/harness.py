@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
+from torch.utils._device import DeviceContext
 
 from regbot_guest import moe
 from regbot_guest.contract import ContractError
@@ -97,7 +98,9 @@ class Training:
         geometry, world = self.request.geometry, self.world
         if self.request.mlp == "dense":
             return DenseMLP(geometry, world.device, self.dtype)
-        layer = plugin.build_layer(self.request.layer_config(), world.expert, world.device, self.dtype)
+        # Weights of a layer that ignores the device would be made on the host, at full size.
+        with _OnGpu(world.device) if world.device.type == "cuda" else nullcontext():
+            layer = plugin.build_layer(self.request.layer_config(), world.expert, world.device, self.dtype)
         if not isinstance(layer, nn.Module):
             raise ContractError(
                 "entry", f"entry {self.request.entry!r} returned {type(layer).__name__}; it must return an nn.Module"
@@ -146,6 +149,15 @@ class Training:
         size = (shape.micro_batch, shape.sequence + 1)
         sequences = torch.randint(shape.vocabulary, size, generator=generator, device=device)
         return sequences[:, :-1], sequences[:, 1:]
+
+
+class _OnGpu(DeviceContext):
+    """As ``with torch.device(device):``, but a generator of the host still draws on the host."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if (kwargs or {}).get("generator") is not None:
+            return func(*args, **kwargs)
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_after_forward: bool) -> None:

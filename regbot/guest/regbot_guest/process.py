@@ -11,7 +11,13 @@ from typing import Any
 
 from regbot_guest.affinity import pin_to_gpu
 from regbot_guest.contract import ContractError
-from regbot_guest.crash import describe_crash, last_checkout_frame, list_frames, regbot_keys
+from regbot_guest.crash import (
+    describe_crash,
+    last_checkout_frame,
+    list_frames,
+    regbot_keys,
+    report_running_line,
+)
 from regbot_guest.hang_recorder import HangRecorder
 from regbot_guest.origin import path_in_checkout
 from regbot_guest.paper_library import find_loaded_library
@@ -57,6 +63,8 @@ def run_requests(requests: Sequence[Request]) -> list[int]:
         # Position 0 is the folder of regbot_guest, which code under test must not hide.
         sys.path.insert(1, str((root / source).resolve()))
     os.chdir(root)
+    if first_request.mode == "static":
+        report_running_line(Path(first_request.record).parent / "running", root)
     return [_run_request(request, variables) for request in requests]
 
 

@@ -14,6 +14,7 @@ from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.count import (
     build_ledger,
     list_mesh_groups,
+    list_routing_warnings,
     plant_collectives,
     refuse_compiled,
     refuse_unreliable_count,
@@ -98,10 +99,12 @@ def count_step(request: Request, device: Device | None) -> dict[str, Any]:
                 device=world.device.type,
                 config=request.resolved(),
                 patches=[
-                    *(FAKE_PATCHES if device is None else (*PAPER_PATCHES, *libraries.patches())),
+                    *(FAKE_PATCHES if device is None else (*PAPER_PATCHES, *libraries.describe_declared())),
                     SHARDING_PATCH,
                 ],
                 guesses=compile_watch.guesses() | counter.guesses(),
+                # No patches, because these must be the same in both arms, and a layer may begin to use a library.
+                warnings=[*list_routing_warnings(request), *libraries.describe_imported()],
             ),
             "backends": describe_backends(request, counter, world.device),
             "peak_rss_bytes": peak_resident_bytes(),

@@ -10,6 +10,12 @@ REFUSED = {
     "subclass of userbuffers": "transformer_engine_torch.CommOverlapCore was called with tensors of [(2, 3)]: ",
     "decoding of flash-attn": "flash_attn_2_cuda.fwd_kvcache was called with tensors of [(2, 3), (2, 3), (2, 3)]: ",
 }
+UNMODELLED_ARGUMENTS = {
+    "FP8 of a buffer": "HybridEPBuffer was called with use_fp8",
+    "bias of a combine": "Buffer.combine was called with bias",
+    "FP8 rows": "Buffer.dispatch was called with FP8 rows",
+    "another layout": "ElasticBuffer.dispatch was called with do_expand",
+}
 REASON = (
     "the paper GPU has no stand-in for it. Declare one (docs/module.md, Compiled extensions), or switch off what calls "
     "it"
@@ -18,8 +24,12 @@ REASON = (
 
 def test_what_a_stand_in_lacks_can_be_looked_up_and_is_refused_when_called(paper_library: Path) -> None:
     answer = read_answer(paper_library, "libraries.py")
-    assert answer["uses"] == {name: start + REASON for name, start in REFUSED.items()}
-    assert answer["lookups"] == {"enumeration": True, "instance": False, "has": True, "dunder": False}
+    unmodelled = {
+        name: f"deep_ep.{use}, which its stand-in does not model" for name, use in UNMODELLED_ARGUMENTS.items()
+    }
+    assert answer["uses"] == {name: start + REASON for name, start in REFUSED.items()} | unmodelled
+    true_lookups = dict.fromkeys(("enumeration", "has", "fused is another program", "same settings", "sizes"), True)
+    assert answer["lookups"] == {**true_lookups, "instance": False, "dunder": False}
     assert all(answer["autograd"].values()), answer["autograd"]
     # The shapes of the fake kernels in flash_attn/flash_attn_interface.py. Rows of the backward are padded to 128.
     assert answer["flash"] == {

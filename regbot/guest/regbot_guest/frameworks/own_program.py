@@ -190,7 +190,12 @@ class _StepWatch:
                 device="cuda",
                 config=description.config,
                 software=description.software,
-                patches=[*PAPER_PATCHES, *self._program.patches, *libraries.patches()],
+                patches=[
+                    *PAPER_PATCHES,
+                    *self._program.patches,
+                    *libraries.describe_imported(),
+                    *libraries.describe_declared(),
+                ],
                 guesses=self._compile_watch.guesses() | counter.guesses(),
                 warnings=description.warnings,
             ),

@@ -9,6 +9,7 @@ import torch
 
 from regbot_guest.paper import libraries
 from regbot_guest.paper.device import paper_gpu
+from regbot_guest.paper.libraries.deep_ep import Route
 from regbot_guest.untraceable import Untraceable
 
 device = paper_gpu()
@@ -23,6 +24,30 @@ rows = torch.ones(2, 3, device="cuda")
 buffer = deep_ep.Buffer(None)
 
 
+class Ranks:
+    """A group of two ranks."""
+
+    def size(self) -> int:
+        return 2
+
+
+ROUTE: Any = Route(torch.ones(2, 4, dtype=torch.bool), ranks=2)
+ROUTE.__dict__["route"] = ROUTE  # ElasticBuffer's handle has its route as an attribute
+hybrid = deep_ep.HybridEPBuffer(Ranks(), 3, 2, 2, num_sms_dispatch_api=4)
+indices_to_map = importlib.import_module("deep_ep.hybrid_ep_buffer").indices_to_map
+
+
+def fingerprint(**settings: Any) -> str:
+    """Fingerprint of a dispatch with these settings."""
+    experts = torch.tensor([[0, 3], [1, 2]], device="cuda")
+    routing, weights = indices_to_map(experts, torch.ones(2, 2, device="cuda"), 2, 4)
+    assert device is not None
+    device.ops.begin_step(True)
+    received, *_ = hybrid.dispatch_with_permute(hidden=rows, routing_map=routing, probs=weights, **settings)
+    assert received.shape == (4, 3)  # both tokens of both ranks, once for each expert of rank 0
+    return device.fingerprint()
+
+
 class OwnOverlap(extension.CommOverlapCore):  # type: ignore[misc]
     """A class of a framework that extends one of the library."""
 
@@ -31,12 +56,19 @@ USES: dict[str, Callable[[], Any]] = {
     "method of a buffer": lambda: buffer.low_latency_dispatch(rows),
     "function of a submodule": lambda: legacy.Buffer(None),
     "subclass of userbuffers": lambda: OwnOverlap(rows),
+    "FP8 of a buffer": lambda: deep_ep.HybridEPBuffer(Ranks(), 3, 2, 2, use_fp8=True),
+    "bias of a combine": lambda: buffer.combine(rows, None, bias=rows),
+    "FP8 rows": lambda: buffer.dispatch((rows, rows), handle=ROUTE),
+    "another layout": lambda: deep_ep.ElasticBuffer(Ranks()).dispatch(rows, handle=ROUTE, do_expand=True),
     "decoding of flash-attn": lambda: flash.fwd_kvcache(rows, rows, rows),
 }
 LOOKUPS = {
     "enumeration": int(extension.NVTE_QKV_Layout.NVTE_SBHD) == 0,
     "instance": isinstance(rows, extension.Float8Tensor),
     "has": hasattr(buffer, "dispatch"),
+    "fused is another program": fingerprint() != fingerprint(fuse_permute_dispatch=True),
+    "same settings": fingerprint(pad_multiple=None) == fingerprint(pad_multiple=None),
+    "sizes": hybrid.configurer.buffer_config.max_num_of_tokens_per_rank == 2,
     "dunder": hasattr(deep_ep, "__wrapped__") or hasattr(buffer, "__len__"),
 }
 

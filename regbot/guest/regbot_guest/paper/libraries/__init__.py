@@ -83,11 +83,12 @@ def install(device: Device, path: str = "", declarations: str = "") -> None:
         _finder.declared_names = list(stand_ins)
 
 
-def patches() -> list[str]:
-    """Return a sentence for each stand-in that was imported, and one for those that the repository declares."""
-    if _finder is None:
-        return []
-    sentences = [f"{name} is a stand-in whose functions give shapes" for name in sorted(_finder.imported_names)]
-    if _finder.declared_names:
-        sentences.append(f"stand-ins that the repository declares: {', '.join(sorted(_finder.declared_names))}")
-    return sentences
+def describe_imported() -> list[str]:
+    """Return a sentence for each stand-in that the program has imported."""
+    names = sorted(_finder.imported_names) if _finder is not None else []
+    return [f"{name} is a stand-in whose functions give shapes" for name in names]
+
+
+def describe_declared() -> list[str]:
+    names = sorted(_finder.declared_names) if _finder is not None else []
+    return [f"stand-ins that the repository declares: {', '.join(names)}"] if names else []
