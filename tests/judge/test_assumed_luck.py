@@ -59,7 +59,7 @@ def few_allocations(counted_pct: float, lasts: bool = False) -> SessionHeader:
     calibration = calibrated(counted_pct)
     assert calibration.arm_luck is not None
     luck = calibration.arm_luck.model_copy(update={"allocations": 9, "lasts": lasts})
-    return with_calibration(calibration.model_copy(update={"arm_luck": luck}))
+    return planned(calibration.model_copy(update={"arm_luck": luck}))
 
 
 def test_luck_is_assumed_until_it_was_measured_on_enough_days() -> None:
