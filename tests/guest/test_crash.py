@@ -90,20 +90,24 @@ def test_what_regbot_needs_and_the_head_moved_is_invalid_by_its_name(
 
 
 @pytest.mark.slow
-def test_a_call_that_regbot_replaced_and_the_head_replaced_too_is_not_the_heads_fault(tmp_path: Path) -> None:
-    """NVIDIA/Megatron-LM #5929 converts parameters itself. regbot had replaced ``Module.bfloat16``, because torch
-    cannot convert parameters without values."""
-    converted = GOOD_LAYER.replace(
-        "    return Layer(config, mesh, device, dtype)",
-        "    return convert_module(Layer(config, mesh, device, dtype), torch.bfloat16)\n\n\n"
-        "def convert_module(module, dtype):\n    return module._apply(lambda tensor: tensor.to(dtype))",
-    )
-    run = crash_layer(tmp_path, converted)
-    assert "Couldn't swap Linear.weight" in run.reason
+def test_a_package_that_a_recipe_imports_and_nobody_installed_is_the_refusal(
+    tmp_path: Path, paper_library: Path
+) -> None:
+    imports = (REGISTRY, "from torchtitan.config", "import vision_of_nobody\nfrom torchtitan.config")
+    run = trace_torchtitan(tmp_path, paper_library, imports)
+    assert run.outcome == "refused"
+    assert run.reason is not None
+    assert "cannot be imported: No module named 'vision_of_nobody'; install" in run.reason
+
+
+@pytest.mark.slow
+def test_an_error_inside_of_torch_is_not_the_heads_fault(tmp_path: Path) -> None:
+    call = "    torch.nn.utils.parameters_to_vector([])\n    return Layer(config, mesh, device, dtype)"
+    run = crash_layer(tmp_path, GOOD_LAYER.replace("    return Layer(config, mesh, device, dtype)", call))
     validity = judge_crash(run, ["userpkg/moe.py"])
     assert validity.status == "INVALID"
-    assert validity.reasons[0].startswith("the error was raised in torch/utils/__init__.py:")
-    assert "called from userpkg/moe.py:40 in convert_module" in validity.reasons[0]
+    assert validity.reasons[0].startswith("the error was raised in torch/_refs/__init__.py:")
+    assert "called from userpkg/moe.py:" in validity.reasons[0]
 
 
 @pytest.mark.slow

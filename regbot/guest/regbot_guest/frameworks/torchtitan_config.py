@@ -139,12 +139,18 @@ def _get_backend(config: Any) -> Any:
 def explain_unknown_recipe(request: Request, error: Exception) -> ContractError:
     """Return the refusal, which lists the recipes that torchtitan has, or ``error`` if none is known."""
     module, recipe = PINNED_RECIPE if not request.recipe else _split_recipe(request.recipe)
-    known_recipes: list[str] = []
-    with suppress(ImportError):
+    name, known_recipes = f"{MODELS}.{module}.config_registry", list[str]()
+    try:
         # Recipes are the functions that the registry itself defines, without the imported ones.
-        registry = importlib.import_module(f"{MODELS}.{module}.config_registry")
-        own_values = vars(registry).items()
-        known_recipes = [name for name, value in own_values if getattr(value, "__module__", "") == registry.__name__]
+        own_values = vars(importlib.import_module(name)).items()
+        known_recipes = [function for function, value in own_values if getattr(value, "__module__", "") == name]
+    except ImportError as import_error:
+        if import_error.name and not name.startswith(import_error.name):  # something that the recipes import
+            return ContractError(
+                "no_framework",
+                f"torchtitan's module {module!r} cannot be imported: {import_error}; install what it needs in "
+                f"{sys.executable}, the workload's 'python'",
+            )
     hint = f"there are {', '.join(known_recipes)}" if known_recipes else f"{error}"
     return ContractError("config", f"torchtitan has no recipe {recipe!r} in module {module!r}; {hint}")
 
