@@ -10,7 +10,7 @@ from itertools import groupby
 from regbot.records.calibration import CalibrationSession
 from regbot.records.calibration_summary import ArmLuck
 from regbot.records.reference import Reference
-from regbot.stats.arm_luck import SMALL_LUCK, LuckEstimate, estimate_luck
+from regbot.stats.arm_luck import MIN_ALLOCATIONS, SMALL_LUCK, LuckEstimate, estimate_luck
 from regbot.stats.correlation import CorrelationEstimate
 
 
@@ -62,4 +62,4 @@ def is_luck_small(references: Sequence[Reference]) -> bool:
 
 def _has_small_luck(reference: Reference) -> bool:
     luck = reference.calibrated.arm_luck if reference.calibrated is not None else None
-    return luck is not None and luck.high_pct <= 100 * SMALL_LUCK
+    return luck is not None and luck.allocations >= MIN_ALLOCATIONS and luck.high_pct <= 100 * SMALL_LUCK

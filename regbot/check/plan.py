@@ -196,6 +196,7 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         budget_min=(options.budget_min or config.session.budget_min) if timed else None,
         changed_files=changed.paths,
         inert_files=changed.inert,
+        stand_ins=[workload.stand_ins for workload in config.workloads.values() if workload.stand_ins],
         expectations=[f"{expectation}: {expectation.reason}" for expectation in options.expectations],
         unconcerned=skipped.unconcerned,
         throughput=settings,

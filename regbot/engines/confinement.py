@@ -13,6 +13,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ NETWORK_DEVICES = ("infiniband",)
 """Devices for RDMA. They are visible only if the sandbox has a network, because RDMA bypasses network namespaces."""
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
+MAX_FILES_BEFORE = 1_000_000
+"""Maximum number of files in a folder of a guest when it starts. Counting as many takes a few seconds."""
 MAX_DEPTH = 32
 RESERVE_BYTES, RESERVE_FILES, RESERVE_SHARE = 2**30, 100_000, 0.1
 """Free bytes and free files that a guest must leave on a disk, so that regbot can write its own: at most this share of
@@ -262,11 +265,15 @@ class DiskGrowth:
 
     def __init__(self, folders: Sequence[str], max_bytes: int, max_files: int) -> None:
         """Count the folders before the guest starts. What an earlier guest left there must not prevent this one, so
-        unreadable folders do not count."""
+        unreadable folders do not count, nor folders with more than MAX_FILES_BEFORE files, which only a shortage
+        bounds."""
         unreadable: list[OSError] = []
-        sizes = list(find_sizes(folders, unreadable))
-        self.folders, self.max_bytes, self.max_files = folders, max_bytes, max_files
-        self.bytes_before, self.files_before, self.unreadable_before = sum(sizes), len(sizes), len(unreadable)
+        sizes = {folder: list(islice(find_sizes([folder], unreadable), MAX_FILES_BEFORE + 1)) for folder in folders}
+        self.folders = [folder for folder in folders if len(sizes[folder]) <= MAX_FILES_BEFORE]
+        self.max_bytes, self.max_files = max_bytes, max_files
+        self.bytes_before = sum(sum(sizes[folder]) for folder in self.folders)
+        self.files_before = sum(len(sizes[folder]) for folder in self.folders)
+        self.unreadable_before = len(unreadable)
         # One folder of each file system. A request to a shared file system is slow.
         self.disks = list({Path(folder).stat().st_dev: folder for folder in folders}.values())
         self.last_states = self._query_disks()
@@ -350,7 +357,10 @@ def find_sizes(folders: Sequence[str], unreadable: list[OSError] | None = None) 
                     if stat.S_ISDIR(status.st_mode):
                         waiting.append((folder, entry.name))
         except OSError as error:
-            is_of_another_user = isinstance(error, PermissionError) and os.lstat(folder).st_uid != os.geteuid()
+            try:
+                is_of_another_user = isinstance(error, PermissionError) and os.lstat(folder).st_uid != os.geteuid()
+            except FileNotFoundError:
+                continue
             if error.errno in GONE or is_of_another_user:
                 continue
             if unreadable is None:

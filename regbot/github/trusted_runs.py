@@ -76,6 +76,7 @@ def build_trusted_session(
         budget_min=config.session.budget_min if timed_plans else None,
         changed_files=changed.paths,
         inert_files=changed.inert,
+        stand_ins=[workload.stand_ins for workload in config.workloads.values() if workload.stand_ins],
         unconcerned=[workload for workload in unconcerned if workload.entry in entries],
         throughput=config.throughput,
         sharding=config.sharding,

@@ -104,7 +104,7 @@ def _judge_workload(
             and header.base.overrides != header.head.overrides,
         )
         section = section.model_copy(update={"variant": runs.head.variant, "tier": runs.head.tier})
-        return _review_stand_ins(section, config, header)
+        return _review_stand_ins(section, header)
 
     sharding = compare(traces)
     if base is not None and head is not None and sharding is not None:
@@ -127,9 +127,9 @@ def _judge_workload(
     return verdict, findings, [*warnings, *traces.warnings]
 
 
-def _review_stand_ins(section: Sharding, config: Config, header: SessionHeader) -> Sharding:
+def _review_stand_ins(section: Sharding, header: SessionHeader) -> Sharding:
     """Turn PASS into REVIEW if the pull request changes a file that declares stand-ins for compiled extensions."""
-    files = {workload.stand_ins for workload in config.workloads.values()}.intersection(header.changed_files or ())
+    files = set(header.stand_ins).intersection(header.changed_files or ())
     if section.status != "PASS" or not files:
         return section
     reason = f"{', '.join(sorted(files))} declares stand-ins and differs in head; both arms were traced with the base's"

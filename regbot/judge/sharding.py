@@ -83,7 +83,9 @@ def judge_sharding(
             if finding.status == worst_status
         )
     elif is_same_program:
-        reasons.append("device program identical: the same operators and collectives; waits of the host are not compared")
+        reasons.append(
+            "device program identical: the same operators and collectives; waits of the host are not compared"
+        )
     elif base.program is None or head.program is None:
         reasons.append("same collectives; operators were not compared, because an arm has no fingerprint of them")
     else:

@@ -75,6 +75,7 @@ class SessionHeader(Record):
     budget_min: PositiveFloat | None = Field(None, description="maximum minutes of timed runs")
     changed_files: list[Text] | None = Field(None, description="not only in comments; null if unknown, or too many")
     inert_files: list[Text] = Field([], description="those of ``changed_files`` that cannot affect a run")
+    stand_ins: list[Text] = Field([], description="files that declare stand-ins for compiled extensions")
     unconcerned: list[UnconcernedWorkload] = Field([], description="without a changed file in their paths")
     throughput: ThroughputThresholds = Field(ThroughputThresholds(), description="thresholds that the check used")
     sharding: ShardingThresholds = Field(ShardingThresholds(), description="thresholds that the check used")

@@ -55,17 +55,10 @@ def test_the_interval_contains_an_assumed_luck_where_no_calibration_knows_it(hea
     assert describe_undecided(section) == f"head was slower, but recompiling alone may explain it {LUCK_UNKNOWN}"
 
 
-def few_allocations(counted_pct: float, lasts: bool = False) -> SessionHeader:
-    calibration = calibrated(counted_pct)
-    assert calibration.arm_luck is not None
-    luck = calibration.arm_luck.model_copy(update={"allocations": 9, "lasts": lasts})
-    return planned(calibration.model_copy(update={"arm_luck": luck}))
-
-
 def test_luck_is_assumed_until_it_was_measured_on_enough_days() -> None:
-    section = section_of(1.018, few_allocations(0.0))
+    section = section_of(1.018, planned(calibrated(0.0, allocations=9)))
     assert (section.decision_without_luck, section.assumed_luck_pct) == ("regressed", 100 * ASSUMED_LUCK)
-    section = section_of(1.018, few_allocations(0.5, lasts=True))
+    section = section_of(1.018, planned(calibrated(0.5, allocations=9, lasts=True)))
     assert (section.decision, section.assumed_luck_pct) == ("undecided", 0.0)
     assert any("which lasts for a session: it changes the estimate" in reason for reason in section.reasons)
 

@@ -77,11 +77,8 @@ def test_only_the_same_collectives_and_operators_are_identical(
 @pytest.mark.parametrize(("changed", "status"), [("tools/stand_ins.py", "REVIEW"), ("tools/other.py", "PASS")])
 def test_a_change_of_the_declared_stand_ins_needs_review(changed: str, status: Status) -> None:
     session = pair()
-    header = session.header.model_copy(update={"changed_files": [changed]})
-    config = Config.model_validate(
-        {"workloads": {"moe": {"adapter": "module", "entry": "a:b", "stand_ins": "tools/stand_ins.py"}}}
-    )
-    (workload,) = judge(session.model_copy(update={"header": header}), config).workloads
+    header = session.header.model_copy(update={"changed_files": [changed], "stand_ins": ["tools/stand_ins.py"]})
+    (workload,) = judge(session.model_copy(update={"header": header}), Config()).workloads
     assert workload.sharding is not None
     assert workload.sharding.status == status
     assert (changed in workload.sharding.reasons[0]) == (status == "REVIEW")

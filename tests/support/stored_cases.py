@@ -69,7 +69,9 @@ def at(head_s: float, base_s: float = 0.1, noise: float = 0.002, **changes: obje
     return launch
 
 
-def calibrated(counted_pct: float, high_pct: float = 0.6) -> CalibrationSummary:
+def calibrated(
+    counted_pct: float, high_pct: float = 0.6, allocations: int = 12, lasts: bool = False
+) -> CalibrationSummary:
     """Return a calibration that knows the luck of an arm, of which intervals contain ``counted_pct``."""
     luck = ArmLuck(
         sd_pct=counted_pct,
@@ -77,8 +79,8 @@ def calibrated(counted_pct: float, high_pct: float = 0.6) -> CalibrationSummary:
         high_pct=high_pct,
         counted_pct=counted_pct,
         draws=15,
-        allocations=12,
-        lasts=False,
+        allocations=allocations,
+        lasts=lasts,
     )
     return CalibrationSummary(
         measured="2026-01-01T00:00:00Z", pairs=60, sd_pct=0.3, sd_low_pct=0.2, sd_high_pct=0.4,

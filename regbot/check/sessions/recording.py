@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,8 @@ from regbot.workloads.guest import Scratch
 
 FULL_DISK_BYTES = 16 * 2**20
 """If a disk has less free space than this, the full disk may be the reason for a failed run."""
+MIN_FILES = 256
+"""The same for the number of files that can still be made."""
 
 
 class SessionRecorder:
@@ -33,7 +34,11 @@ class SessionRecorder:
         says nothing about the code and must not be stored.
         """
         for folder in (self._log.folder, self.cache, Path(tempfile.gettempdir())) if run.outcome != "ok" else ():
-            if folder.exists() and shutil.disk_usage(folder).free < FULL_DISK_BYTES:
+            if not folder.exists():
+                continue
+            state = os.statvfs(folder)
+            has_few_files = state.f_files > 0 and state.f_favail < MIN_FILES  # f_files is 0 if there is no limit
+            if has_few_files or state.f_bavail * state.f_frsize < FULL_DISK_BYTES:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
         self._log.append(run)
         self.runs.append(run)

@@ -218,9 +218,9 @@ def expected_cost(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run]) -
         alpha = look_alpha(LOOKS[-1], count_primary_tests(header))
         # The pairs of one draw of compiler caches share its luck.
         lucks = [luck_in_draws(calibrated.arm_luck, [1] * DRAW_PAIRS) for calibrated in calibrations]
-        luck_sd = max(luck.sd_of_mean(DRAW_PAIRS) if luck is not None else 0.0 for luck in lucks)
+        draws = [DrawLuck(luck.sd_of_mean(DRAW_PAIRS), luck.draw_pairs) if luck else DrawLuck() for luck in lucks]
         # ``eps`` is the slowdown above which an interval proves a regression.
         limits = thresholds(header.throughput)
-        detectable_pct = percent(mde(noise, LOOKS[-1], alpha, limits.eps, luck=DrawLuck(luck_sd)))
+        detectable_pct = percent(max(mde(noise, LOOKS[-1], alpha, limits.eps, luck=luck) for luck in draws))
         text += f"; pairs differ by {100 * noise:.2g}% here, so a full session detects {detectable_pct:.2g}% or more"
     return text

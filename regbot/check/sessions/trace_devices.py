@@ -65,7 +65,10 @@ class TraceDevices:
 
     def accepts(self, task: Task, run: Run) -> bool:
         """Return whether a run on a paper GPU is the result of ``task``. If not, the workload is rejected."""
-        if run.outcome == "ok" or task.workload_name in self._kept or _is_raised_by_checkout(run):
+        if _is_raised_by_checkout(run):  # final, so no later trace of the workload is on another device
+            self.keep(task)
+            self._rejected.pop(task.workload_name, None)
+        if run.outcome == "ok" or task.workload_name in self._kept:
             return True
         self._rejected.setdefault(task.workload_name, f"{task.entry} at {run.arm.name}: {run.reason}")
         self._failed.setdefault(task.workload_name, run)

@@ -15,13 +15,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from regbot.engines.engine import Needs
 from regbot.engines.launch import NoSeatError, SeatLostError
 from regbot.engines.local import BACKSTOP_S, write_all
-from regbot.engines.slurm.commands import WAITING_STATES, Job, Partition, Slurm
+from regbot.engines.slurm.commands import WAITING_STATES, Job, Partition, Slurm, find_partition
 from regbot.engines.slurm.node import FACTS, HEARTBEAT, SANDBOX
 from regbot.engines.slurm.reports import Inbox
 from regbot.records.config import SandboxSettings, SlurmSettings
@@ -97,6 +98,11 @@ class Reservation:
     @property
     def hosts(self) -> list[str]:
         return [facts["host"] for facts in self.facts]
+
+    @cached_property
+    def address(self) -> str:
+        """The first node's address, which Slurm may know only now that the node runs."""
+        return find_partition(self._slurm, self.partition.name).addresses.get(self.hosts[0], self.hosts[0])
 
     def wait_for_nodes(self, sandbox: SandboxSettings | None, say: Callable[[str], None]) -> None:
         """Wait until all nodes have reported their facts. Raises NoSeatError with the reason if they do not."""

@@ -108,7 +108,7 @@ class SlurmSeat:
     def _commands(self, launch: Launch, nodes: int) -> list[tuple[str, ...]]:
         if nodes == 1:
             return [single_node_command(launch) if launch.ranks else launch.command]
-        address, port = self._reservation.partition.addresses[self._reservation.hosts[0]], next(self._ports)
+        address, port = self._reservation.address, next(self._ports)
         return [multi_node_command(launch, nodes, number, address, port) for number in range(nodes)]
 
     def _wait_for_reports(self, launch_id: str, nodes: int, launch: Launch) -> Reports:

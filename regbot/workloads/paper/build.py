@@ -201,10 +201,11 @@ def _build_once(
         return PaperLibrary(key_folder / LIBRARY_NAME)
     place = key_folder.parent
     place.mkdir(parents=True, exist_ok=True)
-    start, lock = time.monotonic(), FileLock(place / f"{key_folder.name}.lock", timeout=LOCK_TIMEOUT_S)
+    lock = FileLock(place / f"{key_folder.name}.lock", timeout=LOCK_TIMEOUT_S)
     with lock, tempfile.TemporaryDirectory(dir=place, prefix=".build-") as scratch:
         if _is_whole(key_folder):
             return PaperLibrary(key_folder / LIBRARY_NAME)
+        start = time.monotonic()
         compiler = find_compiler()
         if not compiler:
             raise NoPaperGpuError(f"there is no C++ compiler ({', '.join(COMPILERS)})", "install one, such as g++")

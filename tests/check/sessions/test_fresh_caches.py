@@ -88,5 +88,7 @@ def test_only_luck_that_is_proven_small_in_every_environment_needs_no_fresh_cach
     large = reference().model_copy(update={"calibrated": calibrated(0.3)})
     assert is_luck_small([small])
     assert not is_luck_small([small, large])
+    few_days = small.model_copy(update={"calibrated": calibrated(0.0, high_pct=0.06, allocations=11)})
+    assert not is_luck_small([few_days])
     assert not is_luck_small([reference()])
     assert not is_luck_small([])

@@ -62,3 +62,12 @@ def test_every_error_is_told_in_order_and_an_error_of_the_checkout_is_final(
     text = "\n".join([run.reason, *run.warnings])
     places = [text.index(part) for part in told]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("runs", [(NO_KERNELS, REFUSED), (REFUSED, NO_KERNELS)])
+def test_after_an_error_of_the_checkout_no_trace_of_the_workload_is_on_another_device(runs: tuple[Run, Run]) -> None:
+    devices = TraceDevices([TASK], [], _Libraries())  # type: ignore[arg-type]
+    for run in runs:
+        devices.accepts(TASK, run)
+    devices.drop_rejected()
+    assert devices.is_on_paper(TASK)
