@@ -128,7 +128,9 @@ def _prove(
             gap = gap or f"no stored {noun} of the base lists the files that it loaded"
             continue
         # ``program`` is the training program that the configuration names; '' if it names none.
-        loaded_files = [file for file in (*session.loaded_files, task.workload.program) if file]
+        loaded_files = [
+            file for file in (*session.loaded_files, task.workload.program, task.workload.stand_ins) if file
+        ]
         if unmatched_files := list_unmatched_paths(change.repo, loaded_files, task.workload.paths):
             more = f" and {len(unmatched_files) - 1} more" if len(unmatched_files) > 1 else ""
             raise _WrongPathsError(

@@ -129,10 +129,12 @@ def _judge_workload(
 
 def _review_stand_ins(section: Sharding, header: SessionHeader) -> Sharding:
     """Turn PASS into REVIEW if the pull request changes a file that declares stand-ins for compiled extensions."""
-    files = set(header.stand_ins).intersection(header.changed_files or ())
+    changed = header.changed_files
+    files = [file for file in sorted(set(header.stand_ins)) if changed is None or file in changed]
     if section.status != "PASS" or not files:
         return section
-    reason = f"{', '.join(sorted(files))} declares stand-ins and differs in head; both arms were traced with the base's"
+    differs = "differs" if changed is not None else "may differ"
+    reason = f"{', '.join(files)} declares stand-ins and {differs} in head; both arms were traced with the base's"
     return section.model_copy(update={"status": "REVIEW", "reasons": [reason, *section.reasons]})
 
 

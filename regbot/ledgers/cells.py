@@ -160,6 +160,14 @@ class View:
                 places.add((cell.signature.axis, template(cell.place)))
         return frozenset(places)
 
+    @cached_property
+    def phases_by_row(self) -> dict[tuple[str, str], set[Phase]]:
+        """The phases of the collectives of each kind and axis."""
+        phases: dict[tuple[str, str], set[Phase]] = defaultdict(set)
+        for cell in self.cells:
+            phases[cell.signature[:2]].add(cell.signature.phase)
+        return phases
+
     def is_open(self, cell: Cell) -> bool:
         return cell.key in self.open_keys
 

@@ -4,7 +4,7 @@
 ``patterns`` runs them both ways, so "before" means the arm that the view compares from."""
 
 import math
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +12,7 @@ from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import EXPERT_AXIS, Cell, Claim, View, is_payload, list_issuers, sum_growth, sum_volumes
 from regbot.ledgers.rows import template
 from regbot.records.ledger import Kind, Phase
+from regbot.records.verdict import Volume
 
 SUMS: frozenset[Kind] = frozenset({"reduce_scatter", "all_reduce"})
 GATHERS_AND_SUMS = SUMS | {"all_gather"}
@@ -343,13 +344,32 @@ def _find_other_replacement(view: View, exchange: LostExchange) -> tuple[str, li
     rising = [cell for cell in view.open_cells(exchange.unit) if is_payload(cell) and cell.grows]
     sums = [cell.signature for cell in rising if cell.signature.kind in SUMS]
     gradient_groups = {signature.group for signature in sums if signature.phase != "forward"}
-    carriers = [cell for cell in rising if _may_carry_tokens(view, exchange, gradient_groups, cell)]
+    sent: dict[Phase, Volume] = {}
+    for phase in {cell.signature.phase for cell in exchange.cells}:
+        sent[phase], _ = sum_volumes(cell for cell in exchange.cells if cell.signature.phase == phase)
+    # What backward gathers again with equal volume is parameters.
+    regathered = {
+        (cell.place, cell.signature._replace(phase="forward"), cell.after)
+        for cell in rising
+        if (cell.signature.kind, cell.signature.phase) == ("all_gather", "backward")
+        and cell.signature.axis not in exchange.axes
+        and cell.signature.group_size >= exchange.ranks
+    }
+    carriers = [
+        cell
+        for cell in rising
+        if _may_carry_tokens(view, exchange, gradient_groups, sent, cell)
+        and (cell.place, cell.signature._replace(phase="forward"), cell.after) not in regathered
+    ]
     first = exchange.select_first_phase(carriers)
     groups = {cell.signature.group for cell in first}
     growth: dict[str, int] = {}
     for cell in first:
         kind = cell.signature.kind
         growth[kind] = growth.get(kind, 0) + cell.after.bytes - cell.before.bytes
+    lost, _ = sum_volumes(exchange.select_first_phase(exchange.cells))
+    if sum(growth.values()) * MAX_TOP_K < lost.bytes:  # too few bytes for the tokens
+        return "", []
     if len(groups) > 1 and math.prod(size for _, size in groups) == exchange.ranks:
         pattern = names.SPLIT
     elif growth.keys() <= {"all_to_all"}:  # nothing, or the same exchange in other groups
@@ -362,7 +382,13 @@ def _find_other_replacement(view: View, exchange: LostExchange) -> tuple[str, li
     return pattern, [*carriers, *followers]
 
 
-def _may_carry_tokens(view: View, exchange: LostExchange, gradient_groups: Set[tuple[str, int]], cell: Cell) -> bool:
+def _may_carry_tokens(
+    view: View,
+    exchange: LostExchange,
+    gradient_groups: Set[tuple[str, int]],
+    sent_by_phase: Mapping[Phase, Volume],
+    cell: Cell,
+) -> bool:
     """Whether ``cell``, which grows in the unit of ``exchange``, may carry the tokens instead. Gathers and sums may be
     those of parameters and gradients. On the expert axis they are not, because parameters differ along it. On another
     axis, a gather is one of parameters if a sum outside of forward grows with it in the same group, one of
@@ -378,7 +404,7 @@ def _may_carry_tokens(view: View, exchange: LostExchange, gradient_groups: Set[t
         return signature.phase == "forward" and view.moves_activations(cell)
     if signature.group not in gradient_groups:
         return True
-    sent, _ = sum_volumes(other for other in exchange.cells if other.signature.phase == signature.phase)
+    sent = sent_by_phase.get(signature.phase, Volume(count=0, bytes=0))
     gathered = sum_growth([cell])
     copies, rest = divmod(sent.bytes * signature.group_size, max(gathered.bytes, 1))
     return gathered.count == sent.count and rest == 0 and 0 < copies <= MAX_TOP_K

@@ -77,7 +77,9 @@ def match_moves(cells: Iterable[Cell]) -> Iterator[Move]:
             remaining += [cell for group_cells in groups.values() for cell in group_cells]
     for groups in _group_by_form(remaining):
         for old, new, moved_cells in _match_changes(groups, MOVE_TOLERANCE, equal_calls=False):
-            if any(all("*" not in template(cell.place) for cell in groups[group]) for group in (old, new)):
+            is_one_way = all(cell.shrinks for cell in groups[old]) and all(cell.grows for cell in groups[new])
+            outside = (all("*" not in template(cell.place) for cell in groups[group]) for group in (old, new))
+            if is_one_way and any(outside):
                 yield old, new, moved_cells
 
 

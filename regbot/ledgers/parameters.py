@@ -21,7 +21,7 @@ from regbot.ledgers import catalogue as names
 from regbot.ledgers.cells import Cell, CellKey, Claim, View, is_payload, list_issuers
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.expert import SUMS, LostExchange, find_lost_exchanges
-from regbot.ledgers.leftovers import AxisGroup, make_move_claim, match_moves
+from regbot.ledgers.leftovers import AxisGroup, match_moves
 from regbot.ledgers.rows import find_unit
 
 PADDING_TOLERANCE = 0.001
@@ -65,13 +65,11 @@ def detect_gradients_moved(view: View) -> Iterator[Claim]:
     reductions = [cell for cell in view.cells if view.is_open(cell) and _reduces_gradients(view, cell)]
     gradient_sizes, gather_moves = _list_gradient_sizes(view), _find_gather_moves(view)
     for old, new, cells in match_moves(reductions):
-        if len({find_unit(cell.place) for cell in cells}) == 1:  # judged with the other reductions of the unit
+        (old_axis, old_size), (new_axis, new_size) = old, new
+        # Those of one unit are judged with its other reductions. Other ranks do not replace the old ones.
+        if old_size == new_size or len({find_unit(cell.place) for cell in cells}) == 1:
             continue
         cells = (*cells, *_take_moved_gathers(gather_moves, cells))
-        (old_axis, old_size), (new_axis, new_size) = old, new
-        if old_size == new_size:
-            yield make_move_claim(old, new, cells)
-            continue
         is_lost = old_size > new_size
         pattern = names.OPTIMIZER_SUM_REMOVED if _sums_statistics(cells, gradient_sizes) else names.GRADIENT_LOST
         yield Claim(

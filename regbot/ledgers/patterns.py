@@ -200,7 +200,7 @@ def _describe_phases(view: View, claim: Claim) -> str:
     axes too; else ''."""
     phases = {cell.signature.phase for cell in claim.cells}
     rows = {cell.signature[:2] for cell in claim.cells}
-    has_others = any(cell.signature[:2] in rows and cell.signature.phase not in phases for cell in view.cells)
+    has_others = any(view.phases_by_row[row] - phases for row in rows)
     return f", in {listed(sorted(phases), len(phases))}" if has_others and "unknown" not in phases else ""
 
 

@@ -48,7 +48,9 @@ class WireModel:
     def seconds(self, kind: Kind, axis: str, group_size: int, payload_bytes: int) -> float:
         crosses_nodes = self.spans_nodes(axis, group_size)
         gb_s = self.wire.inter_node_gb_s if crosses_nodes else self.wire.node_local_gb_s
-        return payload_bytes * factor(kind, group_size) / (gb_s * GIGA)
+        # A pipeline stage at an end sends in one phase and receives in the other, so nothing travels at the same time.
+        directions = 2 if kind == "send_recv" and "pp" in axis.split("|") else 1
+        return directions * payload_bytes * factor(kind, group_size) / (gb_s * GIGA)
 
     def spans_nodes(self, axis: str, group_size: int) -> bool:
         """Whether the group spans several nodes. If the ledger does not list exactly ``group_size`` ranks for its axis,

@@ -172,7 +172,7 @@ def test_a_declared_function_counts_with_its_collectives_and_is_listed_as_a_diff
     record = answer(traces, "declared")
     assert counts(record, "kind", "axis", "phase")["all_to_all", "ep", "forward"] == 1
     assert counts(record, "kind", "axis", "phase")["all_to_all", "ep", "backward"] == 1
-    assert "stand-ins that the repository declares: moe_cuda.exchange" in record["ledger"]["patches"]
+    assert "stand-in that the repository declares: moe_cuda.exchange" in record["ledger"]["patches"]
 
 
 def test_the_fingerprint_includes_the_settings_of_a_declared_function(traces: Path) -> None:

@@ -67,11 +67,14 @@ TUNED = (
         "        y = x * programs",
     )
 )
+CONSTANT = PLAIN.replace("* 2", "* WIDTH").replace("@triton.jit", "WIDTH = 2\n\n\n@triton.jit")
 LAYERS = {
     "plain": PLAIN,
     "plain again": PLAIN.replace("  # twice the rows", ""),
     "another number in the kernel": PLAIN.replace("* 2", "* 3"),
     "another block": PLAIN.replace("BLOCK=64", "BLOCK=128"),
+    "constant 2": CONSTANT,
+    "constant 3": CONSTANT.replace("WIDTH = 2", "WIDTH = 3"),
     "tuned": TUNED,
     "another tuning": TUNED.replace('{"BLOCK": 64}', '{"BLOCK": 128}'),
     "reads what a kernel wrote": PLAIN.replace(
@@ -110,6 +113,7 @@ def test_the_fingerprint_includes_the_code_of_a_kernel_and_its_settings_but_no_c
     assert programs["plain again"] == programs["plain"]
     assert programs["another number in the kernel"] != programs["plain"]
     assert programs["another block"] != programs["plain"]
+    assert programs["constant 2"] != programs["constant 3"]
     assert programs["another tuning"] != programs["tuned"]
 
 

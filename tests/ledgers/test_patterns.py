@@ -23,6 +23,7 @@ from support.pattern_cases import (
     RECOMPUTED,
     TWO_AXES,
     Case,
+    both_buckets,
     diff,
     patterns,
     with_statistic,
@@ -254,3 +255,15 @@ def test_of_several_failures_of_one_pattern_the_dearest_comes_first() -> None:
         entry("all_gather", axis, where="layers.0.attention", size=size) for axis, size in (("a", 10**9), ("b", 10**10))
     ]
     assert [finding.axis for finding in diff(A2A, edited(A2A, lambda e: e, *gathers))] == ["b", "a"]
+
+
+def test_a_few_bytes_do_not_take_the_place_of_the_tokens() -> None:
+    small = entry("broadcast", "dp", where="layers.0.moe", phase="forward", size=64)
+    head = edited(smoke_ledger(dispatcher="local"), lambda e: e, small)
+    assert names.AXIS_LOST in {finding.pattern for finding in diff(A2A, head)}
+
+
+def test_gradients_that_other_ranks_reduce_are_lost() -> None:
+    base, head = both_buckets(8, 8, edp_place="layers.*.moe", gathers=False)
+    statuses = {finding.pattern: finding.status for finding in diff(base, head)}
+    assert statuses == {names.GRADIENT_LOST: "FAIL", names.GRADIENT_GAINED: "REVIEW"}

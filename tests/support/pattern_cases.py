@@ -262,7 +262,6 @@ _POSITIVES: dict[str, list[tuple[Any, ...]]] = {
         ("exchange in smaller groups", A2A, where("ep", group_size=8), "PASS", "REVIEW"),
         ("exchange on another axis", A2A, where("ep", axis="etp")),
         ("a part of a bucket to groups of one size", *both_buckets(8, 8)),
-        ("from a bucket to the layers, without gathers", *both_buckets(8, 8, edp_place="layers.*.moe", gathers=False)),
         ("gathers in other buckets", A2A, where("all_gather dp", axis="fsdp", count=3)),
     ],
     names.OTHER_LAYER: [

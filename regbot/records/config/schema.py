@@ -125,7 +125,7 @@ class Workload(Record):
     def _check_inside_repository(cls, value: str | list[str]) -> str | list[str]:
         for path in [value] if isinstance(value, str) else value:
             _require_inside_repository(path)
-        return value
+        return Path(value).as_posix() if isinstance(value, str) and value else value  # as git writes it
 
     @field_validator("paths")
     @classmethod

@@ -4,6 +4,7 @@ import gc
 import hashlib
 import traceback
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,10 @@ def _describe(value: Any, gpu_tensors: list[Any]) -> Any:
         return (*value.shape, str(value.dtype))
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
+    if is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__name__, _describe(vars(value), gpu_tensors)]
     # Addresses of other objects, such as process groups, differ between two runs.
-    return str(value) if type(value).__module__ == "torch" else type(value).__name__
+    return str(value) if type(value).__module__ in ("torch", "triton.language.core") else type(value).__name__
 
 
 def _requesting_line() -> str:

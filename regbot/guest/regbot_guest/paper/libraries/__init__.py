@@ -91,4 +91,4 @@ def describe_imported() -> list[str]:
 
 def describe_declared() -> list[str]:
     names = sorted(_finder.declared_names) if _finder is not None else []
-    return [f"stand-ins that the repository declares: {', '.join(names)}"] if names else []
+    return [f"stand-in that the repository declares: {name[:400]}" for name in names]

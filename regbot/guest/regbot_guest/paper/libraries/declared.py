@@ -23,7 +23,7 @@ def load(source: str, path: str) -> dict[str, Any]:
     contents: dict[str, Any] = {"__name__": "regbot_stand_ins", "__file__": path}
     exec(compile(source, path, "exec"), contents)  # noqa: S102 (it comes from the base's commit, like regbot.toml)
     stand_ins = contents.get("STAND_INS")
-    if not isinstance(stand_ins, dict) or not all("." in name for name in stand_ins):
+    if not isinstance(stand_ins, dict) or not all(isinstance(name, str) and "." in name for name in stand_ins):
         raise ContractError("config", f"{path}: it must define STAND_INS, a dict of functions by 'module.function'")
     return stand_ins
 

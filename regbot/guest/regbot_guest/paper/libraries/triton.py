@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Iterator
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from regbot_guest.paper.libraries.stand_in import StandIn, make_refusing
 from regbot_guest.untraceable import Untraceable
 
 NAME = "triton"
+PLAIN = (bool, int, float, str)
 
 
 def replace_launches(device: Device) -> None:
@@ -25,7 +27,7 @@ def replace_launches(device: Device) -> None:
         if warmup:  # compiles the kernel only
             return
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.is_cuda]
-        device.launch(f"triton::{kernel_name(self)}", [*args, kwargs, *_list_sources(self)])
+        device.launch(f"triton::{kernel_name(self)}", [*args, kwargs, *_list_sources(self, set())])
         for tensor in tensors:
             device.write(tensor, None)  # None: the values are unknown now
 
@@ -79,15 +81,29 @@ def _driver(device: Device) -> StandIn:
     return StandIn(name, device, {}, functions)
 
 
-def _list_sources(function: Any) -> Iterator[str]:
-    """Yield the configurations to choose from, and the source of the kernel and of the functions that it calls."""
+def _list_sources(function: Any, seen: set[int]) -> Iterator[str]:
+    """Yield the configurations and heuristics to choose from, the source of the kernel and of the functions that it
+    calls, and the constants that they read. ``seen`` has the identities of the functions before.
+    """
     while hasattr(function, "fn") and not hasattr(function, "src"):
         yield from map(str, getattr(function, "configs", ()))
+        for name, choose in (getattr(function, "values", None) or {}).items():
+            constants = [value for value in choose.__code__.co_consts if value is None or isinstance(value, PLAIN)]
+            yield f"{name} {choose.__code__.co_code.hex()} {constants}"
         function = function.fn
-    if hasattr(function, "src"):
-        yield _without_comments(function.src)
-        for name in function.fn.__code__.co_names:
-            yield from _list_sources(function.fn.__globals__.get(name))
+    if not hasattr(function, "src") or id(function) in seen:
+        return
+    seen.add(id(function))
+    yield _without_comments(function.src)
+    names = function.fn.__code__.co_names
+    values = [function.fn.__globals__.get(name) for name in names]
+    modules = [value for value in values if isinstance(value, ModuleType) and not value.__name__.startswith(NAME)]
+    values += [getattr(module, name, None) for module in modules for name in names]
+    for value in values:
+        if hasattr(value, "fn") or hasattr(value, "src"):
+            yield from _list_sources(value, seen)
+        elif isinstance(value, PLAIN) or type(value).__module__.startswith("triton.language"):
+            yield str(value)
 
 
 @cache
