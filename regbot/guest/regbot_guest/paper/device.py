@@ -143,20 +143,24 @@ def open_paper_gpu(gpu: GpuModel) -> Device:
     return _device
 
 
+PLAIN = (bool, int, float, str)
+
+
 def _describe(value: Any, gpu_tensors: list[Any]) -> Any:
     """Return the shapes and settings in ``value``, and add its GPU tensors to ``gpu_tensors``."""
     if isinstance(value, dict):
         return {key: _describe(item, gpu_tensors) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_describe(item, gpu_tensors) for item in value]
-    if hasattr(value, "is_cuda") and hasattr(value, "dtype"):
+    if isinstance(getattr(value, "shape", None), tuple) and hasattr(value, "is_cuda"):  # a stand-in has any attribute
         if value.is_cuda:
             gpu_tensors.append(value)
         return (*value.shape, str(value.dtype))
-    if value is None or isinstance(value, (bool, int, float, str)):
+    if value is None or isinstance(value, PLAIN):
         return value
     if is_dataclass(value) and not isinstance(value, type):
-        return [type(value).__name__, _describe(vars(value), gpu_tensors)]
+        fields = getattr(value, "__dict__", {}).items()
+        return [type(value).__name__, {name: field for name, field in fields if isinstance(field, PLAIN)}]
     # Addresses of other objects, such as process groups, differ between two runs.
     return str(value) if type(value).__module__ in ("torch", "triton.language.core") else type(value).__name__
 
