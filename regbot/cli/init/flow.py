@@ -264,10 +264,9 @@ def _next_steps(
         steps.append(SetupStep(text=text))
     if layer is None:
         steps.append(_workload_step(framework))
-    if framework is None:
-        declared = f". The repository declares {listed(packages, MAX_PACKAGES)}" if packages else ""
+    if framework is None and packages:
         text = f'{_path(STATIC)} installs torch and numpy. Add what else your layer imports after "numpy>=1.26" there'
-        steps.append(SetupStep(text=f"{text}{declared}"))
+        steps.append(SetupStep(text=f"{text}. The repository declares {listed(packages, MAX_PACKAGES)}"))
     workload = "moe:mixtral-8x7b" if framework is None else _WORKLOADS[framework.name]
     steps.append(SetupStep(text="Check that it can be traced", command=f"regbot ledger trace {workload}"))
     steps.append(

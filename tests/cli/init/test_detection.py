@@ -191,6 +191,5 @@ DECLARED = {
 def test_only_declared_requirements_are_named_and_no_text_of_a_setup_py(case: str, tmp_path: Path) -> None:
     files, expected = DECLARED[case]
     report = init(repository(tmp_path / "repo", files), only_static=True, dry_run=True)
-    (text,) = [step.text for step in report.next_steps if "installs torch and numpy" in step.text]
-    _, _, declared = text.partition("declares ")
-    assert declared == ", ".join(expected)
+    texts = [step.text for step in report.next_steps if "installs torch and numpy" in step.text]
+    assert [text.partition("declares ")[2] for text in texts] == ([", ".join(expected)] if expected else [])
