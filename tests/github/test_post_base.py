@@ -105,6 +105,7 @@ def test_no_field_of_the_header_is_taken_from_the_artifact_but_what_is_only_show
         "budget_min": 1.0,
         "changed_files": [],
         "inert_files": ["moe.py"],
+        "stand_ins": ["none.py"],
         "unconcerned": [UnconcernedWorkload(entry=header.workloads[0], proof=digest, reason="trust me")],
         "throughput": header.throughput.model_copy(update={"threshold_pct": 50.0}),
         "sharding": header.sharding.model_copy(update={"wire_rise_pct": 1e6}),
