@@ -145,6 +145,8 @@ def test_a_checkout_never_gets_the_library_of_another_one(node: Node, sandbox: S
     assert b"EVIL" not in library.read_bytes()
     assert library.is_relative_to(node.private(clean))
     assert not (node.folder / "cache" / "paper").exists()
+    before, after, *others = node.said
+    assert (before.split()[0], after.split()[0], len(others)) == ("build", "built", 2), "each build is told beforehand"
 
 
 # ---- interpreters

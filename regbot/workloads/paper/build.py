@@ -130,6 +130,8 @@ class Libraries:
                 torch = find_torch_of_checkout(python, root)  # does not start the interpreter, which is code under test
                 # Code under test may forge the metadata, which makes only its own library unusable.
                 folder = private / _key(torch.digest_metadata())
+                if not _is_whole(folder):
+                    self._say(f"build the paper GPU for the torch of the checkout {root.name}")
                 library = _build_once(torch, folder, {"PATH": os.defpath}, self._logs, self._sandbox)
         except OSError as error:
             raise NoPaperGpuError(printable(f"the paper GPU cannot be built: {error}")) from error

@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 
-from regbot_guest.paper.device import Device
+from regbot_guest.paper.device import PLAIN, Device
 from regbot_guest.paper.libraries.stand_in import StandIn, make_refusing
 from regbot_guest.untraceable import Untraceable
 
 NAME = "triton"
-PLAIN = (bool, int, float, str)
 
 
 def replace_launches(device: Device) -> None:
