@@ -120,7 +120,7 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
         if has_times:
             cells += (f"{1e3 * row.exposed_s:.3g}", f"{1e3 * row.hidden_s:.3g}")
         table.append(cells)
-    lines = [f"program {ledger.program[:16]}" if ledger.program else ""]  # the fingerprint of the device program
+    lines = [f"program {ledger.fingerprint[:16]}" if ledger.fingerprint else ""]
     lines += [f"{name} {version}" for name, version in ledger.software.items()]
     lines += notes
     # A patch is a difference from a run on GPUs, such as a part that was replaced.

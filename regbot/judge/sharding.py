@@ -86,7 +86,7 @@ def judge_sharding(
         reasons.append(
             "device program identical: the same operators and collectives; waits of the host are not compared"
         )
-    elif base.program is None or head.program is None:
+    elif base.fingerprint is None or head.fingerprint is None:
         reasons.append("same collectives; operators were not compared, because an arm has no fingerprint of them")
     else:
         reasons.append("same collectives, but head runs other operators than base")
@@ -114,7 +114,7 @@ def judge_sharding(
 
 
 def _runs_same_program(base: Ledger, head: Ledger) -> bool:
-    return base.program is not None and base.program == head.program
+    return base.fingerprint is not None and base.fingerprint == head.fingerprint
 
 
 def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:

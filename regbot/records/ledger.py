@@ -51,6 +51,7 @@ class Entry(Record):
     via: CollectiveBackend
     count: Annotated[int, Field(ge=1, le=2**53)]
     bytes: Count
+    line: Text = Field("", description="see ``Ledger.frames``; '' if unknown")
     static_count: Count | None = Field(None, description="how many of them a compiled program's text has; else None")
     exposed_s: ExposedSeconds | None = Field(None, description="without overlapping compute; None if unknown")
     hidden_s: ExposedSeconds | None = Field(None, description="seconds in which compute overlapped the collectives")
@@ -85,6 +86,79 @@ class Liveness(Record):
         return self.planted > 0 and self.seen == self.planted and self.sequence_advance == self.sequence_counted
 
 
+FlopClass = Literal["matmul", "grouped", "attention", "other"]
+"""matmul: matrix products. grouped: products of many small matrices in one kernel, such as grouped_mm."""
+WaitKind = Literal["read", "size", "synchronize", "event"]
+"""read: a value read by the host. size: an output size that depends on data, such as nonzero's."""
+HolderKind = Literal["parameter", "gradient", "optimizer", "activation", "temporary"]
+
+
+class ComputeRow(Record):
+    """All kernels of one step that agree in every field up to ``line``."""
+
+    flop_class: FlopClass
+    dtype: Text = Field(description="of the first floating-point input, such as bfloat16")
+    phase: Phase
+    where: Text = Field(description="path of the module; '' if unknown")
+    line: Text = ""
+    flops: Count
+    recomputed_flops: Count = Field(0, description="part of flops that repeats work of the forward")
+    bytes: Count = Field(description="that the kernels read and write")
+    launches: Count
+
+
+class HostWait(Record):
+    """Waits of the host for the device, equal in every field up to ``line``."""
+
+    kind: WaitKind
+    phase: Phase
+    where: Text
+    line: Text = ""
+    count: Annotated[int, Field(ge=1, le=2**53)]
+
+
+class Holder(Record):
+    """Storages that are live at the peak of the step, equal in every field up to ``line``."""
+
+    kind: HolderKind
+    where: Text
+    line: Text = ""
+    bytes: Count = Field(description="allocated, each storage rounded up to 512")
+    count: Count
+
+
+class Program(Record):
+    """The Program of one step. ``flops`` is at least the true number where ``without_formula`` names operators."""
+
+    flops: Count
+    flops_by: dict[FlopClass, Count]
+    bytes_moved: Count = Field(description="bytes that kernels read and write")
+    launches: Count = Field(description="number of kernels")
+    recomputed_flops: Count = 0
+    without_formula: dict[Text, Count] = Field({}, description="operators whose FLOPs are unknown, with their number")
+    peak_bytes: Count = Field(description="most allocated bytes in the step")
+    peak_phase: Phase = "unknown"
+    peak_where: Text = ""
+    live_by: dict[HolderKind, Count] = Field({}, description="live bytes at the peak")
+    holders: Annotated[list[Holder], Field(max_length=10)] = Field([], description="largest first")
+    live_curve: Annotated[list[tuple[Phase, Count]], Field(max_length=400)] = Field(
+        [], description="the highest live bytes in each of equal parts of the step's kernels, in order"
+    )
+    rows: Annotated[list[ComputeRow], Field(max_length=100_000)] = Field([])
+    waits: Annotated[list[HostWait], Field(max_length=20_000)] = Field([])
+
+    @property
+    def host_waits(self) -> int:
+        return sum(wait.count for wait in self.waits)
+
+
+class Frame(Record):
+    """The function around a source line, and the lines that called it."""
+
+    function: Text
+    callers: Annotated[list[Text], Field(max_length=8)] = Field([], description="'path:number' in the checkout")
+
+
 PaperGpu = Literal["h100", "h200", "b200", "a100", "mi300x"]
 """GPUs that a paper GPU can imitate. ``guest/regbot_guest/paper/gpus.py`` has their data."""
 DEFAULT_PAPER_GPU: PaperGpu = "h100"
@@ -108,7 +182,13 @@ class Ledger(Record):
     host_reads: dict[str, Count] | None = Field(None, description="by module, in forward and backward; None if unknown")
     rank_digests: dict[str, Digest] = Field({}, description="digests of the entries of the other ranks, by rank")
     liveness: Liveness | None = None
-    program: Digest | None = Field(None, description="fingerprint of the dispatched operators")
+    fingerprint: Digest | None = Field(None, description="hash of the dispatched operators")
+    program: Program | None = Field(None, description="what else the step does; None if it was not observed")
+    frames: Annotated[dict[Text, Frame], Field(max_length=50_000)] = Field(
+        {},
+        description="by source line: 'path:number' of the innermost frame in the checkout, relative to it; of a "
+        "backward, the line of the forward that it undoes",
+    )
     config: dict[str, Scalar] = Field({}, description="the resolved configuration")
     software: dict[str, Text] = Field({}, description="versions of framework and torch")
     unclassified: Annotated[list[UnclassifiedCommunication], Field(max_length=1000)] = Field([])

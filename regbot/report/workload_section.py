@@ -178,7 +178,7 @@ class WorkloadSection:
     @property
     def has_other_operators(self) -> bool:
         """Whether the device programs of the arms are known and differ."""
-        base, head = (ledger.program for ledger in self.ledgers) if self.ledgers else (None, None)
+        base, head = (ledger.fingerprint for ledger in self.ledgers) if self.ledgers else (None, None)
         return base is not None and head is not None and base != head
 
     @cached_property

@@ -119,7 +119,7 @@ def test_a_run_records_what_was_compiled_and_leaves_no_other_files(traced: Trace
 def test_the_same_sources_give_the_same_program(traced: Traced) -> None:
     first, second = (ledger_of(traced(name, task(variant="cpu", world=4, ep=2))) for name in ("small", "again"))
     assert first == second
-    assert first.program is not None
+    assert first.fingerprint is not None
 
 
 def test_groups_get_the_names_of_the_axes_they_span(traced: Traced) -> None:

@@ -120,7 +120,7 @@ def traced(shared: Shared) -> Path:
 def _program(folder: Path, name: str) -> str:
     record = answer(folder, name)
     assert "refusal" not in record, record
-    program: str = record["ledger"]["program"]
+    program: str = record["ledger"]["fingerprint"]
     return program
 
 

@@ -154,7 +154,7 @@ def ledger_of(
         axes=dict(axes or {}),
         entries=list(merged.values()),
         liveness=Liveness(planted=3, seen=3),
-        program=program,
+        fingerprint=program,
         config={"dispatcher": "alltoall", "ep": 16},
         patches=["process groups without peers (fake backend)"],
     )
@@ -163,7 +163,7 @@ def ledger_of(
 def edited(ledger: Ledger, change: Callable[[Entry], Entry | None], *extra: Entry) -> Ledger:
     """``ledger`` with every entry changed, or left out where ``change`` says None, and ``extra`` entries."""
     kept = [new for new in map(change, ledger.entries) if new is not None]
-    return ledger.model_copy(update={"entries": [*kept, *extra], "program": "b" * 64})
+    return ledger.model_copy(update={"entries": [*kept, *extra], "fingerprint": "b" * 64})
 
 
 def where(part: str, **changes: object) -> Callable[[Entry], Entry]:

@@ -147,7 +147,7 @@ def build_ledger(
         "entries": counter.tally.entries(),
         "host_reads": dict(counter.host_reads),
         "liveness": dict(liveness),
-        "program": counter.program(),
+        "fingerprint": counter.fingerprint(),
         "config": dict(config),
         "software": dict(software or {}),
         "patches": list(patches),

@@ -61,7 +61,7 @@ class Observer(StepCounter, TorchDispatchMode):
         TorchDispatchMode.__exit__(self, *error)
         StepCounter.__exit__(self, *error)
 
-    def program(self) -> str | None:
+    def fingerprint(self) -> str | None:
         return self.fingerprint.hexdigest()
 
     def guesses(self) -> dict[str, str]:

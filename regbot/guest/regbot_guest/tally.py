@@ -77,7 +77,7 @@ class StepCounter:
     def read_operators(self) -> None:
         """Bring ``operators`` up to date. This is needed only if the device counts operators, as the paper GPU does."""
 
-    def program(self) -> str | None:
+    def fingerprint(self) -> str | None:
         """Return the fingerprint of the step, or None if it is unknown."""
         return None
 

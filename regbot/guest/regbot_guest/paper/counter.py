@@ -66,7 +66,7 @@ class PaperCounter(StepCounter):
         self.device.ops.begin_step(with_fingerprint)
         self.device.reset_peak()
 
-    def program(self) -> str:
+    def fingerprint(self) -> str:
         return self.device.fingerprint()
 
     def guesses(self) -> dict[str, str]:
