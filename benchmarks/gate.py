@@ -45,7 +45,6 @@ from paired_sessions import (
 )
 from promises import Promise, report_promises
 
-from regbot.baselines.arm_luck import make_arm_luck
 from regbot.check.compare.sections import POSITION_EFFECT_PCT
 from regbot.judge.interim import luck_in_draws
 from regbot.stats.arm_luck import ALLOCATION_PAIRS, DRAW_PAIRS, MIN_ALLOCATIONS, SharedLuck, estimate_luck
@@ -218,7 +217,7 @@ def estimate_lucks(placebo_ratios: Array) -> list[SharedLuck | None]:
         lag = lag_correlation(ratios.tolist())
         draws = ratios.reshape(-1, DRAW_PAIRS).tolist()
         estimate = estimate_luck(draws, lag.value if lag is not None else 0.0, allocations)
-        lucks.append(luck_in_draws(make_arm_luck(estimate), DRAWS))
+        lucks.append(luck_in_draws(estimate, DRAWS))
     return lucks
 
 

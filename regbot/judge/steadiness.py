@@ -5,8 +5,7 @@ arm's runs have no steady state, or if the arms differ significantly in their nu
 times drift, so this is only a warning.
 """
 
-from collections.abc import Iterable, Sequence
-from statistics import median
+from collections.abc import Sequence
 
 from regbot.judge.pairs import Pair
 from regbot.records.run import Run
@@ -26,14 +25,6 @@ def warn_of_unsteady_arms(pairs: Sequence[Pair]) -> tuple[str, ...]:
     return unsettled_warnings(
         [_steady_state(pair.base) for pair in pairs], [_steady_state(pair.head) for pair in pairs]
     )
-
-
-def measure_warmup_steps(runs: Iterable[Run]) -> float | None:
-    """Return the number of warm-up steps, as the median over runs; None if unknown. The warm-up of a run ends where its
-    step times change for the last time, for example from 120 ms to a lasting 100 ms."""
-    states = [launch_steady_state(run.timing) for run in runs if run.timing is not None]
-    known_steps = [state.warmup_steps for state in states if state is not None and state.warmup_steps is not None]
-    return float(median(known_steps)) if known_steps else None
 
 
 def has_gpus(run: Run) -> bool:

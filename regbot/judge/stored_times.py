@@ -35,12 +35,13 @@ from regbot.records.text.percentages import round_up_percent
 from regbot.records.text.words import count
 from regbot.records.verdict import Decision, StoredTest, StoredTimes
 from regbot.stats.launch import SUMMARIES, launch_cut, launch_steady_state
+from regbot.stats.paired import Interval
 from regbot.stats.prediction import (
     MIN_NODES,
     MIN_SESSIONS,
     SESSION_ALPHA,
     SESSION_RUNS,
-    PredictionInterval,
+    p_value,
     prediction_interval,
     session_level,
     stored_gate,
@@ -126,7 +127,7 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
 
 
 def _explain(
-    decision: Decision, tests: Mapping[str, tuple[Decision, PredictionInterval]], sessions: str, bound_pct: float
+    decision: Decision, tests: Mapping[str, tuple[Decision, Interval]], sessions: str, bound_pct: float
 ) -> list[str]:
     _, median_prediction = tests["median"]
     give = f"{SESSION_RUNS} runs of head against the last {sessions} of main give"
@@ -173,16 +174,16 @@ def compare_times(
     alpha = SESSION_ALPHA / count_primary_tests(header)
     levels, nodes = stored_levels(reference, len(pairs)), other_nodes(reference, base_runs[-1])
     tests: list[StoredTest] = []
-    outside: list[PredictionInterval] = []  # those of base that do not contain 0
+    outside: list[Interval] = []  # those of base that do not contain 0
     for arm in (header.base, header.head):
         if arm.overrides:
             continue
         level = _level((pair.base if arm.name == "base" else pair.head, pair.cut) for pair in pairs)
         for name in SUMMARIES:
             prediction = prediction_interval(levels[name], level[name], alpha, nodes)
-            estimate = {**percent_fields(prediction), "p_value": prediction.p_value}
+            estimate = {**percent_fields(prediction), "p_value": p_value(prediction)}
             tests.append(StoredTest.model_validate({"arm": arm.name, "summary": name, **estimate}))
-            if arm.name == "base" and prediction.p_value < alpha:
+            if arm.name == "base" and p_value(prediction) < alpha:
                 outside.append(prediction)
     is_drifted = bool(outside) and len(sessions) >= MIN_SESSIONS
     times = StoredTimes(
@@ -192,7 +193,6 @@ def compare_times(
         runs=len(pairs),
         alpha=alpha,
         tests=tests,
-        base_drifted=is_drifted,
     )
     if not is_drifted:
         return times, ()

@@ -13,7 +13,7 @@ from regbot.judge.interim import InterimDecision, decide_so_far
 from regbot.judge.pairs import PairSet, is_head_only, is_sound, is_warm
 from regbot.judge.reasons import describe_slow_launches, explain_decision, explain_luck
 from regbot.judge.run_verdicts import compare_ranks, run_verdicts, step_s
-from regbot.judge.steadiness import has_gpus, measure_warmup_steps, warn_of_unsteady_arms
+from regbot.judge.steadiness import has_gpus, warn_of_unsteady_arms
 from regbot.judge.stored_times import compare_times, judge_by_stored, select_reference
 from regbot.judge.stragglers import warn_of_stragglers
 from regbot.judge.timed_validity import (
@@ -25,7 +25,7 @@ from regbot.judge.timed_validity import (
 )
 from regbot.judge.training import compare_training
 from regbot.judge.validity import environment_warnings, make_validity
-from regbot.judge.walls import find_wall, run_secondary_tests
+from regbot.judge.walls import find_wall
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.clip import clip, clip_message
@@ -188,8 +188,6 @@ def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecisio
     calibrated = None if isinstance(reference, str) else reference.calibrated
     section: dict[str, Any] = {
         **percent_fields(median_interval),
-        "base_warmup_steps": measure_warmup_steps(pair.base for pair in used_pairs),
-        "head_warmup_steps": measure_warmup_steps(pair.head for pair in used_pairs),
         "decision": test.decision,
         "by": "pairs",
         "class_noise": interim.class_noise,
@@ -221,7 +219,6 @@ def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecisio
         # Stalls change the mean step time but not the median.
         summary = "median" if median_decision == test.decision else "mean"
         section["wall_kind"], section["wall"] = find_wall(used_pairs, summary, test.decision == "regressed")
-        section["secondary"] = run_secondary_tests(used_pairs)
     reasons = (*explain_decision(interim, test, header, runs), *explain_luck(interim))
     return _result(STATUS[test.decision], *reasons, **section)
 

@@ -27,7 +27,7 @@ def anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
     pairs, low and high are -inf and inf. Raises ValueError for fewer than two pairs, or a log-ratio that is not finite.
     """
     t_interval = interval(log_ratios, alpha)  # for its mean and standard deviation
-    estimate, sd, pairs = t_interval.estimate, t_interval.sd, t_interval.pairs
+    estimate, sd, pairs = t_interval.estimate, t_interval.sd, t_interval.count
     width_in_sds = _half_width(pairs, alpha)
     # With too few pairs the width is infinite, even if all pairs are equal. Multiplying would give inf * 0 = NaN.
     half_width = width_in_sds * sd if math.isfinite(width_in_sds) else math.inf

@@ -118,8 +118,6 @@ class SteadyState:
     reason: str
     """A phrase: the evidence for the steady state, or why there is none."""
     method: Method
-    warmup_steps: int | None
-    """Steps to the last change of level. None for short logs and for runs that are not steady."""
     restart: int = 0
     """Step of the last restart of the process; 0 if there is none."""
     rise: float = 0.0
@@ -235,7 +233,7 @@ def _judge_short_log(logs: Array, min_cut: int) -> SteadyState:
         reason = f"{_describe_rise(rise)} over the {len(kept_steps)} steps after {min_cut}"
         return _not_steady(min_cut, reason, "short-log", rise)
     reason = f"the {len(kept_steps)} steps after {min_cut} neither rise nor fall"
-    return SteadyState(min_cut, steady=True, reason=reason, method="short-log", warmup_steps=None)
+    return SteadyState(min_cut, steady=True, reason=reason, method="short-log")
 
 
 def mann_kendall(values: Array, signs: Array) -> float:
@@ -275,12 +273,11 @@ def _judge_long_log(logs: Array, min_cut: int) -> SteadyState:
         rise = float(after.mean() - before.mean()) if len(before) else 0.0
         return _not_steady(cut, reason, "changes-and-tail", rise)
     reason = f"no change of level of 1% or more after step {cut}"
-    warmup_steps = last_change if search.last_change else 1  # without a change, only the first step is warm-up
-    return SteadyState(cut, steady=True, reason=reason, method="changes-and-tail", warmup_steps=warmup_steps)
+    return SteadyState(cut, steady=True, reason=reason, method="changes-and-tail")
 
 
 def _not_steady(cut: int, reason: str, method: Method, rise: float = 0.0) -> SteadyState:
-    return SteadyState(cut, steady=False, reason=reason, method=method, warmup_steps=None, rise=rise)
+    return SteadyState(cut, steady=False, reason=reason, method=method, rise=rise)
 
 
 class SteadySearch(NamedTuple):

@@ -111,5 +111,5 @@ class TestMorePairs:
         assert look(slowed({1: SLOW, 9: SLOW})).withheld
         result = self.judged([*slowed({1: SLOW, 9: SLOW}), *NOISE])
         assert (result.decision, result.withheld) == ("no_change", False)
-        assert [bounds.pairs for _, bounds in result.tests.values()] == [22, 22]
+        assert [bounds.count for _, bounds in result.tests.values()] == [22, 22]
         assert [outlier.pair for outlier in result.outliers] == [1, 9]
