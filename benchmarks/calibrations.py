@@ -1,6 +1,6 @@
 """What calibrations let the gate decide if pairs depend on each other, or arms have luck.
 
-A part of ``error_rates.py``. Placebo sessions of 8 pairs, on 3 or 10 days, give later sessions the noise of the class
+A part of ``error_rates.py``. Placebo sessions of 8 pairs, on 3 or 12 days, give later sessions the noise of the class
 and the luck of an arm, and may take the gate's vote. Neighbouring pairs, or the pairs of a block, are correlated; or
 each arm draws part of its speed, anew for each draw of compiler caches or for each session.
 """
