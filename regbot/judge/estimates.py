@@ -1,6 +1,5 @@
 """Estimates on the log scale, formatted as percentages of a ratio, and what they are tested against."""
 
-import math
 from collections.abc import Sequence
 
 from regbot.records.session import SessionHeader
@@ -8,11 +7,7 @@ from regbot.records.settings import ThroughputThresholds
 from regbot.records.verdict import Decision, PrimaryTest
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import Interval, Thresholds
-
-
-def percent(log_ratio: float) -> float:
-    """Return a log-ratio as 100 (ratio - 1). The log-ratio is capped at 20, so that the result stays finite."""
-    return 100 * math.expm1(min(log_ratio, 20.0))
+from regbot.stats.summary import percent
 
 
 def percent_fields(estimate: Interval) -> dict[str, float]:

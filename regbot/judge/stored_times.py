@@ -15,15 +15,8 @@ from typing import Any, NamedTuple
 
 from regbot.baselines.intake import environment_of, node_class_of
 from regbot.judge.backends import DISPATCHER
-from regbot.judge.estimates import (
-    count_primary_tests,
-    format_estimate,
-    percent,
-    percent_fields,
-    primary_test,
-    thresholds,
-)
-from regbot.judge.pairs import Pair, is_head_only, is_sound, summarise_timing
+from regbot.judge.estimates import count_primary_tests, format_estimate, percent_fields, primary_test, thresholds
+from regbot.judge.pairs import Pair, is_head_only, is_sound
 from regbot.judge.steadiness import has_gpus
 from regbot.judge.training import has_other_trajectory, loss_rounding
 from regbot.records.baseline import InvalidTime, parse_time
@@ -34,7 +27,7 @@ from regbot.records.text.clip import clip, clip_message
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.text.words import count
 from regbot.records.verdict import Decision, StoredTest, StoredTimes
-from regbot.stats.launch import SUMMARIES, launch_cut, launch_steady_state
+from regbot.stats.launch import SUMMARIES, launch_cut, launch_steady_state, summarise_timing
 from regbot.stats.paired import Interval
 from regbot.stats.prediction import (
     MIN_NODES,
@@ -46,6 +39,7 @@ from regbot.stats.prediction import (
     session_level,
     stored_gate,
 )
+from regbot.stats.summary import percent
 
 HEAD_RUNS = 1 + SESSION_RUNS
 """Number of runs of head: the warm launch and the runs that count."""
@@ -99,7 +93,7 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
     if not doubt and len(attempt_runs) < HEAD_RUNS:
         return None
     head = attempt_runs[1:HEAD_RUNS]  # without the warm launch
-    if doubt := doubt or explain_unknown_node(reference, head[-1]) or _explain_difference(reference, head):
+    if doubt := doubt or _explain_difference(reference, head):
         return StoredVerdict(None, [doubt])
     levels = stored_levels(reference)
     decision, tests = stored_gate(
@@ -165,11 +159,7 @@ def compare_times(
     if isinstance(reference, str):
         return StoredTimes(reason=clip_message(reference)), ()
     sessions, base_runs = reference.sessions, [pair.base for pair in pairs]
-    if reason := (
-        explain_few_sessions(reference, MIN_INTERVAL_SESSIONS)
-        or explain_unknown_node(reference, base_runs[-1])
-        or explain_other_dispatcher(reference, base_runs)
-    ):
+    if reason := explain_few_sessions(reference, MIN_INTERVAL_SESSIONS) or explain_other_place(reference, base_runs):
         return StoredTimes(reason=clip_message(reason), sessions=len(sessions)), ()
     alpha = SESSION_ALPHA / count_primary_tests(header)
     levels, nodes = stored_levels(reference, len(pairs)), other_nodes(reference, base_runs[-1])
@@ -219,8 +209,8 @@ def _level(runs: Iterable[tuple[Run, int | None]]) -> dict[str, float]:
 
 def _explain_difference(reference: Reference, head: Sequence[Run]) -> str:
     """Return why head must not be judged by stored sessions, '' if it may."""
-    if other_dispatcher := explain_other_dispatcher(reference, head):
-        return other_dispatcher
+    if other_place := explain_other_place(reference, head):
+        return other_place
     if has_other_trajectory(reference.loss, head, loss_rounding(head)):
         return "head does not train as the newest stored session did"
     timings = [run.timing for run in head if run.timing is not None]
@@ -292,17 +282,13 @@ def explain_few_sessions(reference: Reference, needed: int) -> str:
     return f"{count(stored, 'comparable session')} {'is' if stored == 1 else 'are'} stored, and {needed} are needed"
 
 
-def explain_unknown_node(reference: Reference, run: Run) -> str:
-    """Return why stored sessions cannot be used for the node of ``run``, '' if they can: one is from this node, or they
-    are from at least ``MIN_NODES`` nodes."""
-    nodes = set(other_nodes(reference, run))
-    if not nodes or len(nodes) >= MIN_NODES:
-        return ""
-    return f"stored sessions are of {count(len(nodes), 'other node')}, and at least {MIN_NODES} are needed"
-
-
-def explain_other_dispatcher(reference: Reference, runs: Sequence[Run]) -> str:
-    """Return a sentence if ``runs``, all of one arm, executed another dispatcher than the stored sessions, else ''."""
+def explain_other_place(reference: Reference, runs: Sequence[Run]) -> str:
+    """Return why stored sessions cannot be compared with ``runs``, all of one arm; '' if they can. One session must be
+    from the node of the runs, or all from at least ``MIN_NODES`` nodes, and the executed dispatcher must be the same.
+    """
+    nodes = set(other_nodes(reference, runs[-1]))
+    if nodes and len(nodes) < MIN_NODES:
+        return f"stored sessions are of {count(len(nodes), 'other node')}, and at least {MIN_NODES} are needed"
     executed = {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}
     if reference.executed is None or executed == {reference.executed}:
         return ""

@@ -1,11 +1,11 @@
 """Judge the timed runs of one workload: build its throughput section and the validity of its timed runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, unmet_dispatcher_request
-from regbot.judge.estimates import percent, percent_fields, primary_test, thresholds
+from regbot.judge.estimates import percent_fields, primary_test, thresholds
 from regbot.judge.expert_share import find_expert_share
 from regbot.judge.health import describe_node_effects
 from regbot.judge.identity import first_difference
@@ -29,9 +29,9 @@ from regbot.judge.walls import find_wall
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.clip import clip, clip_message
-from regbot.records.verdict import Cost, Decision, RunRole, SlowLaunch, Status, StoredTimes, Throughput, Validity
+from regbot.records.verdict import Cost, Decision, RunRole, Status, StoredTimes, Throughput, Validity
 from regbot.stats.paired import LOOKS, session_mde
-from regbot.stats.slow_launches import PairOutlier
+from regbot.stats.summary import percent
 
 STATUS: dict[Decision, Status] = {
     "regressed": "FAIL",
@@ -196,7 +196,7 @@ def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecisio
         "alpha": test.alpha,
         "tests": [primary_test(name, *result, log_ratios[name][: test.pairs]) for name, result in test.tests.items()],
         "calibrated": calibrated,
-        "slow_launches": slow_launches(test.outliers),
+        "slow_launches": list(test.outliers),
         "pass_withheld": test.withheld,
         "assumed_luck_pct": 100 * interim.assumed_luck,
         "decision_without_luck": interim.decision_without_luck,
@@ -227,13 +227,6 @@ def _estimate_fields(pair_set: PairSet) -> dict[str, Any]:
     log_ratios = pair_set.log_ratios()["median"]
     estimate_pct = percent(sum(log_ratios) / len(log_ratios)) if log_ratios else None
     return {"pairs": len(log_ratios), "estimate_pct": estimate_pct}
-
-
-def slow_launches(outliers: Iterable[PairOutlier]) -> list[SlowLaunch]:
-    """Return the records of the slow launches of a session. Records number the pairs from 1."""
-    return [
-        SlowLaunch(pair=outlier.pair + 1, arm=outlier.arm, slower_pct=percent(outlier.excess)) for outlier in outliers
-    ]
 
 
 def _result(status: Status, *reasons: str, validity: Validity | None = None, **fields: Any) -> TimedResult:

@@ -47,10 +47,8 @@ def rate_upper_bound(count: int, total: int, level: float = 0.95) -> float:
 
 def estimate_pair_sd(placebo: Sequence[float]) -> tuple[float, float, float]:
     """Return the standard deviation of a pair and the ends of its 95% interval, for normal log-ratios. With 20 pairs it
-    reaches from -24% to +46% of the estimate. Raises ValueError for fewer than two pairs."""
+    reaches from -24% to +46% of the estimate. At least two pairs are needed."""
     pairs = len(placebo)
-    if pairs < 2:
-        raise ValueError(f"a standard deviation needs 2 placebo pairs; there are {pairs}")
     _, squares = mean_and_squares(placebo)
     # The chi-square quantile with f degrees of freedom is 2 gammaincinv(f / 2, p).
     high_quantile, low_quantile = (2 * float(gammaincinv((pairs - 1) / 2, p)) for p in (0.975, 0.025))

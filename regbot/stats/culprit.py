@@ -111,10 +111,7 @@ def culprit_model(
 ) -> CulpritModel:
     """Return the model. ``weights`` are relative priors of the hypotheses. ``smallest`` and ``largest`` limit the
     effect, as log-ratios. ``noise`` is the standard deviation of one run, None if unknown, and ``pairs`` the number of
-    pairs that it was estimated from; 0 if the user stated it. Raises ValueError if ``smallest`` or ``noise`` is not
-    positive."""
-    if not 0 < smallest < math.inf:
-        raise ValueError(f"the smallest effect is {smallest}; it must be positive")
+    pairs that it was estimated from; 0 if the user stated it. Raises ValueError if ``noise`` is not positive."""
     if noise is not None and not 0 < noise < math.inf:
         raise ValueError(f"the noise is {noise}; it must be positive")
     largest = max(largest, 2 * smallest)

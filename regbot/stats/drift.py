@@ -103,11 +103,9 @@ class Creep(NamedTuple):
 
 def cusum(nights: Iterable[Night], pair_sd: float, series: int = 1, luck: float = 0.0) -> Iterator[Creep]:
     """Yield the one-sided CUSUM after each of ``nights``, oldest first. Later nights do not change earlier states.
-    ``pair_sd`` is the calibrated sd of one pair's log-ratio. ``series`` is the number of monitors (workloads times
-    summaries) that share one false alarm rate. ``luck`` is the standard deviation of the luck of an arm
-    (``regbot.stats.arm_luck``). Raises ValueError for an sd that is not positive and finite."""
-    if not 0 < pair_sd < math.inf:
-        raise ValueError(f"the sd of a pair is {pair_sd}; it must be positive and finite")
+    ``pair_sd`` is the calibrated sd of one pair's log-ratio, above 0. ``series`` is the number of monitors (workloads
+    times summaries) that share one false alarm rate. ``luck`` is the standard deviation of the luck of an arm
+    (``regbot.stats.arm_luck``)."""
     noise = _NightNoise(pair_sd)
     # With the slack ``SLACK``, raising the limit by 1 divides the false alarm rate of a series by e. Sum and limit are
     # in standard errors of a night.
@@ -144,8 +142,6 @@ def budget_interval(nights: Sequence[Night]) -> Interval | None:
 def night_pairs(pair_sd: float) -> int:
     """Return the number of pairs per night for a standard error of at most ``TARGET_ERROR``, in whole blocks of two
     pairs, at least ``NIGHT_PAIRS``."""
-    if not 0 <= pair_sd < math.inf:
-        raise ValueError(f"the sd of a pair is {pair_sd}; it must be finite and not negative")
     return max(NIGHT_PAIRS, 2 * math.ceil((pair_sd / TARGET_ERROR) ** 2 / 2))
 
 

@@ -24,10 +24,8 @@ def choose_next_run(
     """Return the point to run next in ``stratum``: the one with the most expected information per unit of ``costs``.
 
     The first two runs of a stratum are the two ends. If the noise is not known, the ends are repeated until it is.
-    ``available`` and ``costs`` have a value for each point. Raises ValueError if no point can be measured."""
+    ``available`` and ``costs`` have a value for each point. At least one point is available."""
     points = np.flatnonzero(available)
-    if not points.size:
-        raise ValueError("no point can be measured")
     good_end, bad_end = int(points[0]), int(points[-1])
     run_points = [sample.point for sample in samples if sample.stratum == stratum]
     if len(run_points) < 2:

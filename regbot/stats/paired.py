@@ -23,9 +23,9 @@ from typing import NamedTuple
 from scipy.special import fdtri, nctdtrinc, ndtri, stdtrit
 
 from regbot.records.calibration_summary import PairNoise
-from regbot.records.verdict import Decision
+from regbot.records.verdict import Decision, SlowLaunch
 from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck
-from regbot.stats.slow_launches import PairOutlier, find_pair_outliers, has_more_slow_launches, set_aside
+from regbot.stats.slow_launches import find_pair_outliers, has_more_slow_launches, set_aside
 from regbot.stats.summary import mean_and_squares
 
 LOOKS = (4, 8, 12)
@@ -71,11 +71,6 @@ class Thresholds:
     """An interval within +-``delta`` proves that the step time has not changed by ``delta`` or more."""
     eps: float
     """An interval above ``eps`` proves a regression, an interval below -``eps`` an improvement."""
-
-    def __post_init__(self) -> None:
-        for name, value in (("delta", self.delta), ("eps", self.eps)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}; a threshold must be positive and finite")
 
     @classmethod
     def from_percent(cls, threshold_pct: float, indifference_pct: float) -> "Thresholds":
@@ -137,7 +132,7 @@ class SequentialTest:
     """Decision and interval by summary ("median" and "mean" step time), at the last look."""
     unused: int
     """Pairs measured after the last look."""
-    outliers: tuple[PairOutlier, ...] = ()
+    outliers: tuple[SlowLaunch, ...] = ()
     """Pairs with a slow launch, at the last look."""
     withheld: bool = False
     """Whether a pass is withheld: head passes only without the slow launches, and has more of them."""

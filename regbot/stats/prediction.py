@@ -35,14 +35,10 @@ SESSION_ALPHA = 0.05
 
 def session_level(run_values: Sequence[float], runs: int = SESSION_RUNS) -> float:
     """Return the level of a session: the mean over its first ``runs`` runs, log scale. Only as many runs are used as
-    head's session has, because a mean over more runs scatters less. Raises ValueError for fewer runs, or a value that
-    is not finite."""
+    head's session has, because a mean over more runs scatters less. Raises ValueError for fewer runs."""
     if len(run_values) < runs:
         raise ValueError(f"a session's level needs {runs} runs; there are {len(run_values)}")
-    mean = math.fsum(run_values[:runs]) / runs
-    if not math.isfinite(mean):
-        raise ValueError("the summary of a run is not finite")
-    return mean
+    return math.fsum(run_values[:runs]) / runs
 
 
 def prediction_interval(
@@ -67,8 +63,6 @@ def prediction_interval(
     if count < 2:
         raise ValueError(f"a prediction interval needs 2 stored {'nodes' if nodes else 'sessions'}; there are {count}")
     mean, squares = mean_and_squares(levels)
-    if not math.isfinite(head):
-        raise ValueError("the level of a session is not finite")
     sd, estimate = math.sqrt(squares / (count - 1) + excess), head - mean
     half_width = float(stdtrit(count - 1, 1 - alpha / 2)) * sd * math.sqrt(1 + 1 / count)
     return Interval(estimate, estimate - half_width, estimate + half_width, sd, count, alpha)

@@ -51,7 +51,7 @@ def test_the_pairs_give_the_interval_and_the_verdict(name: str) -> None:
         detectable = math.expm1(session_mde([bounds], 12, THRESHOLDS.eps))
         assert f"a slowdown of {100 * detectable:.2f}% " in described(name)
     if name == "withheld":
-        pairs = [outlier.pair + 1 for outlier in result.outliers]
+        pairs = [outlier.pair for outlier in result.outliers]
         assert {outlier.arm for outlier in result.outliers} == {"head"}
         assert f"in pairs {pairs[0]} and {pairs[1]}," in described(name)
 

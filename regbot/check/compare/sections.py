@@ -12,9 +12,9 @@ from typing import Any
 from regbot.check.compare.launches import Order, describe_common_session
 from regbot.check.compare.run_files import StepFile
 from regbot.check.compare.steady_cut import find_unsteady
-from regbot.judge.estimates import format_estimate, percent, primary_test
+from regbot.judge.estimates import format_estimate, primary_test
 from regbot.judge.reasons import describe_slow_launches, explain_withheld
-from regbot.judge.throughput import STATUS, slow_launches
+from regbot.judge.throughput import STATUS
 from regbot.records.settings import ThroughputThresholds as Settings
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.text.words import count
@@ -34,6 +34,7 @@ from regbot.stats.paired import (
     session_mde,
 )
 from regbot.stats.paired import interval as pair_interval
+from regbot.stats.summary import percent
 from regbot.stats.unpaired import MIN_RUNS, welch
 
 SETTINGS = Settings()
@@ -155,7 +156,7 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
     fields |= {
         "mde_pct": detectable,
         "mde_full_pct": detectable_by_all,
-        "slow_launches": slow_launches(test.outliers),
+        "slow_launches": list(test.outliers),
         "pass_withheld": test.withheld,
     }
     used_ratios = {name: values[: test.pairs] for name, values in ratios.items()}

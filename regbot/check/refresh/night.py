@@ -20,7 +20,6 @@ from functools import partial
 from statistics import variance
 
 from regbot.check.conclusion import CheckResult
-from regbot.judge.estimates import percent
 from regbot.records.baseline import Acceptance, Anchor, AnchorComparison, IntervalEstimate
 from regbot.records.config import Config
 from regbot.records.refresh import Drift, WorkloadRefresh
@@ -29,6 +28,7 @@ from regbot.records.verdict import Status, Throughput, WorkloadVerdict
 from regbot.stats.drift import Creep, budget_interval, cusum
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, Interval, Thresholds, sequential_test
+from regbot.stats.summary import percent
 from regbot.workloads.task import Task
 
 MIN_PAIR_SD = 1e-4

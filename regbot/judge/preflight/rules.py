@@ -11,7 +11,7 @@ advice are the overrides of both arms of the comparison to run; they are missing
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -21,7 +21,7 @@ import tomllib
 from regbot.judge.preflight.conditions import evaluate
 from regbot.judge.preflight.facts import Facts
 from regbot.records.ledger import Scalar
-from regbot.records.preflight import PreflightAdvice, PreflightConflict
+from regbot.records.preflight import Preflight, PreflightAdvice, PreflightConflict
 from regbot.records.text.clip import clip_message
 from regbot.records.text.printable import printable
 from regbot.records.text.words import count
@@ -88,28 +88,23 @@ def _clip_value(value: Scalar) -> str:
     return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - len(ellipsis)] + ellipsis
 
 
-def preflight_page(conflicts: Sequence[PreflightConflict], advice: Sequence[PreflightAdvice], unknown: str = "") -> str:
-    """Return the terminal page. ``unknown`` is a line about rules that could not be evaluated; '' if there are none."""
-    invalid_count = sum(conflict.severity == "invalid" for conflict in conflicts)
-    warning_count = len(conflicts) - invalid_count
+def preflight_page(result: Preflight) -> str:
+    """Return the terminal page."""
+    invalid_count = sum(conflict.severity == "invalid" for conflict in result.conflicts)
+    warning_count = len(result.conflicts) - invalid_count
     lines = [f"{count(invalid_count, 'conflict')}, {count(warning_count, 'warning')}"]
-    if not conflicts:
+    if not result.conflicts:
         lines.append("no rule applies to this configuration; only a trace or a run shows which dispatcher runs")
-    if unknown:
-        lines.append(unknown)
-    for conflict in conflicts:
+    if result.unknown:
+        lines.append(result.unknown)
+    for conflict in result.conflicts:
         severity = "INVALID" if conflict.severity == "invalid" else "WARNING"
-        lines += [
-            "",
-            f"{severity}  {conflict.rule}: {EFFECTS[conflict.effect]}",
-            wrapped(conflict.description, piped=WIDTH),
-            wrapped(f"values: {conflict.values}", piped=WIDTH),
-            wrapped(f"fix: {conflict.fix}", piped=WIDTH),
-            wrapped(f"source: {conflict.source}", piped=WIDTH),
-        ]
-    if advice:
+        lines += ["", f"{severity}  {conflict.rule}: {EFFECTS[conflict.effect]}"]
+        values, fix, source = f"values: {conflict.values}", f"fix: {conflict.fix}", f"source: {conflict.source}"
+        lines += [wrapped(text, piped=WIDTH) for text in (conflict.description, values, fix, source)]
+    if result.advice:
         lines += ["", "What to try, and the command that compares it on this hardware (advice, not a verdict):"]
-    for entry in advice:
+    for entry in result.advice:
         lines += ["", wrapped(f"{entry.text} ({entry.source})", piped=WIDTH)]
         lines += [f"    {entry.command}"] if entry.command else []
     return "\n".join(lines) + "\n"
