@@ -47,7 +47,7 @@ from promises import Promise, report_promises
 
 from regbot.check.compare.sections import POSITION_EFFECT_PCT
 from regbot.judge.interim import luck_in_draws
-from regbot.stats.arm_luck import ALLOCATION_PAIRS, DRAW_PAIRS, MIN_ALLOCATIONS, SharedLuck, estimate_luck
+from regbot.stats.arm_luck import ALLOCATION_PAIRS, ASSUMED_LUCK, DRAW_PAIRS, MIN_ALLOCATIONS, SharedLuck, estimate_luck
 from regbot.stats.correlation import lag_correlation
 from regbot.stats.steady import SteadyState, steady_state, unsettled_warnings
 from regbot.stats.summary import summarise
@@ -243,11 +243,11 @@ def judge_row(row: Row, count: int) -> Outcome:
         df = of_classes.shape[1] - 1
         class_sds = np.repeat(of_classes.std(axis=1, ddof=1), SESSIONS_PER_CLASS, axis=0)
         if not row.is_calibrated:
-            lucks = [SharedLuck.assume(DRAWS)] * classes
+            lucks = [SharedLuck(ASSUMED_LUCK, np.inf, DRAWS)] * classes
         elif placebo_sessions >= MIN_ALLOCATIONS:
             lucks = estimate_lucks(placebos[..., 0].reshape(classes, placebo_sessions, -1))
     if lucks is not None:
-        sds_and_dfs = [(luck.sd, luck.df or np.inf) if luck is not None else (0.0, np.inf) for luck in lucks]
+        sds_and_dfs = [(luck.sd, luck.df) if luck is not None else (0.0, np.inf) for luck in lucks]
         luck_arrays = np.repeat(sds_and_dfs, SESSIONS_PER_CLASS, axis=0).T
     outcome: Outcome = {}
     for percent in EFFECTS_PCT:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from regbot.judge.pairs import Pair
 from regbot.records.run import Run
 from regbot.stats.launch import launch_steady_state
-from regbot.stats.steady import SteadyState, unsettled_warnings
+from regbot.stats.steady import unsettled_warnings
 
 
 def describe_unsteady(pairs: Sequence[Pair]) -> str:
@@ -22,15 +22,13 @@ def describe_unsteady(pairs: Sequence[Pair]) -> str:
 
 def warn_of_unsteady_arms(pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Return warnings if too many runs of the pairs have no steady state, else ()."""
-    return unsettled_warnings(
-        [_steady_state(pair.base) for pair in pairs], [_steady_state(pair.head) for pair in pairs]
+    base, head = (
+        [launch_steady_state(run.timing) if run.timing is not None else None for run in runs]
+        for runs in ([pair.base for pair in pairs], [pair.head for pair in pairs])
     )
+    return unsettled_warnings(base, head)
 
 
 def has_gpus(run: Run) -> bool:
     """Whether the run was timed on a node with GPUs."""
     return run.node is not None and bool(run.node.gpus)
-
-
-def _steady_state(run: Run) -> SteadyState | None:
-    return launch_steady_state(run.timing) if run.timing is not None else None

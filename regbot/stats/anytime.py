@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from regbot.stats.arm_luck import SharedLuck
-from regbot.stats.paired import Interval, SequentialTest, Thresholds, count_pairs, interval, judge_pairs
+from regbot.stats.paired import Interval, SequentialTest, Thresholds, interval, judge_pairs
 
 ANYTIME_ALPHA = 0.01
 """Two-sided error over all requests for more runs. It is divided among the primary tests of the check."""
@@ -42,9 +42,7 @@ def decide_anytime(
 ) -> SequentialTest:
     """Judge all pairs by always-valid intervals. The arguments have the same meaning as in ``paired.sequential_test``.
     An infinite interval is undecided."""
-    count_pairs(log_ratios, primary_tests)
-    alpha = ANYTIME_ALPHA / primary_tests
-    return judge_pairs(log_ratios, alpha, thresholds, None, luck, anytime_interval)
+    return judge_pairs(log_ratios, ANYTIME_ALPHA / primary_tests, thresholds, None, luck, anytime_interval)
 
 
 def _half_width(pairs: int, alpha: float) -> float:

@@ -14,12 +14,11 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import count
 
 from scipy.special import fdtri
 
 from regbot.records.calibration_summary import ArmLuck
-from regbot.stats.slow_launches import find_outliers
+from regbot.stats.slow_launches import blank_outliers
 
 DRAW_PAIRS = 4
 """Pairs of one draw: those between two looks."""
@@ -73,10 +72,6 @@ class SharedLuck:
         """Number of pairs that share a draw of luck; inf if all do."""
         return math.inf if self.lasts else DRAW_PAIRS
 
-    @classmethod
-    def assume(cls, draws: Sequence[Hashable]) -> "SharedLuck":
-        return cls(sd=ASSUMED_LUCK, df=math.inf, draws=draws)
-
     def sd_of_mean(self, pairs: int) -> float:
         """Return the standard deviation that luck adds to the mean of the first ``pairs`` log-ratios. Both arms have
         luck."""
@@ -106,7 +101,8 @@ def estimate_luck(
 
 def _analyse_draws(draws: Sequence[Sequence[float]], neighbour_correlation: float, chance: float) -> ArmLuck | None:
     """A one-way analysis of variance with the known mean 0. Pairs with a slow launch are left out."""
-    kept_draws = [draw for draw in _without_slow_launches(draws) if len(draw) > 1]
+    usual = [[value for value in draw if value is not None] for draw in blank_outliers(draws)]
+    kept_draws = [draw for draw in usual if len(draw) > 1]
     df_between, pairs = len(kept_draws), sum(map(len, kept_draws))
     df_within = pairs - df_between
     means = [math.fsum(draw) / len(draw) for draw in kept_draws]
@@ -138,10 +134,3 @@ def _analyse_draws(draws: Sequence[Sequence[float]], neighbour_correlation: floa
         allocations=0,
         lasts=False,
     )
-
-
-def _without_slow_launches(draws: Sequence[Sequence[float]]) -> list[list[float]]:
-    values = [value for draw in draws for value in draw]
-    outliers = find_outliers(values) if values else {}  # by index in ``values``
-    index = count()
-    return [[value for value in draw if next(index) not in outliers] for draw in draws]

@@ -6,11 +6,12 @@ a slow launch are left out, because two such pairs would dominate the estimate.
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from scipy.special import ndtri
 
 from regbot.records.calibration_summary import Correlation
-from regbot.stats.slow_launches import find_outliers
+from regbot.stats.slow_launches import blank_outliers
 
 MAX_CORRELATION = 0.2
 """Largest correlation that the gate tolerates. If more is proven, the gate loses its vote."""
@@ -36,17 +37,8 @@ def _correlate(sessions: Sequence[Sequence[float]], first_distance: int) -> Corr
     The estimate for n products x y of values with mean 0 is sum(x y) / (sum(x^2 + y^2) / 2). The interval is Fisher's:
     atanh of the estimate is roughly normal with the standard deviation 1 / sqrt(n - 1).
     """
-    values = [value for session in sessions for value in session]
-    outliers = set(find_outliers(values)) if values else set()  # indices in ``values``
-    factors: list[tuple[float, float]] = []  # x and y of each product
-    start = 0  # index in ``values`` of the session's first log-ratio
-    for session in sessions:
-        factors += [
-            (session[first], session[first + 1])
-            for first in range(0, len(session) - 1, first_distance)
-            if not outliers & {start + first, start + first + 1}
-        ]
-        start += len(session)
+    neighbours = [pair for session in blank_outliers(sessions) for pair in [*pairwise(session)][::first_distance]]
+    factors = [(x, y) for x, y in neighbours if x is not None and y is not None]
     squares = math.fsum(x * x + y * y for x, y in factors) / 2
     count = len(factors)
     if count < MIN_NEIGHBOURS or squares == 0:

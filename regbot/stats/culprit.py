@@ -19,7 +19,6 @@ posterior is a sum over the few sets that explain the runs best. Level, effect a
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -162,18 +161,6 @@ class RunTable:
     stratum_rows: NDArray[np.intp]
     point_columns: NDArray[np.intp]
     """For each run, the index of its stratum in ``strata``, and of its point in ``points``."""
-
-    @cached_property
-    def can_be_outlier(self) -> Bools:
-        """False for the only run of a stratum, which is compared with no other run."""
-        runs_of_stratum = np.bincount(self.stratum_rows, minlength=len(self.strata))
-        has_other_runs: Bools = runs_of_stratum[self.stratum_rows] > 1
-        return has_other_runs
-
-    @property
-    def freedom(self) -> int:
-        """Degrees of freedom of the values. Each stratum has a level of its own."""
-        return len(self.values) - len(self.strata)
 
     def sum_strata(self, weights: Floats) -> "StratumSums":
         """Return weighted sums over the runs. ``weights`` has the shape (sets, runs)."""
@@ -347,8 +334,10 @@ def _plausible_sets(table: RunTable, model: CulpritModel, hits: Floats, log_grou
     tried_sets = np.zeros((1, len(table.values)), dtype=bool)  # the empty set
     evidence = _approximate_evidence(table, model, hits, log_group_prior, tried_sets)
     sets_to_extend = tried_sets
+    # The only run of a stratum is compared with no other run, so it is no outlier.
+    can_be_outlier = np.bincount(table.stratum_rows, minlength=len(table.strata))[table.stratum_rows] > 1
     for _ in range(MOST_OUTLIERS):
-        larger_sets = _add_one_outlier(sets_to_extend, table.can_be_outlier)
+        larger_sets = _add_one_outlier(sets_to_extend, can_be_outlier)
         if not len(larger_sets):
             break
         larger_evidence = _approximate_evidence(table, model, hits, log_group_prior, larger_sets)
@@ -394,8 +383,9 @@ def _approximate_evidence(
 
 def _log_unaffected(table: RunTable, model: CulpritModel, fit: InnerProducts) -> Floats:
     """Logarithm of prior times likelihood if no run is affected, up to a constant, of shape (sets, noises)."""
+    freedom = len(table.values) - len(table.strata)  # each stratum has a level of its own
     with np.errstate(divide="ignore"):
-        log_noise = np.log(model.noise_prior) - table.freedom * np.log(model.noises)
+        log_noise = np.log(model.noise_prior) - freedom * np.log(model.noises)
     unaffected: Floats = log_noise - fit.residual[:, None] / (2 * model.noises**2) + fit.log_prior[:, None]
     return unaffected
 

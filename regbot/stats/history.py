@@ -6,7 +6,6 @@ it reports changes that no commit made. ``benchmarks/history.py --rates`` prints
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,12 +43,6 @@ def change_points(levels: ArrayLike) -> list[int]:
     filtered_levels = hampel_filter(samples, HAMPEL_WINDOW)
     noise = max(_scatter(filtered_levels), _MIN_SCATTER)
     return find_segments(filtered_levels, noise, MIN_SEGMENT)[1:]
-
-
-def bucket_starts(total: int, max_buckets: int) -> Sequence[int]:
-    """Return the start positions of at most ``max_buckets`` buckets of nearly equal size."""
-    count = min(total, max_buckets)
-    return [bucket * total // count for bucket in range(count)]
 
 
 def _scatter(session_levels: Array) -> float:

@@ -248,9 +248,8 @@ def sequential_test(
     ``log_ratios`` has the log-ratios of the valid pairs by summary, in session order. ``primary_tests`` is the number
     of primary tests of the whole check, not of this workload. With ``known_sd``, one pair suffices, and the intervals
     are normal. ``offset`` is how far all log-ratios may be shifted alike.
-    ``reason_to_go_on`` returns why the runs of so many pairs must not give a decision, '' if they may. Raises
-    ValueError for summaries of unequal length."""
-    available_pairs = count_pairs(log_ratios, primary_tests)
+    ``reason_to_go_on`` returns why the runs of so many pairs must not give a decision, '' if they may."""
+    available_pairs = min(map(len, log_ratios.values()))
     looks: tuple[int, ...] = LOOKS if noise is None else CLASS_LOOKS
     if known_sd is not None and 0 < available_pairs < LOOKS[0]:
         looks = (available_pairs,)
@@ -270,16 +269,6 @@ def sequential_test(
         if result.final:
             break
     return result
-
-
-def count_pairs(log_ratios: Mapping[str, Sequence[float]], primary_tests: int) -> int:
-    """Return the number of pairs. Raises ValueError for summaries of unequal length, or too few ``primary_tests``."""
-    lengths = {len(values) for values in log_ratios.values()}
-    if len(lengths) != 1:
-        raise ValueError("give at least one summary, and the same number of pairs for each summary")
-    if primary_tests < len(log_ratios):
-        raise ValueError(f"primary_tests is {primary_tests}, but there are {len(log_ratios)} summaries")
-    return lengths.pop()
 
 
 def judge_pairs(

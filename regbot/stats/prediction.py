@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from scipy.special import stdtr, stdtrit
 
 from regbot.records.verdict import Decision
-from regbot.stats.paired import Interval, Thresholds, combine, count_pairs, decide
+from regbot.stats.paired import Interval, Thresholds, combine, decide
 from regbot.stats.summary import mean_and_squares
 
 SESSION_RUNS = 3
@@ -87,18 +87,12 @@ def stored_gate(
 ) -> tuple[Decision, dict[str, tuple[Decision, Interval]]]:
     """Return the decision of the workload by stored sessions, and the decision and interval of each summary.
 
-    ``stored`` has the levels of the stored sessions by summary, ``head`` that of head's session, ``nodes`` see
-    ``prediction_interval``. Each interval has
-    alpha ``SESSION_ALPHA`` / ``primary_tests`` and is judged like an interval of pairs. If the workload is then
-    undecided, but every interval contains 0 and no upper end exceeds ``bound``, a log-ratio, the decision is
-    ``within_bound``."""
-    sessions = count_pairs(stored, primary_tests)
-    if sessions < 2:
-        return "undecided", {}
+    ``stored`` has the levels of the stored sessions by summary, at least ``MIN_SESSIONS``; ``head`` has that of head's
+    session, and ``nodes`` see ``prediction_interval``. Each interval has alpha ``SESSION_ALPHA`` / ``primary_tests``
+    and is judged like an interval of pairs. If the workload is then undecided, but every interval contains 0 and no
+    upper end exceeds ``bound``, a log-ratio, the decision is ``within_bound``."""
     alpha = SESSION_ALPHA / primary_tests
     predictions = {name: prediction_interval(stored[name], value, alpha, nodes) for name, value in head.items()}
-    if sessions < MIN_SESSIONS:
-        return "undecided", {name: ("undecided", prediction) for name, prediction in predictions.items()}
     tests = {name: (decide(prediction, thresholds), prediction) for name, prediction in predictions.items()}
     decision = combine(tests.values(), thresholds)
     are_within_bound = all(prediction.low <= 0 <= prediction.high <= bound for prediction in predictions.values())

@@ -8,6 +8,7 @@ the log scale. ``benchmarks/gate.py`` has sessions with slow launches.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from statistics import median
 
 from regbot.records.verdict import SlowLaunch
@@ -74,3 +75,11 @@ def find_outliers(log_ratios: Sequence[float], class_sd: float = 0.0) -> dict[in
     deviations = [value - centre for value in log_ratios]
     limit = MAX_DEVIATION * max(SD_PER_MAD * median(map(abs, deviations)), class_sd)
     return {index: value for index, value in enumerate(deviations) if 0 < limit < abs(value)}
+
+
+def blank_outliers(groups: Sequence[Sequence[float]]) -> list[list[float | None]]:
+    """Return groups of log-ratios with None in place of the values that ``find_outliers`` finds among all of them."""
+    values = [value for group in groups for value in group]
+    outliers = find_outliers(values) if values else {}
+    index = count()
+    return [[None if next(index) in outliers else value for value in group] for group in groups]

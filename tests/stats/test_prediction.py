@@ -108,12 +108,3 @@ class TestStoredGate:
         assert tests["median"] == ("undecided", expected)
         assert self.judge(0.01, 3.7, 0.0, tests=2) == "regressed"
         assert self.judge(0.01, 3.7, 0.0, tests=20) == "undecided"
-        with pytest.raises(ValueError, match="primary_tests is 1, but there are 2 summaries"):
-            stored_gate(stored(0.01), head, 1, THRESHOLDS, BOUND)
-
-    def test_too_few_sessions_decide_nothing(self) -> None:
-        seven = {name: values[:7] for name, values in stored(0.0001).items()}
-        decision, tests = stored_gate(seven, {"median": 1.0, "mean": 1.0}, 2, THRESHOLDS, BOUND)
-        assert decision == "undecided"
-        assert {value for value, _ in tests.values()} == {"undecided"}
-        assert stored_gate({"median": [0.0]}, {"median": 1.0}, 1, THRESHOLDS, BOUND) == ("undecided", {})

@@ -22,7 +22,7 @@ from regbot.judge.preflight.conditions import evaluate
 from regbot.judge.preflight.facts import Facts
 from regbot.records.ledger import Scalar
 from regbot.records.preflight import Preflight, PreflightAdvice, PreflightConflict
-from regbot.records.text.clip import clip_message
+from regbot.records.text.clip import clip, clip_message
 from regbot.records.text.printable import printable
 from regbot.records.text.words import count
 from regbot.records.text.wrap import wrapped
@@ -38,8 +38,8 @@ EFFECTS = {
 }
 """What happens if the configuration is run, by the effect in a rule."""
 
-MAX_VALUE, MAX_VALUES = 200, 4000
-"""Limits on the number of characters that are shown: for one value, and for all values that make a rule apply."""
+VALUE_CHARACTERS = 200
+"""Largest length of a value that makes a rule apply."""
 
 
 def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[PreflightConflict]:
@@ -48,9 +48,9 @@ def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Preflight
     for rule in shipped("rule"):
         applies, because = evaluate(rule["when"], config, facts)
         if applies:
-            settings = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in because.items()]
+            texts = [(clip(printable(str(part)), VALUE_CHARACTERS) for part in cause) for cause in because.items()]
             fields = {name: value for name, value in rule.items() if name not in ("id", "when")}
-            values = ", ".join(settings)[:MAX_VALUES]
+            values = clip_message(", ".join(map(" = ".join, texts)))
             conflicts.append(PreflightConflict.model_validate({"rule": rule["id"], "here": values, **fields}))
     return sorted(conflicts, key=lambda conflict: conflict.severity != "invalid")
 
@@ -81,11 +81,6 @@ def shipped(kind: str) -> list[dict[str, Any]]:
     text = (resources.files("regbot.judge.preflight") / name).read_text(encoding="utf-8")
     entries: list[dict[str, Any]] = tomllib.loads(text)[kind]
     return entries
-
-
-def _clip_value(value: Scalar) -> str:
-    text, ellipsis = printable(str(value)), " ..."
-    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - len(ellipsis)] + ellipsis
 
 
 def preflight_page(result: Preflight) -> str:
