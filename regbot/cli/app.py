@@ -410,9 +410,10 @@ def preflight(
         from regbot.judge.preflight.rules import preflight_page
 
         result = examine_configuration(what, Path.cwd(), cache_folder(), watch)
-        text = result.record().to_json() if json else preflight_page(result.conflicts, result.advice, result.unknown)
+        text = result.to_json() if json else preflight_page(result)
     show(text, json)
-    raise typer.Exit(exit_code("INVALID") if result.invalid else 0)
+    is_invalid = any(conflict.severity == "invalid" for conflict in result.conflicts)
+    raise typer.Exit(exit_code("INVALID") if is_invalid else 0)
 
 
 def _print_verdict(result: "CheckResult", as_json: bool) -> None:

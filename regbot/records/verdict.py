@@ -97,15 +97,6 @@ class SlowLaunch(Record):
     slower_pct: float = Field(description="of its pair's log-ratio against the median of all pairs")
 
 
-class SecondaryTest(Record):
-    """Test of a secondary metric. It helps to explain a decision of the primary tests, and decides nothing."""
-
-    metric: Text = Field(description="name of the metric, such as 'peak memory'")
-    estimate_pct: float = Field(description="mean change from base to head; positive means that head's value is larger")
-    p_adjusted: float = Field(description="of a paired t test, adjusted over these metrics by Benjamini and Yekutieli")
-    significant: bool
-
-
 class Cost(Record):
     """Cost of the timed runs."""
 
@@ -177,7 +168,6 @@ class Throughput(Record):
     mde_pct: float | None = Field(None, description="smallest true slowdown that these pairs detect with power 0.8")
     mde_full_pct: float | None = Field(None, description="the same for a full session")
     tests: list[PrimaryTest] = Field([])
-    secondary: list[SecondaryTest] = Field([])
     slow_launches: list[SlowLaunch] = Field([])
     pass_withheld: bool = Field(False, description="no pass, because head has more slow launches than base")
     assumed_luck_pct: NonNegativeFloat = Field(0.0, description="luck that widens the interval before a calibration")
@@ -185,8 +175,6 @@ class Throughput(Record):
     sessions: NonNegativeInt = Field(0, description="number of stored sessions in the comparison")
     calibrated: CalibrationSummary | None = Field(None, description="calibration of the gate on this node class")
     class_noise: PairNoise | None = Field(None, description="noise of stored pairs that the intervals count")
-    base_warmup_steps: float | None = Field(None, description="median over base's runs; None if not measured")
-    head_warmup_steps: float | None = Field(None, description="the same for head")
     base_step_s: float | None = Field(None, description="median over runs of the run's median step time")
     head_step_s: float | None = Field(None, description="the same for head")
     wall: Message = Field("", description="sentence on the part of the step that explains the change; '' if unknown")
@@ -221,7 +209,6 @@ class StoredTimes(Record):
     runs: NonNegativeInt = Field(0, description="runs that are averaged, for each arm and each stored session")
     alpha: float | None = Field(None, description="two-sided error of one prediction interval")
     tests: list[StoredTest] = Field([])
-    base_drifted: bool = Field(False, description="base is outside of the range of enough stored sessions to warn")
 
 
 class StoredCollectives(Record):

@@ -92,6 +92,13 @@ def test_the_stored_gate_can_fail_a_head(head: float, decision: str, status: str
     assert section.decision in (decision, "within_bound" if decision == "no_change" else decision)
 
 
+def test_seven_stored_sessions_decide_nothing() -> None:
+    runs = play(at(0.2), header(reference(), gate="stored"))
+    section = throughput_of(runs, header(reference(sessions=7), gate="stored"))
+    assert section.status == "INCONCLUSIVE"
+    assert "7 comparable sessions are stored, and 8 are needed" in section.reasons[0]
+
+
 def test_the_stored_gate_without_stored_sessions_runs_nothing_and_does_not_pass() -> None:
     session_header = header(gate="stored")
     assert next_slot([], session_header, session_header.timed[0]) is None
