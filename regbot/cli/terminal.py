@@ -166,7 +166,7 @@ def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
     for finding in sharding.findings:
         lines += ["", f"{finding.status}  {finding.pattern} ({finding.axis})", f"  {finding.text}"]
         source_lines = describe_lines(finding)
-        lines += [f"  {_plain(source_lines)}."] if source_lines else []
+        lines += [f"  {_plain(source_lines)}"] if source_lines else []
     changed = [row for row in build_rows(base, head) if row.changed]
     if changed:
         table: Table = [
@@ -235,7 +235,7 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         lines += ["", printable(f"{finding.status}  {finding.pattern} (axis {finding.axis}) in {names}")]
         lines.append(wrapped(_plain(item.text)))
         if source_lines := describe_lines(finding):
-            lines.append(wrapped(_plain((*source_lines, "."))))
+            lines.append(wrapped(_plain(source_lines)))
         if finding.accepted is not None:
             lines.append(wrapped(f"Accepted with the declared reason: {finding.accepted}"))
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]

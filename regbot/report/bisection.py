@@ -120,7 +120,7 @@ def _write_change(change: Change, result: Bisection, quote: Quote) -> Iterator[s
         yield f"- {ICONS[finding.status]} {finding.status}: {quote(finding.pattern, 160)}, axis {code(finding.axis)}"
         yield f"  {quote(finding.text, MAX_CHARACTERS)}"
         if lines := describe_lines(finding):
-            yield f"  {sentence(lines)}."
+            yield f"  {sentence(lines)}"
     if change.entries:
         yield f"- in {', '.join(code(entry) for entry in change.entries[:MAX_LISTED])}"
     if result.exact and result.on == "command":

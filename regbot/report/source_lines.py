@@ -24,17 +24,16 @@ def find_first_in_diff(findings: Iterable[Finding]) -> FindingLine | None:
 
 
 def describe_lines(finding: Finding) -> Words:
-    """Return where the collectives of a finding went and came, without a full stop; () if no line is known.
-
-    An example is "all-to-all issued at `dispatch.py:41` (base) is gone; all-gather at `collectives.py:57` (head, in
-    this diff)".
+    """Return where the collectives of a finding went and came; () if no line is known. An example is "All-to-all issued
+    at `dispatch.py:41` (base) is gone; all-gather at `collectives.py:57` (head, in this diff)."
     """
     went, came = _list_grown(finding.head, finding.base), _list_grown(finding.base, finding.head)
     is_gone = not any(finding.head[kind].count for kind in went if kind in finding.head)
     base = _describe_side(finding.lines.base, "base", went or came, "issued at ")
     head = _describe_side(finding.lines.head, "head", came or went, "at " if base else "issued at ")
     end = (" is gone" if is_gone else " has changed",) if base and went else ()
-    return (*base, *end, *(("; ",) if base and head else ()), *head)
+    words = (*base, *end, *(("; ",) if base and head else ()), *head)
+    return (words[0][:1].upper() + words[0][1:], *words[1:], ".") if words else ()
 
 
 def _describe_side(lines: list[FindingLine], arm: str, kinds: str, verb: str) -> Words:
@@ -44,11 +43,8 @@ def _describe_side(lines: list[FindingLine], arm: str, kinds: str, verb: str) ->
     place: Words = (f"{kinds} {verb}", name_place(issuer), f" ({arm}")
     if not first.in_diff:
         return (*place, ")")
-    return (
-        (*place, ", in this diff)")
-        if issuer is first
-        else (*place, ", changed in this diff at ", name_place(first), ")")
-    )
+    change: Words = ("in this diff",) if issuer is first else ("changed in this diff at ", name_place(first))
+    return (*place, ", ", *change, ")")
 
 
 def _list_grown(before: Mapping[Kind, Volume], after: Mapping[Kind, Volume]) -> str:

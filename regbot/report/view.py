@@ -206,7 +206,7 @@ def describe_finding(item: SharedFinding, check: Check) -> Words:
         words += ["\n", *list_names(item.workloads)]
     words += ["\n", *item.text]
     if lines := describe_lines(finding):
-        words += ["\n", *lines, "."]
+        words += ["\n", *lines]
     if finding.accepted is not None:
         words += ["\nAccepted with the declared reason: ", Name(clip(finding.accepted, 400))]
     return tuple(words)

@@ -104,7 +104,8 @@ def count(folder: Path, name: str) -> Observer:
     (folder / "link").symlink_to(folder / "checkout")
     source_lines.watch(str(folder / "link"))
     spec = importlib.util.spec_from_file_location("layer", folder / "link" / "layer.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     module.Installed = Installed
