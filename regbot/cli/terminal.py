@@ -28,6 +28,7 @@ from regbot.report.notes import (
     list_unmeasured,
     name_small_variants,
 )
+from regbot.report.source_lines import describe_lines
 from regbot.report.tables import share
 from regbot.report.throughput import explain_times
 from regbot.report.view import list_stored, tabulate_workloads
@@ -164,6 +165,8 @@ def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
     lines += [f"  {reason}" for reason in sharding.reasons]
     for finding in sharding.findings:
         lines += ["", f"{finding.status}  {finding.pattern} ({finding.axis})", f"  {finding.text}"]
+        source_lines = describe_lines(finding)
+        lines += [f"  {_plain(source_lines)}"] if source_lines else []
     changed = [row for row in build_rows(base, head) if row.changed]
     if changed:
         table: Table = [
@@ -231,6 +234,8 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         finding = item.finding
         lines += ["", printable(f"{finding.status}  {finding.pattern} (axis {finding.axis}) in {names}")]
         lines.append(wrapped(_plain(item.text)))
+        if source_lines := describe_lines(finding):
+            lines.append(wrapped(_plain(source_lines)))
         if finding.accepted is not None:
             lines.append(wrapped(f"Accepted with the declared reason: {finding.accepted}"))
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]

@@ -102,6 +102,7 @@ def _judge_workload(
             # One commit with two configurations: the differences are intended, so they are shown and not judged.
             configurations_only=header.base.commit == header.head.commit
             and header.base.overrides != header.head.overrides,
+            changed_lines=header.changed_lines,
         )
         section = section.model_copy(update={"variant": runs.head.variant, "tier": runs.head.tier})
         return _review_stand_ins(section, header)

@@ -20,11 +20,30 @@ GRAVITY: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW", "INCONCLUSIVE", "PAS
 """Statuses of sections, the gravest first. The overall status follows other rules (``compute_overall_status``)."""
 
 
+MAX_FINDING_LINES = 10
+
+
 class Volume(Record):
     """Number and bytes of the collectives of one kind in one step."""
 
     count: int
     bytes: int
+
+
+class FindingLine(Record):
+    """A source line that issued what changed."""
+
+    path: Text = Field(description="relative to the checkout")
+    line: PositiveInt
+    function: Text = Field("", description="function around the line; '' if unknown")
+    in_diff: bool = Field(False, description="whether the diff between the arms changes the line")
+
+
+class FindingLines(Record):
+    """Source lines of a finding in each arm: first those in the diff, at most ``MAX_FINDING_LINES`` each."""
+
+    base: list[FindingLine] = Field([], description="of what went")
+    head: list[FindingLine] = Field([], description="of what came")
 
 
 class Finding(Record):
@@ -37,6 +56,7 @@ class Finding(Record):
     head: dict[Kind, Volume] = Field(description="the changed collectives in head")
     text: Message = Field(description="what changed and what it means")
     modules: list[Text] = Field([], description="the first modules whose collectives changed, '*' for layer numbers")
+    lines: FindingLines = Field(FindingLines(), description="source lines of the change, as far as they are known")
     accepted: Message | None = Field(None, description="reason of the --expect rule that accepts the finding")
 
 

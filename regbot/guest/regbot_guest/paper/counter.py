@@ -130,7 +130,8 @@ class PaperCounter(StepCounter):
             self.tally.count[replayed_key] += count
             self.tally.bytes[replayed_key] += graph.tally.bytes[key]
         # The fingerprint gets the content of the graph, because a replay dispatches no operators.
-        self.device.record(f"replay {sorted(graph.launches.items())} {graph.tally.entries()}", [])
+        collectives = sorted((key._replace(line=""), count) for key, count in graph.tally.count.items())
+        self.device.record(f"replay {sorted(graph.launches.items())} {collectives}", [])
 
     def read_operators(self) -> None:
         self.operators = Counter()
