@@ -60,7 +60,7 @@ def share_findings(workloads: Iterable[WorkloadVerdict]) -> list[SharedFinding]:
     declared reason are merged."""
     groups: dict[tuple[str, ...], list[tuple[str, Finding]]] = {}  # values: workload names and findings
     for entry in workloads:
-        for finding in entry.sharding.findings if entry.sharding else []:
+        for finding in entry.findings:
             key = (finding.status, finding.pattern, finding.axis, finding.accepted or "")
             groups.setdefault(key, []).append((entry.name, finding))
     shared = []
