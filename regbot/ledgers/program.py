@@ -197,13 +197,13 @@ def write_text(change: ProgramChange, base: Program, head: Program) -> str:
     before, after = (format_amount(value, change.amounts.unit) for value in (change.amounts.base, change.amounts.head))
     modules = ", ".join(module or "the model itself" for module in change.modules[:MAX_PARTS])
     modules = modules.replace("?", "modules that only one arm has")
-    comparison = f"{after} per step, {before} before{format_rise(change.amounts)}"
+    comparison = f"{after}, {before} before{format_rise(change.amounts)}"
     if change.wall == "memory":
         return clip_message(f"{_describe_peak(change, base, head)}.")
     match change.pattern:
         case names.PRODUCT_WIDENED | names.PRODUCT_NARROWED:
             dtype = "wider" if change.rises else "narrower"
-            sentence = f"Products run in a {dtype} type ({change.detail}) in {modules}: {comparison} in the wider type"
+            sentence = f"Products run in a {dtype} type ({change.detail}) in {modules}: {comparison} in the wider one"
             return clip_message(f"{sentence}.")
         case names.RECOMPUTE_ADDED | names.RECOMPUTE_REMOVED:
             sentence = (
@@ -214,7 +214,7 @@ def write_text(change: ProgramChange, base: Program, head: Program) -> str:
         case names.FUSED_LOST | names.FUSED_RESTORED:
             sentence = f"In {modules}, {'more' if change.rises else 'fewer'} kernels do the same products: {comparison}"
         case names.WAITS_ADDED | names.WAITS_REMOVED:
-            sentence = f"The host waits for the device: {comparison}"
+            sentence = f"A step has {comparison}"
         case _:
             sentence = f"The step launches {comparison}"
     parts = _list_parts(change, base, head)
@@ -309,6 +309,6 @@ def changed_modules(change: ProgramChange, base: Program, head: Program) -> list
 
 
 def format_rise(amounts: Amounts) -> str:
-    """Return the change in brackets, such as ' (+700%)'; '' if base has nothing."""
+    """Return the change in brackets, such as ' (+700%)'; '' if nothing changes or base has nothing."""
     pct = rise_pct(amounts)
-    return "" if pct == float("inf") else f" ({pct:+.{0 if abs(pct) >= 100 else 1}f}%)"
+    return "" if pct in (0.0, float("inf")) else f" ({pct:+.{0 if abs(pct) >= 100 else 1}f}%)"

@@ -308,6 +308,8 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
         for name in (("*",) if ran_all and len(item.workloads) == len(check.entries) else item.workloads)
     ]
     rules = [rule for rule in rules if _is_typable(rule)]
+    is_all_sharding = all(finding.amounts is None for entry in check.entries for finding in entry.findings)
+    of_what = " of the sharding" if is_all_sharding else ""
     options = tuple(f"--expect {_quote_rule(rule)}" for rule in rules[:MAX_RULES])
     if not options:
         return []
@@ -321,7 +323,7 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
         Name("/regbot expect"),
         " and the text between the quotes",
         *star_note,
-        ". regbot then accepts this change of the sharding, and still judges the step time:",
+        f". regbot then accepts this change{of_what}, and still judges the step time:",
     )
     return [NextStep(words, options)]
 
