@@ -71,18 +71,6 @@ WAITS_REMOVED = "host waits removed"
 OVERLAP_LOST = "overlap lost"
 OVERLAP_RESTORED = "overlap restored"
 
-_PROGRAM_PAIRS = (
-    (DOES_NOT_FIT, FITS_AGAIN),
-    (FLOPS_UP, FLOPS_DOWN),
-    (RECOMPUTE_ADDED, RECOMPUTE_REMOVED),
-    (PRODUCT_WIDENED, PRODUCT_NARROWED),
-    (STATE_WIDENED, STATE_NARROWED),
-    (TEMPORARY_ADDED, TEMPORARY_REMOVED),
-    (PEAK_UP, PEAK_DOWN),
-    (FUSED_LOST, FUSED_RESTORED),
-    (LAUNCHES_UP, LAUNCHES_DOWN),
-    (WAITS_ADDED, WAITS_REMOVED),
-)
 _INVERSE_PAIRS = (
     (ALL_TO_ALL_REPLACED, RESTORED),
     *REPLACES.items(),
@@ -101,12 +89,19 @@ _INVERSE_PAIRS = (
     (COUNT_UP, COUNT_DOWN),
     (CONTROL_CHANGED, CONTROL_CHANGED),
     (HOST_READS_ADDED, HOST_READS_REMOVED),
-    *_PROGRAM_PAIRS,
+    (DOES_NOT_FIT, FITS_AGAIN),
+    (FLOPS_UP, FLOPS_DOWN),
+    (RECOMPUTE_ADDED, RECOMPUTE_REMOVED),
+    (PRODUCT_WIDENED, PRODUCT_NARROWED),
+    (STATE_WIDENED, STATE_NARROWED),
+    (TEMPORARY_ADDED, TEMPORARY_REMOVED),
+    (PEAK_UP, PEAK_DOWN),
+    (FUSED_LOST, FUSED_RESTORED),
+    (LAUNCHES_UP, LAUNCHES_DOWN),
+    (WAITS_ADDED, WAITS_REMOVED),
     (OVERLAP_LOST, OVERLAP_RESTORED),
 )
 INVERSE: dict[str, str] = {name: inverse for pair in _INVERSE_PAIRS for name, inverse in (pair, pair[::-1])}
 """Inverse of each pattern: the pattern of the same change if base and head are swapped."""
-PROGRAM_PATTERNS = frozenset(name for pair in _PROGRAM_PAIRS for name in pair)
-"""Patterns of differences between Programs."""
 PATTERNS = tuple(INVERSE)
 """All patterns, in the order of findings of the same status."""
