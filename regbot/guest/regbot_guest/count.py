@@ -148,6 +148,7 @@ def build_ledger(
         "host_reads": dict(counter.host_reads),
         "liveness": dict(liveness),
         "fingerprint": counter.fingerprint(),
+        "program": counter.program(),
         "config": dict(config),
         "software": dict(software or {}),
         "patches": list(patches),
