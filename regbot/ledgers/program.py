@@ -29,6 +29,7 @@ HOLDER_NAMES: dict[HolderKind, str] = {
     "optimizer": "optimizer state",
     "activation": "activations",
     "temporary": "temporary buffers",
+    "other": "storages of earlier steps",
 }
 WAIT_NAMES: dict[WaitKind, str] = {
     "read": "reads of a value (.item(), .tolist() or a branch on a tensor)",
