@@ -203,6 +203,7 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         unconcerned=skipped.unconcerned,
         throughput=settings,
         sharding=config.sharding,
+        program=config.program,
         wire=config.wire,
         warnings=[*change.warnings, *([NO_SANDBOX_WARNING] if is_unconfined else []), *skipped.warnings, *warnings],
     )

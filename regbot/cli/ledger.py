@@ -90,16 +90,17 @@ def ledger_diff(
         from regbot.check.static_trace import read_ledger
         from regbot.cli.terminal import diff_page
         from regbot.judge import judge_ledgers
+        from regbot.judge.program import judge_program
         from regbot.judge.validity import changed_software
         from regbot.records.config import Config, load_config
 
         base, head = read_ledger(a), read_ledger(b)
-        sharding = judge_ledgers(base, head, load_config(config) if config else Config())
-    if json:
-        from regbot.records.verdict import LedgerDiff
+        settings = load_config(config) if config else Config()
+        sharding = judge_ledgers(base, head, settings)
+        program = judge_program(base, head, settings)
+    from regbot.records.verdict import LedgerDiff, select_gravest_status
 
-        difference = {**sharding.model_dump(), "software_changes": changed_software(base, head)}
-        show(LedgerDiff.model_validate(difference).to_json(), json)
-    else:
-        show(diff_page(sharding, base, head))
-    raise typer.Exit(exit_code(sharding.status))
+    difference = {"program": program, "software_changes": changed_software(base, head)}
+    diff = LedgerDiff.model_validate({**dict(sharding), **difference})
+    show(diff.to_json() if json else diff_page(diff, base, head), json)
+    raise typer.Exit(exit_code(select_gravest_status([sharding.status, *([program.status] if program else [])])))

@@ -18,7 +18,7 @@ from regbot.records.text.table import format_table
 from regbot.records.text.units import binary_bytes
 from regbot.records.text.words import count
 from regbot.records.text.wrap import wrapped
-from regbot.records.verdict import Sharding, Verdict, Volume
+from regbot.records.verdict import LedgerDiff, ProgramSection, Verdict, Volume, select_gravest_status
 from regbot.report.advice import share_findings
 from regbot.report.markdown import Strong, Words
 from regbot.report.notes import (
@@ -156,14 +156,15 @@ def run_page(run: Run) -> str:
     return "\n".join([*filter(None, lines_above), "", format_table(table), "", *filter(None, lines_below)])
 
 
-def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
+def diff_page(diff: LedgerDiff, base: Ledger, head: Ledger) -> str:
     """Return a page about the differences of two ledgers: findings and changed collectives.
 
-    ``sharding`` is the verdict about these two ledgers.
+    ``diff`` is the verdict about these two ledgers.
     """
-    lines = [f"{sharding.status}"]
-    lines += [f"  {reason}" for reason in sharding.reasons]
-    for finding in sharding.findings:
+    program = diff.program or ProgramSection(status="PASS", reasons=[])
+    lines: list[str] = [select_gravest_status([diff.status, program.status])]
+    lines += [f"  {reason}" for reason in (*diff.reasons, *program.reasons)]
+    for finding in (*diff.findings, *program.findings):
         lines += ["", f"{finding.status}  {finding.pattern} ({finding.axis})", f"  {finding.text}"]
         source_lines = describe_lines(finding)
         lines += [f"  {_plain(source_lines)}"] if source_lines else []
@@ -220,6 +221,8 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         lines += ["", f"sharding of {describe_small_variants(small_variants)}"]
     untrusted = [entry for entry in verdict.workloads if entry.sharding is None or entry.validity.status != "PASS"]
     shared = share(((entry.validity.status, tuple(entry.validity.reasons)), entry.name) for entry in untrusted)
+    unseen = [(entry.program, entry.name) for entry in verdict.workloads if entry.program and not entry.findings]
+    shared += share(((item.status, tuple(item.reasons)), name) for item, name in unseen if item.status != "PASS")
     for (status, reasons), sharers in shared:
         lines += ["", f"{status}  {printable(', '.join(sharers))}", *map(wrapped, reasons)]
     for entry in verdict.workloads:

@@ -82,6 +82,7 @@ def build_trusted_session(
         unconcerned=[workload for workload in unconcerned if workload.entry in entries],
         throughput=config.throughput,
         sharding=config.sharding,
+        program=config.program,
         wire=config.wire,
         warnings=header.warnings[:MAX_WARNINGS],
     )

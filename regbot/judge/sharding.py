@@ -86,9 +86,9 @@ def judge_sharding(
             if finding.status == worst_status
         )
     elif is_same_program:
-        reasons.append(
-            "device program identical: the same operators and collectives; waits of the host are not compared"
-        )
+        is_observed = base.program is not None and head.program is not None
+        scope = "FLOPs, memory and host waits are judged apart" if is_observed else "waits of the host are not compared"
+        reasons.append(f"device program identical: the same operators and collectives; {scope}")
     elif base.fingerprint is None or head.fingerprint is None:
         reasons.append("same collectives; operators were not compared, because an arm has no fingerprint of them")
     else:

@@ -13,7 +13,7 @@ from regbot.records.files import parse_log, read_lines
 from regbot.records.ledger import Ledger, Message, Text
 from regbot.records.reference import Reference
 from regbot.records.run import Arm, Commit, Run
-from regbot.records.settings import ShardingThresholds, ThroughputThresholds, WireBandwidths
+from regbot.records.settings import ProgramThresholds, ShardingThresholds, ThroughputThresholds, WireBandwidths
 
 
 class TimedPlan(Record):
@@ -81,6 +81,7 @@ class SessionHeader(Record):
     unconcerned: list[UnconcernedWorkload] = Field([], description="without a changed file in their paths")
     throughput: ThroughputThresholds = Field(ThroughputThresholds(), description="thresholds that the check used")
     sharding: ShardingThresholds = Field(ShardingThresholds(), description="thresholds that the check used")
+    program: ProgramThresholds = Field(ProgramThresholds(), description="thresholds that the check used")
     wire: WireBandwidths = Field(WireBandwidths(), description="bandwidths that the check used")
     warnings: list[Message] = Field([])
 

@@ -61,7 +61,7 @@ def share_findings(workloads: Iterable[WorkloadVerdict]) -> list[SharedFinding]:
     declared reason are merged."""
     groups: dict[tuple[str, ...], list[tuple[str, Finding]]] = {}  # values: workload names and findings
     for entry in workloads:
-        for finding in entry.sharding.findings if entry.sharding else []:
+        for finding in entry.findings:
             key = (finding.status, finding.pattern, finding.axis, finding.accepted or "")
             groups.setdefault(key, []).append((entry.name, finding))
     shared = []
@@ -311,6 +311,8 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
         for name in (("*",) if ran_all and len(item.workloads) == len(check.entries) else item.workloads)
     ]
     rules = [rule for rule in rules if _is_typable(rule)]
+    is_all_sharding = all(finding.amounts is None for entry in check.entries for finding in entry.findings)
+    of_what = " of the sharding" if is_all_sharding else ""
     options = tuple(f"--expect {_quote_rule(rule)}" for rule in rules[:MAX_RULES])
     if not options:
         return []
@@ -324,7 +326,7 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
         Name("/regbot expect"),
         " and the text between the quotes",
         *star_note,
-        ". regbot then accepts this change of the sharding, and still judges the step time:",
+        f". regbot then accepts this change{of_what}, and still judges the step time:",
     )
     return [NextStep(words, options)]
 

@@ -149,6 +149,7 @@ def build_ledger(
         "host_reads": dict(counter.host_reads),
         "liveness": dict(liveness),
         "fingerprint": counter.fingerprint(),
+        "program": counter.program(),
         "frames": source_lines.frames(),
         "config": dict(config),
         "software": dict(software or {}),

@@ -87,6 +87,10 @@ class StepCounter:
         """Return the fingerprint of the step, or None if it is unknown."""
         return None
 
+    def program(self) -> dict[str, Any] | None:
+        """Return what else the step does, as ``Program`` in ``regbot/records/ledger.py``. None if it is unknown."""
+        return None
+
     def guesses(self) -> dict[str, str]:
         """Return what the trace assumed: kinds by sentence."""
         return {}
