@@ -90,7 +90,8 @@ FlopClass = Literal["matmul", "grouped", "attention", "other"]
 """matmul: matrix products. grouped: products of many small matrices in one kernel, such as grouped_mm."""
 WaitKind = Literal["read", "size", "synchronize", "event"]
 """read: a value read by the host. size: an output size that depends on data, such as nonzero's."""
-HolderKind = Literal["parameter", "gradient", "optimizer", "activation", "temporary"]
+HolderKind = Literal["parameter", "gradient", "optimizer", "activation", "temporary", "other"]
+"""activation: kept from forward for backward. other: kept from before the step, and none of the others."""
 
 
 class ComputeRow(Record):
