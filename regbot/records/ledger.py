@@ -93,7 +93,7 @@ FlopClass = Literal["matmul", "grouped", "attention", "other"]
 WaitKind = Literal["read", "size", "synchronize", "event"]
 """read: a value read by the host. size: an output size that depends on data, such as nonzero's."""
 HolderKind = Literal["parameter", "gradient", "optimizer", "activation", "temporary", "other"]
-"""other: it is older than the step, and not known to be one of the first three kinds."""
+"""activation: kept from forward for backward. other: kept from before the step, and none of the others."""
 
 
 class ComputeRow(Record):
