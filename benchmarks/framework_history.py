@@ -3,8 +3,9 @@
 python benchmarks/framework_history.py torchtitan CLONE --python PYTHON [--commits COMMIT ...] [--set KEY=VALUE ...]
 
 CLONE is a git repository of the framework, with or without a work tree; ``--megatron`` is one of Megatron-LM, which
-Megatron Bridge has as a submodule. PYTHON has what the framework needs (``regbot doctor --workload``). ``--set``
-changes the traced workload: ``world=1024``, ``recipe=qwen3_30b_a3b``, ``config.KEY=VALUE``.
+Megatron Bridge has as a submodule. PYTHON has what the framework needs; ``--fresh FOLDER`` instead makes an environment
+in FOLDER by the commands that ``regbot doctor --workload`` prints for the newest commit. ``--set`` changes the traced
+workload: ``world=1024``, ``recipe=qwen3_30b_a3b``, ``config.KEY=VALUE``.
 
 A row has time, memory and counts of one revision, or why it cannot be traced. If a refusal or crash names something
 that torch lacks, the installed torch is asked for this name, and the row has the answer. The last line says how many
@@ -14,6 +15,7 @@ revisions were traced, and how many were refused for a name that torch lacks. Th
 import argparse
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,15 +26,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regbot.cli.doctor.workload import examine_workload
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
 from regbot.records.run import Arm, Run
-from regbot.workloads.framework_needs import needs_of
+from regbot.workloads.framework_needs import TORCH_INDEX, needs_of
 from regbot.workloads.guest import Checkout, Limits, Scratch, trace
 from regbot.workloads.paper import library_for
 from regbot.workloads.shapes import load_shape
 from regbot.workloads.task import Task, single_task
 
+ENVIRONMENT = ".venv"
 KINDS = ("all_to_all", "all_gather", "reduce_scatter", "all_reduce")
 
 _MISSING_NAMES = (
@@ -144,12 +148,39 @@ def check_out(clone: Path, commit: str, paths: Sequence[str], folder: Path) -> s
     return _git(clone, "log", "-1", "--format=%h  %cs", "--abbrev=9", commit).decode().strip()
 
 
-def pinned_commit(clone: Path, commit: str, submodule: str) -> str:
-    return _git(clone, "ls-tree", commit, submodule).decode().split()[2]
-
-
 def _git(clone: Path, *arguments: str) -> bytes:
     return subprocess.run(["git", "-C", str(clone), *arguments], capture_output=True, check=True).stdout
+
+
+def check_out_all(history: History, clone: Path, megatron: Path | None, commit: str, folder: Path) -> str:
+    """Check out a revision with its submodule. Return the commit's short name and date."""
+    title = check_out(clone, commit, history.paths, folder)
+    if history.submodule:
+        assert megatron is not None, "--megatron is missing"
+        pinned = _git(clone, "ls-tree", commit, history.submodule).decode().split()[2]
+        check_out(megatron, pinned, ["megatron"], folder / history.submodule)
+    return title
+
+
+def make_environment(folder: Path, workload: Workload) -> str:
+    """Run the commands in the checkout ``folder`` that ``regbot doctor --workload`` prints for a fresh environment.
+    Return the path of its Python. Exits if doctor still misses something.
+    """
+    settings = workload.model_dump(exclude_unset=True, exclude={"config", "python"})
+    lines = ["version = 1", "[workloads.history]", f'python = "{ENVIRONMENT}/bin/python"']
+    lines += [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
+    (folder / "regbot.toml").write_text("\n".join(lines) + "\n")
+    for command in examine_workload("history", folder).install:
+        print(command, flush=True)
+        done = subprocess.run(["bash", "-c", command], cwd=folder)
+        if done.returncode and TORCH_INDEX in command:
+            print("the index of CPU builds cannot be used here; torch comes from pip's own index", flush=True)
+            done = subprocess.run(["bash", "-c", command.replace(f"--index-url {TORCH_INDEX}", "")], cwd=folder)
+        done.check_returncode()
+    missing = [check for check in examine_workload("history", folder).checks if not check.ok]
+    if missing:
+        sys.exit("\n".join(f"doctor misses {check.name}: {check.detail}" for check in missing))
+    return str(folder / ENVIRONMENT / "bin" / "python")
 
 
 def make_task(history: History, python: str, settings: Sequence[str]) -> Task:
@@ -157,7 +188,7 @@ def make_task(history: History, python: str, settings: Sequence[str]) -> Task:
     the value is JSON, or else a text.
     """
     workload = {**history.workload, "python": python, "timed": [], "config": {**history.workload.get("config", {})}}
-    numbers = {"world": history.world, "ep": history.ep, "shape": history.shape}
+    numbers: dict[str, Any] = {"world": history.world, "ep": history.ep, "shape": history.shape}
     for setting in settings:
         key, _, text = setting.partition("=")
         try:
@@ -199,23 +230,26 @@ def main() -> int:
     parser.add_argument("clone", type=Path)
     parser.add_argument("--megatron", type=Path, help="clone of Megatron-LM, for Megatron Bridge's submodule")
     parser.add_argument("--python", default=sys.executable)
+    parser.add_argument("--fresh", type=Path, metavar="FOLDER", help="make an environment for the newest commit")
     parser.add_argument("--commits", nargs="*", default=[])
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="see above")
     options = parser.parse_args()
     history = HISTORIES[options.framework]
-    task = make_task(history, options.python, options.set)
+    python = options.python
+    if options.fresh is not None:
+        shutil.rmtree(options.fresh, ignore_errors=True)
+        check_out_all(history, options.clone, options.megatron, "HEAD", options.fresh)
+        python = make_environment(options.fresh.resolve(), make_task(history, python, options.set).workload)
+    task = make_task(history, python, options.set)
     commits = options.commits or history.commits
     traced, lacking = 0, 0
     with tempfile.TemporaryDirectory(prefix="regbot-") as name:
         home = Path(name)
         has_torch = bool(needs_of(task.workload).torch)
-        library = library_for(options.python, home / "cache", home / "spare").path if has_torch else None
+        library = library_for(python, home / "cache", home / "spare").path if has_torch else None
         for commit in commits:
             root = home / commit
-            title = check_out(options.clone, commit, history.paths, root)
-            if history.submodule:
-                pinned = pinned_commit(options.clone, commit, history.submodule)
-                check_out(options.megatron, pinned, ["megatron"], root / history.submodule)
+            title = check_out_all(history, options.clone, options.megatron, commit, root)
             arm = Arm(name="head", revision=commit, commit="a" * 40, tree="b" * 40)
             start = time.monotonic()
             run = trace(task, Checkout(arm, root), LocalEngine(), Scratch(home / "scratch", Limits()), paper=library)
@@ -226,7 +260,7 @@ def main() -> int:
                 continue
             answer = ""
             if missing := find_missing_name(f"{run.reason}\n{run.log_tail}"):
-                lacks, answer = ask_torch(options.python, missing)
+                lacks, answer = ask_torch(python, missing)
                 lacking += lacks
             reason = run.reason.splitlines()[0] if run.reason else ""
             print(f"{title}  {run.outcome}: {reason}{f' [{answer}]' if answer else ''}", flush=True)
