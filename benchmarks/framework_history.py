@@ -15,11 +15,11 @@ revisions were traced, and how many were refused for a name that torch lacks. Th
 import argparse
 import json
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ from typing import Any
 from regbot.cli.doctor.workload import examine_workload
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
+from regbot.records.ledger import GPU_MEMORY_BYTES
 from regbot.records.run import Arm, Run
 from regbot.workloads.framework_needs import TORCH_INDEX, needs_of
 from regbot.workloads.guest import Checkout, Limits, Scratch, trace
@@ -218,10 +219,17 @@ def describe_counts(run: Run) -> str:
 
 
 def describe_cost(run: Run, seconds: float) -> str:
-    """Return the time and the host's memory of a trace, and the peak of the device's memory that it found."""
+    """Return the CPU time and the host's memory of a trace, and the peak of the device's memory that it found."""
     memory = f"{(run.peak_rss_bytes or 0) / 2**30:.1f} GiB"
-    peak = f", peak {run.peak_device_bytes / 1e9:.1f} GB" if run.peak_device_bytes is not None else ""
-    return f"{seconds:.0f} s, {memory}{peak}"
+    if run.peak_device_bytes is None:
+        return f"{seconds:.0f} CPU s, {memory}"
+    excess = ", MORE than one H100 has" if run.peak_device_bytes > GPU_MEMORY_BYTES["h100"] else ""
+    return f"{seconds:.0f} CPU s, {memory}, peak {run.peak_device_bytes / 1e9:.1f} GB{excess}"
+
+
+def _children_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def main() -> int:
@@ -251,9 +259,9 @@ def main() -> int:
             root = home / commit
             title = check_out_all(history, options.clone, options.megatron, commit, root)
             arm = Arm(name="head", revision=commit, commit="a" * 40, tree="b" * 40)
-            start = time.monotonic()
+            start = _children_seconds()
             run = trace(task, Checkout(arm, root), LocalEngine(), Scratch(home / "scratch", Limits()), paper=library)
-            cost = describe_cost(run, time.monotonic() - start)
+            cost = describe_cost(run, _children_seconds() - start)
             if run.outcome == "ok":
                 traced += 1
                 print(f"{title}  {cost}: {describe_counts(run)}", flush=True)

@@ -224,9 +224,7 @@ def _install_commands(needs: _Needs, workload: Workload, *, in_checkout: bool) -
     for text, name in unpacked.items():
         wheel = f"--only-binary :all: --platform {NEWER_GLIBC[name]}_{platform.machine()}"
         target = f"$({shlex.quote(python)} -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')"
-        commands.append(
-            f'{install} --no-deps {wheel} --target "{target}" {shlex.quote(text)}  # also with an older glibc'
-        )
+        commands.append(f'{install} --no-deps {wheel} --target "{target}" {shlex.quote(text)}')
     if framework.distribution and not in_checkout:
         # ``source`` is a folder to install from. It is set if the package in the index is incomplete.
         source = f"-e {framework.source}" if framework.source else framework.distribution
