@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot.cli.doctor.workload import examine_workload
+from regbot.cli.options import cache_folder
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
 from regbot.records.ledger import GPU_MEMORY_BYTES
@@ -254,7 +255,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="regbot-") as name:
         home = Path(name)
         has_torch = bool(needs_of(task.workload).torch)
-        library = library_for(python, home / "cache", home / "spare").path if has_torch else None
+        library = library_for(python, cache_folder(), home / "spare").path if has_torch else None
         for commit in commits:
             root = home / commit
             title = check_out_all(history, options.clone, options.megatron, commit, root)
