@@ -9,7 +9,7 @@ from regbot.cli.doctor.diagnosis import Diagnosis
 from regbot.judge.run_verdicts import run_verdict
 from regbot.judge.validity import changed_software
 from regbot.ledgers.rows import Row, build_rows
-from regbot.records.ledger import DEFAULT_PAPER_GPU, Kind, Ledger
+from regbot.records.ledger import DEFAULT_PAPER_GPU, GPU_MEMORY_BYTES, Kind, Ledger
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.records.text.clip import short_commit
@@ -90,7 +90,11 @@ def trace_page(run: Run) -> str:
     assert run.ledger is not None
     notes = [f"{name}: {backend.executed}" for name, backend in run.backends.items()]
     if run.peak_device_bytes is not None:
-        notes.append(f"peak memory: {run.peak_device_bytes / 1e9:.2f} GB of the device on rank {run.ledger.rank}")
+        gpu = run.ledger.gpu or DEFAULT_PAPER_GPU
+        is_above = run.peak_device_bytes > GPU_MEMORY_BYTES[gpu]
+        excess = f", MORE than the {GPU_MEMORY_BYTES[gpu] / 1e9:.1f} GB of one {gpu.upper()}" if is_above else ""
+        peak = f"{run.peak_device_bytes / 1e9:.2f} GB of the device on rank {run.ledger.rank}"
+        notes.append(f"peak memory: {peak}{excess}")
     notes += [f"warning: {warning}" for warning in run.warnings]
     return ledger_page(run.ledger, f"{run.workload} {run.variant}", notes)
 

@@ -1,6 +1,7 @@
 """The ledger: the exact collectives of one steady step. Bytes are those of the tensor on rank 0: the input for all-to-
 all, reduce-scatter and all-reduce, the output for all-gather. Groups of size 1 have none."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -169,6 +170,14 @@ class Frame(Record):
 PaperGpu = Literal["h100", "h200", "b200", "a100", "mi300x"]
 """GPUs that a paper GPU can imitate. ``guest/regbot_guest/paper/gpus.py`` has their data."""
 DEFAULT_PAPER_GPU: PaperGpu = "h100"
+GPU_MEMORY_BYTES: Mapping[PaperGpu, int] = {
+    "h100": 85_031_124_992,
+    "h200": 150_110_011_392,
+    "b200": 191_500_000_000,
+    "a100": 85_097_971_712,
+    "mi300x": 206_141_652_992,
+}
+"""Memory of each GPU, as the driver reports it."""
 
 
 class Ledger(Record):

@@ -17,6 +17,7 @@ from regbot.records.config import Config
 from regbot.records.ledger import Ledger
 from regbot.records.run import Run
 from regbot.workloads.task import Task
+from regbot_guest.frameworks.maxtext import RAGGED
 from support.framework_traces import Edit, copy_package, ledger_of, make_task, trace_once
 from support.guest_runs import Shared
 
@@ -27,8 +28,9 @@ pytestmark = [
 ]
 
 TWO_LAYERS = {"layers": 2, "sequence": 1024}
-FALLBACK = {"moe_dispatch_no_expert_sharding": False}
-DISPATCH = {"moe_dispatch_no_expert_sharding": True}
+DENSE = {"sparse_matmul": False, "megablox": False, "capacity_factor": 1.25}
+FALLBACK = {**DENSE, "moe_dispatch_no_expert_sharding": False}
+DISPATCH = {**DENSE, "moe_dispatch_no_expert_sharding": True}
 Traced = Callable[..., Run]
 
 
@@ -85,6 +87,22 @@ def test_mixtral_of_two_layers_issues_the_known_collectives(
     assert {entry.axis for entry in ledger.entries} == {"ep"}
     assert ledger.axes["ep"].ranks == list(range(8))
     assert (ledger.source, ledger.scope, ledger.world_size) == ("hlo:cpu", "step", 8)
+
+
+@pytest.mark.parametrize("config", [{}, {"megablox": False}])
+def test_the_default_exchanges_ragged_rows_and_no_kernel_changes_the_counts(
+    traced: Traced, config: dict[str, Any]
+) -> None:
+    ledger = ledger_of(traced(f"sparse-{len(config)}", task(variant="cpu", world=4, ep=2, config=config)))
+    counted = Counter[tuple[str, str]]()
+    for entry in ledger.entries:
+        counted[entry.kind, entry.role] += entry.count
+    # Two layers. Dispatch and return: once in forward, once in recompute, once in backward; and 2 of the head.
+    assert counted["all_to_all", "payload"] == 2 * 2 * 3 + 2
+    # The gradient of each ragged exchange first exchanges its offsets and its sizes.
+    assert counted["all_to_all", "control"] == 2 * 2 * 2
+    assert RAGGED in ledger.patches
+    assert not [warning for warning in ledger.warnings if "not compiled" in warning]
 
 
 def test_the_difference_is_named_with_axis_ops_and_bytes(traced: Traced) -> None:
