@@ -210,7 +210,9 @@ def _describe_code_error(error: BaseException, request: Request, stage: str = ""
     """``stage`` begins the message, such as ``in the counted step: ``, or is ''."""
     _print_checkout_frames(error, request)
     advice = DECLARE_ADVICE if isinstance(error, ImportError) and request.paper else ""
-    refusal = _refusal("code", f"{stage}{type(error).__name__}: {error}{advice}", _failing_line(error, request))
+    innermost = list_frames(error, Path(request.root))[-1:]
+    own = "".join(f"; raised in {frame['file']}:{frame['line']}" for frame in innermost if frame["owner"] == "regbot")
+    refusal = _refusal("code", f"{stage}{type(error).__name__}: {error}{own}{advice}", _failing_line(error, request))
     return {**refusal, "crash": describe_crash(error, Path(request.root), _regbot_keys(request))}
 
 
