@@ -221,6 +221,27 @@ def test_an_import_of_foreign_code_by_both_arms_is_one_reason() -> None:
     assert [reason.partition(" from ")[0] for reason in entry.validity.reasons] == ["base and head imported moe"]
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (["moe/a.py", "moe/b.py", "README.md"], "not every changed Python file. It did not load moe/b.py"),
+        (["moe/b.py"], "no changed Python file. It did not load moe/b.py"),
+        (["moe/a.py", "setup.cfg"], None),
+        (None, None),
+    ],
+)
+def test_changed_files_that_no_arm_loaded_are_named_in_the_validity(
+    changed: list[str] | None, said: str | None
+) -> None:
+    code = CodeProof(watched={"moe": "moe"}, foreign={}, files={"moe/a.py": "a" * 64})
+    session = smoke_session(smoke_run(BASE, A2A, code=code), smoke_run(HEAD, A2A, code=code))
+    session = session.model_copy(
+        update={"header": session.header.model_copy(update={"changed_files": changed, "inert_files": ["README.md"]})}
+    )
+    reasons = judged(session).validity.reasons[1:]
+    assert reasons == ([f"not exercised: the traced step loaded {said}"] if said else [])
+
+
 WRONG = {"dispatcher": backend("alltoall", "deepep")}
 COUNTS = edited(IGNORES_MESH, lambda e: e, entry(dtype="int64", role="control"))
 NO_TRAFFIC = "neither arm moves payload between the 16 ranks of ep, so expert parallelism was not measured"

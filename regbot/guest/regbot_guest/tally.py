@@ -111,8 +111,8 @@ class StepCounter:
         key = Key(spec.kind, axis, group.size(), volume.dtype, self.phase, volume.role, module, via, note_collective())
         self.tally.count[key] += 1
         self.tally.bytes[key] += volume.bytes
-        splits = _list_input_splits(call_arguments)
-        if spec.kind == "all_to_all" and volume.role == "payload" and self.phase == "forward" and splits:
+        is_forward_payload = volume.role == "payload" and self.phase == "forward"
+        if spec.kind == "all_to_all" and is_forward_payload and (splits := _list_input_splits(call_arguments)):
             self.payload_splits.append((axis, tuple(splits)))
         # A control exchange on axis ep may contain the routing: row counts, or the experts of every token.
         sent = call_arguments.get("input", call_arguments.get("input_tensor"))
@@ -160,7 +160,7 @@ def announce(
 
 def _list_input_splits(call_arguments: Mapping[str, Any]) -> list[int]:
     split_sizes: list[int] = call_arguments.get("input_split_sizes") or []
-    return split_sizes or [part.shape[0] for part in flatten(call_arguments.get("input_tensors"))]
+    return split_sizes or [len(part) if part.dim() else 1 for part in flatten(call_arguments.get("input_tensors"))]
 
 
 def _backend(group: dist.ProcessGroup) -> str:
