@@ -66,11 +66,6 @@ def test_a_status_has_a_colour_on_a_terminal_only(folder: Path) -> None:
     assert re.sub(r"\x1b\[\d*m", "", on_terminal(folder, *DIFF)) == plain
 
 
-@pytest.mark.slow
-def test_json_is_the_same_on_a_terminal(folder: Path) -> None:
-    assert on_terminal(folder, *DIFF, "--json") == piped(folder, *DIFF, "--json")
-
-
 def test_help_imports_no_rich(folder: Path) -> None:
     code = (
         "import sys; from typer.testing import CliRunner; from regbot.cli.app import app; "

@@ -57,16 +57,6 @@ def test_a_repeated_label_event_starts_nothing_twice(scene: Scene) -> None:
     assert len(scene.started) == len(scene.replies) == 1
 
 
-def test_a_restored_head_does_not_restore_its_approval(scene: Scene) -> None:
-    event = scene.commented(f"/regbot run {scene.sha}")
-    scene.replay(event)
-    end_runs(scene)
-    scene.push({"moe.py": "3\n"})
-    scene.fork.git.set_ref("refs/heads/topic", scene.sha)
-    assert scene.replay(event).effect == "nothing"
-    assert len(scene.started) == 1
-
-
 def answers(scene: Scene, event: dict[str, Any]) -> list[str]:
     """Return the reactions and replies to the comment of an event."""
     comment: Comment = scene.repo.all_comments[event["comment"]["id"]]

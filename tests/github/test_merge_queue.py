@@ -175,14 +175,6 @@ def test_a_measurement_of_a_commit_that_is_no_group_is_not_posted(queue: Queue) 
     assert queue.check(0, traced.head_sha).status == "in_progress"
 
 
-def test_a_measurement_of_a_group_that_nobody_asked_for_is_not_posted(queue: Queue) -> None:
-    traced = queue.traced(queue.pull())
-    queue.gate(traced)
-    run = queue.measure(traced, queue.times(traced, SAME))
-    run.title = run.title[:-16] + "f" * 16
-    assert isinstance(queue.post(run), IgnoredRun)
-
-
 @pytest.mark.parametrize(("level", "conclusion"), [("success", "success"), ("neutral", "neutral")])
 def test_a_traced_pass_of_a_group_says_that_the_group_reported_it(queue: Queue, level: str, conclusion: str) -> None:
     table = f'[github]\nself_reported = "{level}"\n'

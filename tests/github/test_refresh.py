@@ -66,18 +66,6 @@ def test_a_regressed_night_shows_in_the_title_and_is_stored_as_evidence_only(sit
     assert "HELD BACK" in site.repo.git.run("log", "--format=%s", BRANCH), "GitHub lists the commit of the night before"
 
 
-def test_a_slowdown_accepted_by_name_moves_the_anchor_in_the_pull_request(site: Site) -> None:
-    site.started()
-    main = site.push_main(train__py="slower")
-    report, data = site.night(1, slower=0.03, accept_pct=4.0, why="the new router")
-    assert report.workloads[0].accepted is not None
-    number = site.post(data).number or 0
-    moved = [line for line in site.changed("main", BRANCH) if line.startswith("M")]
-    assert [line.rpartition("/")[2] for line in moved] == ["anchor.json"]
-    assert f'"commit": "{main}"' in site.repo.git.run("show", f"{BRANCH}:{moved[0][2:]}")
-    assert "accepted by ada" in site.repo.pulls[number].body
-
-
 @pytest.mark.slow
 def test_a_session_outside_the_reference_is_replaced_once_it_is_accepted(site: Site) -> None:
     site.started()

@@ -67,15 +67,8 @@ def _keep_traces(document: Proposal) -> None:
 
 
 HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
-    "a path": (lambda d: d.update(files=[{"path": "../../.ssh/authorized_keys", "text": "x"}]), "files: Extra inputs"),
-    "an absolute path": (lambda d: _first_session(d).update(path="/etc/passwd"), "path: Extra inputs"),
-    "a workflow": (
-        lambda d: d["sessions"].append({"path": ".github/workflows/x.yml", "mode": "120000", "text": "on: push"}),
-        "Extra inputs|Field required",
-    ),
-    "a title": (lambda d: d.update(title="**@everyone** <img src=x>"), "title: Extra inputs"),
+    "a path": (lambda d: _first_session(d).update(path="/etc/passwd"), "path: Extra inputs"),
     "a key of several lines": (lambda d: d.update({LINES: 1, "x" * 10**6: 1}), "Extra inputs"),
-    "another schema": (lambda d: d.update(schema="regbot/session@1"), "schema"),
     "a workload that climbs": (lambda d: _first_session(d).update(workload="../../x@1/ep"), "workload: String should"),
     "a variant that climbs": (lambda d: _first_session(d).update(variant="../x"), "variant: String should"),
     "a night of no entry": (
