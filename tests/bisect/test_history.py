@@ -285,16 +285,6 @@ def test_a_shallow_clone_without_a_way_to_good_says_how_to_deepen_it(merged: Rep
     )
 
 
-def test_a_shallow_clone_with_a_gap_in_the_range_says_how_to_deepen_it(merged: Repository, tmp_path: Path) -> None:
-    """b is cut off; good is reached through y alone."""
-    clone = merged.clone_to(tmp_path / "whole")
-    (clone.path / ".git" / "shallow").write_text(merged.git("rev-parse", "main~2") + "\n")
-    good, cut = merged.git("rev-parse", "y~2"), merged.git("rev-parse", "main~2")
-    assert refused(clone, good, "main") == (
-        f"some commits between GOOD and BAD are missing: the repository is shallow, cut at {cut[:12]}; {DEEPER}"
-    )
-
-
 # ---- large ranges
 
 

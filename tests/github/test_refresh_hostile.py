@@ -76,6 +76,7 @@ HOSTILE_CHANGES: dict[str, tuple[Callable[[Proposal], object], str]] = {
         "is not the name of a workload",
     ),
     "a commit that is none": (lambda d: d["refreshed"].update(commit="HEAD"), "commit: String should"),
+    "no anchor, and the store has one": (_drop_anchor, "names the anchor none, which is not that of the store"),
     "another commit": (
         lambda d: _first_session(d).update(commit="f" * 40),
         "not in this repository's history with this tree",
@@ -153,31 +154,6 @@ def test_a_hostile_proposal_changes_nothing_and_says_why(second_night: tuple[Sit
     assert site.state() == before
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 2000
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("series", ["rolling", "held"])
-def test_a_night_beside_another_anchor_than_the_stored_one_is_refused(site: Site, series: str) -> None:
-    site.started()
-    other = site.push_main(train__py="slow")
-    tree = site.checkout.git("rev-parse", f"{other}^{{tree}}")
-    site.push_main(train__py="slower yet")
-    _, data = site.night(1, slower=0.0 if series == "rolling" else 0.03)
-    before = site.state()
-
-    def beside_the_slow_one(document: Proposal) -> None:
-        assert _night(document)["series"] == series
-        _night(document)["anchor"] = other
-        for session in document["sessions"]:
-            if session["series"] == "anchor":
-                session.update(commit=other, tree=tree)
-            if session["against"]:
-                session["against"]["commit"] = other
-
-    for change, anchor in ((beside_the_slow_one, other[:12]), (_drop_anchor, "none")):
-        with pytest.raises(UserError, match=f"names the anchor {anchor}, which is not that of the store"):
-            site.post(changing(data, change))
-    assert site.state() == before
 
 
 @pytest.mark.slow

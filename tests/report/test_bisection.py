@@ -66,10 +66,6 @@ def test_a_page_of_any_length_fits() -> None:
             "PLAN: bisect 12 points, 9 of which change the code that runs, by the collectives: at most 6 traces",
         ),
         (
-            BisectionPlan(on="time", exact=False, commits=64, different=64, most_runs=200),
-            "PLAN: bisect 64 points, by the step time: at most 200 runs",
-        ),
-        (
             BisectionPlan(
                 on="time",
                 exact=False,

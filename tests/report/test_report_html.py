@@ -129,22 +129,6 @@ def test_the_interval_stands_on_the_right_side_of_the_thresholds(browser: Browse
 
 @in_browser
 @pytest.mark.slow
-def test_a_head_that_trains_differently_leaves_the_curves_of_the_base(browser: Browser, tmp_path: Path) -> None:
-    def highest(page: Page, arm: str) -> float:
-        curves = page.locator("svg.losses").first.locator(f"polyline.{arm}").all()
-        points = [point for curve in curves for point in (curve.get_attribute("points") or "").split()]
-        return min(float(point.split(",")[1]) for point in points)
-
-    def differs(name: str) -> bool:
-        page = opened(browser, *CASES[name](), tmp_path).page
-        return highest(page, "head") < highest(page, "base") - 20
-
-    assert differs("trains_differently")
-    assert not differs("pass_no_change")
-
-
-@in_browser
-@pytest.mark.slow
 def test_hostile_text_becomes_no_element_and_runs_nothing(browser: Browser, tmp_path: Path) -> None:
     view = opened(browser, *report_cases.hostile(3), tmp_path)
     assert view.requests == [view.address]

@@ -27,8 +27,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 ENTRIES = ["qwen3-30b-a3b@1/ep-dp", "mixtral-8x7b@1/ep-dp"]
 """Entries on the mesh that the default demo leaves out."""
 BY_DEFAULT = ["qwen3-30b-a3b@1/ep", "mixtral-8x7b@1/ep"]
-ONE_WORKLOAD = ("--workload", ENTRIES[1])
-"""Options for tests in which one entry is enough."""
 
 
 SMALL = """\
@@ -164,19 +162,6 @@ def run(command: list[str], at: Path, cache: Path) -> subprocess.CompletedProces
 
 def regbot() -> str:
     return str(Path(sys.executable).with_name("regbot"))
-
-
-@pytest.mark.long
-def test_the_harmless_pull_request_is_proven_identical(tmp_path: Path) -> None:
-    result = check(tmp_path, "harmless", "--no-timing", *ONE_WORKLOAD)
-    assert result.returncode == 0, result.stdout + result.stderr
-    verdict = json.loads((tmp_path / "verdict.json").read_text())
-    assert verdict["verdict"] == "PASS"
-    for entry in verdict["workloads"]:
-        assert entry["sharding"]["status"] == "PASS"
-        assert entry["sharding"]["identical_program"] is True
-        assert entry["sharding"]["reasons"][0].startswith("device program identical")
-        assert entry["sharding"]["findings"] == []
 
 
 SHORT = SMALL.format(variant="cpu").replace("[session]", 'shapes = ["mixtral-8x7b"]\nmeshes = ["ep"]\n[session]')
