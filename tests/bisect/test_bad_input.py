@@ -191,14 +191,6 @@ def test_a_good_commit_that_cannot_be_measured_ends_it_with_the_reason(
 
 
 @pytest.mark.slow
-def test_processes_that_a_command_leaves_are_gone(alone: Bisecting, commits: list[str]) -> None:
-    stray = "(setsid sleep 600 &) ; sleep 601 & "
-    result = alone.found(commits[3], commits[-1], f"{stray} {STEP}; echo $cost", exact=True)
-    assert result.culprit == commits[CULPRIT]
-    assert alone.processes() == []
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "harm",
     [

@@ -60,21 +60,6 @@ def test_a_fallback_on_two_ranks_is_detected_accepted_and_judged_again(case: Cas
 
 
 @pytest.mark.slow
-def test_a_head_that_crashes_twice_is_the_heads_fault(case: Case) -> None:
-    case.pull_request("raise RuntimeError('no such kernel')\n")
-    code, verdict = case.check()
-    assert (code, verdict["verdict"]) == (1, "FAIL")
-    assert only(verdict)["sharding"] is None
-    assert only(verdict)["validity"]["status"] == "FAIL"
-    assert "no such kernel" in only(verdict)["validity"]["reasons"][0]
-    assert [(run["arm"]["name"], run["attempt"], run["outcome"]) for run in case.runs()].count(
-        ("head", 2, "crashed")
-    ) == 1
-    comment = (case.home / "out" / "comment.md").read_text()
-    assert "userpkg/moe.py:1" in comment
-
-
-@pytest.mark.slow
 def test_a_build_that_fails_in_the_head_is_the_heads_fault(case: Case) -> None:
     config = CONFIG + 'build = ["test ! -e broken || { echo the compiler says no >&2; exit 3; }"]\n'
     case.commit(GOOD_LAYER, config)

@@ -100,18 +100,6 @@ def test_a_sharding_regression_is_not_hidden_by_a_measurement_that_was_cancelled
         assert "FAIL: all-to-all replaced" in str(check.title)
 
 
-def test_a_declaration_that_makes_a_static_verdict_pass_shows_the_invalid_measurement(bench: Gated) -> None:
-    number = bench.pull()
-    static = bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))
-    only(bench.post(static))
-    only(bench.post(bench.cancelled(number)))
-    assert bench.says(number, "/regbot expect all-to-all replaced by gather and sum@ep@*: meant").effect == "noted"
-    bench.update_head(number)
-    text = both(bench, number)
-    assert headline(text).startswith("### ⛔ INVALID: the job for this commit was cancelled")
-    assert bench.check(number).conclusion == "failure"
-
-
 def test_a_rerun_that_fails_keeps_the_first_verdict(bench: Gated) -> None:
     number = bench.pull()
     run = bench.timed(number)
@@ -186,16 +174,3 @@ def test_a_verdict_with_an_expired_artifact_stays_unchanged(bench: Gated, tier: 
     check = bench.check(number)
     assert (check.conclusion, check.title, check.summary) == stands
     assert bench.comment(number) == text
-
-
-def test_an_expired_verdict_against_another_base_does_not_stay(bench: Gated) -> None:
-    number = bench.pull()
-    run = bench.timed(number)
-    only(bench.post(run))
-    run.artifacts[0].expired = True
-    bench.repo.git.set_ref("refs/heads/release", bench.head(number))
-    bench.repo.pulls[number].base = "release"
-    posted = only(bench.post(run))
-    assert posted.status == "INVALID"
-    assert "its artifact regbot-session has expired" in bench.comment(number)
-    assert bench.check(number).conclusion == "failure"

@@ -106,16 +106,6 @@ def test_a_limited_number_of_comments_is_read_and_the_verdict_says_so(bench: Ben
     assert bench.check(number).conclusion == "neutral"
 
 
-def test_there_is_no_second_comment_where_the_first_one_is_on_a_page_that_is_not_read(bench: Bench) -> None:
-    number = bench.pull()
-    for index in range(1_000):
-        bench.repo.comment(number, f"stranger-{index}", "a comment")
-        if index == 300:
-            post(bench, number)
-    post(bench, number, passes=False)
-    assert "FAIL" in bench.comment(number)  # fails if there are two
-
-
 def test_commands_of_strangers_cost_few_requests_and_displace_no_member(bench: Bench) -> None:
     number = bench.pull()
     requests = post(bench, number, passes=False)
