@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from github_fake.fixtures import hub as hub
 from regbot.github.bisection import ARTIFACT, MEMBER, BisectionReply
 from regbot.github.metadata import IgnoredRun
 from regbot.github.post import post_run

@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from github_fake import FakeGitHub, Repository
-from github_fake.fixtures import hub as hub
 from regbot.github.client import AwayError, Forge, ForgeError, RefusedError, TooLargeError
 from regbot.github.types import NewCheck
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from github_fake.fixtures import hub
 from regbot.cli import github as commands
 from regbot.cli.app import app
 from regbot.errors import UserError
@@ -15,10 +14,7 @@ from regbot.github.client import AwayError
 from regbot.github.events import CommentEvent, read_event
 from regbot.github.post import PostedResult
 from regbot.github.refresh import RefreshPost
-from support.gate_scene import STATIC, Scene, scene
-
-__all__ = ["hub", "scene"]
-
+from support.gate_scene import STATIC, Scene
 
 # Events
 

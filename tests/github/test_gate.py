@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from github_fake.fixtures import hub
 from regbot.github.approval import find_protected
 from regbot.github.types import ROLES, CommitComparison
 from regbot.github.workflow_start import CommandRequest, compute_nonce, request_measurement
@@ -25,13 +24,9 @@ from support.gate_scene import (
     end_runs,
     new_check,
     posted,
-    scene,
     workflow,
 )
 from support.hostile import inert
-
-__all__ = ["hub", "scene"]
-
 
 # Who may
 

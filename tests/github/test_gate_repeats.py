@@ -5,15 +5,11 @@ from typing import Any
 
 import pytest
 
-from github_fake.fixtures import hub
 from github_fake.state import Comment
 from regbot.github.client import AwayError, Forge, RefusedError
 from regbot.github.replies import build_marker
 from regbot.github.types import WorkflowRun
-from support.gate_scene import COMMANDS, MEASURE, Scene, client, end_runs, posted, scene, workflow
-
-__all__ = ["hub", "scene"]
-
+from support.gate_scene import COMMANDS, MEASURE, Scene, client, end_runs, posted, workflow
 
 # Nothing twice
 

@@ -8,7 +8,6 @@ import pytest
 
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
-from github_fake.fixtures import hub as hub
 from regbot.check.sessions.schedule import Slot
 from regbot.github.approval import GateOutcome
 from regbot.github.merge_queue import handle_group
@@ -18,7 +17,6 @@ from regbot.records.config import GitHub
 from regbot.records.run import Run
 from regbot.records.session import Session
 from support.forge_cases import A2A, FALLBACK, MORE, SAME, TOML, Bench, build_text, only, result
-from support.forge_cases import bench as bench
 from support.gate_scene import client, token, workflow
 
 QUEUE = '[github]\nqueue = "timed"\n'

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from github_fake import Run as FakeRun
-from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
 from regbot.github.artifact import MAX_ARCHIVE_BYTES
 from regbot.github.client import END_POLL_INTERVAL_S, MAX_END_POLLS, AwayError, Forge
@@ -25,7 +24,6 @@ from support.forge_cases import (
     only,
     zipped,
 )
-from support.forge_cases import bench as bench
 from support.timed_builder import noisy
 
 # What is shown

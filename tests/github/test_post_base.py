@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from github_fake import FakeGitHub
-from github_fake.fixtures import hub as hub
 from regbot.baselines import Store
 from regbot.baselines.intake import environment_of
 from regbot.check.references import with_references
@@ -31,7 +30,6 @@ from support.forge_cases import (
     only,
     zipped,
 )
-from support.forge_cases import bench as bench
 from support.timed_builder import NODE, PLAN, statics, timed_run
 
 

@@ -7,7 +7,6 @@ import pytest
 
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
-from github_fake.fixtures import hub as hub
 from regbot.github.approval import GateOutcome
 from regbot.github.client import Forge
 from regbot.github.events import CommentEvent, PullEvent, read_event
@@ -174,3 +173,16 @@ def test_a_verdict_with_an_expired_artifact_stays_unchanged(bench: Gated, tier: 
     check = bench.check(number)
     assert (check.conclusion, check.title, check.summary) == stands
     assert bench.comment(number) == text
+
+
+def test_an_expired_verdict_against_another_base_does_not_stay(bench: Gated) -> None:
+    number = bench.pull()
+    run = bench.timed(number)
+    only(bench.post(run))
+    run.artifacts[0].expired = True
+    bench.repo.git.set_ref("refs/heads/release", bench.head(number))
+    bench.repo.pulls[number].base = "release"
+    posted = only(bench.post(run))
+    assert posted.status == "INVALID"
+    assert "its artifact regbot-session has expired" in bench.comment(number)
+    assert bench.check(number).conclusion == "failure"

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from github_fake import FakeGitHub
-from github_fake.fixtures import hub as hub
 from regbot.baselines.names import session_path
 from regbot.baselines.store import record_digest
 from regbot.records.session import Session, UnconcernedWorkload

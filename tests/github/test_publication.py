@@ -2,7 +2,6 @@
 
 import pytest
 
-from github_fake.fixtures import hub as hub
 from regbot.github import checks
 from regbot.github.client import Forge
 from regbot.github.publication import publish
@@ -10,7 +9,6 @@ from regbot.github.types import NewCheck
 from regbot.records.config import GitHub
 from regbot.records.verdict import Status
 from support.forge_cases import NONCE, Bench, build_text, result
-from support.forge_cases import bench as bench
 
 # One comment, one check run
 

@@ -5,11 +5,9 @@ import re
 import pytest
 
 from github_fake import githttp
-from github_fake.fixtures import hub as hub
 from regbot.github.client import AwayError
 from regbot.github.refresh import BRANCH
 from support.forge_refresh_cases import Proposal, Site, changing
-from support.forge_refresh_cases import site as site
 
 # One pull request
 

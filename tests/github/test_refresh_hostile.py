@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from github_fake import FakeGitHub, githttp
-from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
 from regbot.github.client import ForgeError
 from regbot.github.git_remote import Remote
@@ -20,7 +19,6 @@ from regbot.github.refresh import BRANCH, fetch_proposals
 from regbot.workloads.checkout.export import export
 from regbot.workloads.checkout.git import CheckoutError
 from support.forge_refresh_cases import CANARY, Proposal, Site, changing, texts, zipped
-from support.forge_refresh_cases import site as site
 from support.hostile import LINES, inert
 from support.ledger_builder import smoke_ledger
 from support.report_cases import HOSTILE

@@ -5,14 +5,12 @@ GitHub's limits and rules are in ``tests/github_fake/rules.md``.
 
 import pytest
 
-from github_fake.fixtures import hub as hub
 from github_fake.records import CheckRun
 from regbot.github import checks
 from regbot.github.comment_thread import MAX_AUTHORS, MAX_PAGES
 from regbot.github.types import NewCheck
 from regbot.records.verdict import Status
 from support.forge_cases import BOT, FALLBACK, Bench, build_text, only
-from support.forge_cases import bench as bench
 
 RULE = "/regbot expect all-to-all replaced by gather and sum@ep@*: meant"
 MAX_REQUESTS = 40
@@ -104,6 +102,16 @@ def test_a_limited_number_of_comments_is_read_and_the_verdict_says_so(bench: Ben
     assert warning in bench.comment(number)
     assert "PASS" in bench.comment(number)
     assert bench.check(number).conclusion == "neutral"
+
+
+def test_there_is_no_second_comment_where_the_first_one_is_on_a_page_that_is_not_read(bench: Bench) -> None:
+    number = bench.pull()
+    for index in range(1_000):
+        bench.repo.comment(number, f"stranger-{index}", "a comment")
+        if index == 300:
+            post(bench, number)
+    post(bench, number, passes=False)
+    assert "FAIL" in bench.comment(number)  # fails if there are two
 
 
 def test_commands_of_strangers_cost_few_requests_and_displace_no_member(bench: Bench) -> None:

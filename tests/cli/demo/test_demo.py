@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import regbot.cli.demo.run as demo_run
 from regbot.cli.app import app
-from regbot.cli.demo import PullRequest, build_repository
+from regbot.cli.demo import build_repository
 from regbot.records.session import read_session
 from support.guest_runs import Shared
 
@@ -147,23 +147,6 @@ def test_the_timed_demo_traces_both_meshes_and_times_the_steps(tmp_path: Path, m
     assert "then it times base and head" in result.stderr
 
 
-def check(out: Path, pull_request: PullRequest, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ``regbot check`` on one of the demo's pull requests."""
-    repository = build_repository(out / "repository", pull_request)
-    arms = ("--base", repository.base, "--head", repository.head)
-    command = [regbot(), "check", *arms, "--json", "--out", str(out), *arguments]
-    return run(command, repository.path, out / "cache")
-
-
-def run(command: list[str], at: Path, cache: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "REGBOT_CACHE": str(cache)}
-    return subprocess.run(command, cwd=at, env=env, capture_output=True, text=True, timeout=900, check=False)
-
-
-def regbot() -> str:
-    return str(Path(sys.executable).with_name("regbot"))
-
-
 SHORT = SMALL.format(variant="cpu").replace("[session]", 'shapes = ["mixtral-8x7b"]\nmeshes = ["ep"]\n[session]')
 
 
@@ -171,7 +154,12 @@ SHORT = SMALL.format(variant="cpu").replace("[session]", 'shapes = ["mixtral-8x7
 def test_the_slow_pull_request_is_slower_outside_of_its_collectives(tmp_path: Path) -> None:
     """Other tests use the same cores, so the interval may be open, but the estimate is clear."""
     (tmp_path / "short.toml").write_text(SHORT)
-    result = check(tmp_path, "slow", "--config", str(tmp_path / "short.toml"), "--budget", "6")
+    repository = build_repository(tmp_path / "repository", "slow")
+    arms = ("--base", repository.base, "--head", repository.head)
+    options = ("--json", "--out", str(tmp_path), "--config", str(tmp_path / "short.toml"), "--budget", "6")
+    command = [str(Path(sys.executable).with_name("regbot")), "check", *arms, *options]
+    env = {**os.environ, "REGBOT_CACHE": str(tmp_path / "cache")}
+    result = subprocess.run(command, cwd=repository.path, env=env, capture_output=True, text=True, check=False)
     assert result.returncode in (1, 3), result.stdout + result.stderr
     (entry,) = json.loads(result.stdout)["workloads"]
     throughput = entry["throughput"]
