@@ -148,6 +148,11 @@ class Cluster:
         output = f"--output={self.folder}/job-%j.out"
         return self._tell("sbatch", "--parsable", output, *options, f"--wrap={script}").strip()
 
+    def output(self, job_id: str) -> str:
+        """What a job that was submitted here has printed until now."""
+        path = self.folder / f"job-{job_id}.out"
+        return path.read_text() if path.exists() else ""  # it is made after the job's state is RUNNING
+
     def wait_state(self, job_id: str, *states: str, timeout_s: float = 30.0) -> dict[str, str]:
         """Wait until the job is in one of ``states``, and return what Slurm says of it."""
         found: dict[str, str] = {}
