@@ -51,21 +51,6 @@ def one_shape(monkeypatch: pytest.MonkeyPatch, paper_library: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_stages_of_one_rank_run(tmp_path: Path, one_shape: None) -> None:
-    names = ["capabilities", "smoke", "paper"]
-    seen = run_stages(tmp_path, names)
-    assert seen["smoke"][f"{MIXTRAL}: outcome"] == "ok"
-    assert seen["smoke"][f"{MIXTRAL}: counter proven alive"] == "1 of 1"
-    assert seen["paper"][f"{MIXTRAL}: collectives"] == "0 in 0 rows"
-
-
-@pytest.mark.slow
-def test_the_stage_overhead_runs(tmp_path: Path, one_shape: None) -> None:
-    overhead = run_stages(tmp_path, ["overhead"])["overhead"]
-    assert "%" in overhead["cost of the probe"]
-
-
-@pytest.mark.slow
 def test_the_stage_multi_runs_the_programs_of_gloo_profiles_and_faults(
     tmp_path: Path, one_shape: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,21 +79,3 @@ def test_the_stage_noise_times_pairs_of_equal_and_of_slower_launches(tmp_path: P
     assert (noise["placebo: difference"], noise["planted: difference"]) == ("+0.00%", "+5.00%")
     assert (noise["placebo: decision"], noise["planted: decision"]) == ("no_change", "regressed")
     assert (noise["placebo: pairs"], noise["planted: pairs"]) == ("4", "4")
-
-
-@pytest.mark.long
-def test_a_compiled_step_has_a_profile_too(tmp_path: Path) -> None:
-    seen = run_stages(tmp_path, ["profiles"])["profiles"]
-    for mode in ("eager", "compiled"):
-        assert seen[f"{mode}: collectives"], "one rank has none, and the reader says why"
-    launches = StageRecords(tmp_path / "profiles").launches
-    assert launches["compiled"]["wall_s"] > launches["eager"]["wall_s"]
-
-
-@pytest.mark.long
-def test_the_stage_noise_runs_its_own_launches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (stages, tables):
-        monkeypatch.setattr(module, "BLOCKS", ("ABBA",))
-    noise = run_stages(tmp_path, ["noise"])["noise"]
-    assert (noise["placebo: pairs"], noise["planted: pairs"]) == ("2", "2")
-    assert "noise of a pair" in " ".join(noise)

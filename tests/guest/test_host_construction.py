@@ -40,6 +40,7 @@ def build_layer(config, mesh, device, dtype):
 """
 
 
+@pytest.mark.slow
 def test_a_slow_trace_says_which_line_is_running(tmp_path: Path, paper_library: Path) -> None:
     (tmp_path / "layer.py").write_text(SLOW)
     (tmp_path / "regbot.toml").write_text(
