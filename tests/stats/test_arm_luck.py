@@ -70,10 +70,28 @@ def test_the_interval_contains_the_truth_in_95_percent(luck: float, noise: float
     assert sum(e is not None and e.low <= luck <= e.high for e in estimates) > 930
 
 
+def test_luck_that_chance_explains_counts_if_neighbouring_pairs_are_correlated() -> None:
+    draws = placebo_draws(0.002, 0.008, 5, 6)
+    independent, dependent = estimate_luck(draws, 0.25), estimate_luck(draws, 0.26)
+    assert independent is not None
+    assert dependent is not None
+    assert (independent.counted, dependent.counted) == (0.0, dependent.sd)
+    assert dependent.sd > 0
+
+
 def test_few_draws_or_no_noise_give_no_estimate() -> None:
     assert estimate_luck([]) is None
     assert estimate_luck(placebo_draws(0.01, 0.01, 3, 1)) is None
     assert estimate_luck([[0.01, 0.01]] * 10) is None
+
+
+def test_a_slow_launch_is_no_luck() -> None:
+    draws = placebo_draws(0.0, 0.003, 15, 2)
+    slow = [[draws[0][0] + 0.3, *draws[0][1:]], *draws[1:]]
+    with_slow, without = estimate_luck(slow), estimate_luck(draws)
+    assert with_slow is not None
+    assert without is not None
+    assert with_slow.high < 2 * max(without.high, 0.001)
 
 
 def test_an_interval_contains_the_luck() -> None:

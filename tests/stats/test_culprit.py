@@ -150,6 +150,16 @@ def test_probabilities_sum_to_one_and_the_order_of_runs_does_not_matter(
     assert all_of(posterior(model, mixed)) == pytest.approx(all_of(result), abs=1e-9)
 
 
+@settings(max_examples=40, deadline=None)
+@given(samples=SAMPLES, noise=NOISES, point=st.integers(0, 6), value=st.floats(-5, 5))
+def test_a_single_run_of_a_stratum_adds_no_information(
+    samples: list[Sample], noise: dict[str, Any], point: int, value: float
+) -> None:
+    model = linear_model(6, **noise)
+    result = posterior(model, [*samples, Sample(point, value, "alone")])
+    assert all_of(result) == pytest.approx(all_of(posterior(model, samples)), abs=1e-6)
+
+
 # ---- results
 
 

@@ -244,6 +244,12 @@ class TestNoiseOfTheClass:
             assert result is not None
             assert (result.decision, result.pairs) == (decision, 2), by
 
+    def test_there_is_a_look_after_every_block(self) -> None:
+        for pairs in range(2, 13, 2):
+            result = with_class(shifted([0.002, -0.002] * 6, 0.012)[:pairs])
+            assert result is not None
+            assert result.pairs == pairs or result.final
+
 
 class TestPlanning:
     @pytest.mark.parametrize("prior_df", [0, 16])

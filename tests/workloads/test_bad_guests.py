@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from regbot.engines import LocalEngine
-from regbot.records.run import Arm
 from regbot.workloads.guest import Checkout, Limits, Scratch, trace
-from support.layers import layer_task, write_repository
+from support.layers import ARM, layer_task, write_repository
 
-ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
 LIMITS = Limits(max_output_bytes=64 * 1024, max_record_bytes=4 * 2**20)
 
 WRITE_RECORD = """
