@@ -141,6 +141,16 @@ def test_the_rank_is_that_of_the_dump_else_that_of_the_files_name(
     assert ledger.warnings == [] if not warning else warning in ledger.warnings[0]
 
 
+def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) -> None:
+    """A name that no table has is reported, not counted."""
+    odd = entry(0, "0", "nccl:all_reduce", 1, [[8]], process_group=["9\ud800", "mesh_\udfffep\x1b[31m"])
+    unknown = entry(1, "0", "nccl:\ud800?", 2, [[8]], input_dtypes=["Float\ud800"])
+    ledger = read(tmp_path, [odd, unknown])
+    assert [ledger_entry.axis for ledger_entry in ledger.entries] == ["ep"]
+    assert [unclassified.name for unclassified in ledger.unclassified] == ["nccl:?"]
+    assert Ledger.model_validate_json(ledger.to_json()) == ledger
+
+
 def test_an_element_type_of_unknown_width_leaves_bytes_unknown_and_says_so(tmp_path: Path) -> None:
     ledger = read(tmp_path, [entry(0, "0", "nccl:all_reduce", 1, [[8]], input_dtypes=["Float4_e2m1fn_x2"])])
     assert [ledger_entry.bytes for ledger_entry in ledger.entries] == [0]

@@ -308,6 +308,16 @@ def test_custom_calls_that_communicate_are_counted_or_reported(tmp_path: Path, c
     assert ("all_to_all" in totals(ledger)) == (expected is None)
 
 
+@pytest.mark.parametrize("words", [r"custom_call_target=\"nccl_all_reduce\"", r"{\"has_communication\": true}"])
+@pytest.mark.parametrize("place", ["metadata={op_name", "frontend_attributes={note"])
+def test_a_custom_call_is_what_its_target_says_and_not_its_scope(tmp_path: Path, words: str, place: str) -> None:
+    call = f'custom_call_target="plain", {place}="{words}"}}'
+    line = f"  %extra = bf16[4,8]{{1,0}} custom-call(%x.1, %x.1), {call}\n  ROOT %all-gather.1"
+    ledger = read_text(tmp_path, text_of("tpu_unrolled").replace("  ROOT %all-gather.1", line))
+    assert ledger.unclassified == []
+    assert totals(ledger) == totals(read(TEXTS / "tpu_unrolled.hlo.txt"))
+
+
 def test_a_send_counts_as_a_permutation_and_its_receive_and_host_transfers_are_not(tmp_path: Path) -> None:
     lines = (
         "  %s = (bf16[4,8]{1,0}, u32[], token[]) send(%x.1, %x.1), channel_id=9, "
