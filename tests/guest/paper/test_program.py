@@ -1,4 +1,4 @@
-"""The Program of a step on a paper GPU: its FLOPs, its peak of memory, and its waits of the host. FLOPs are compared with
+"""The Program of a step on a paper GPU: its FLOPs, peak of memory, and waits of the host. FLOPs are compared with
 the closed formula of docs/paper-gpu.md and with torch's own counter, the peak with the same step on host tensors.
 """
 
