@@ -56,8 +56,6 @@ PRODUCTS: dict[str, Callable[[], Any]] = {
 }
 
 
-numbers = torch.arange(6, device="cuda")
-rows = random(6, 4)
 WAITS: dict[str, Callable[[], Any]] = {
     "item": lambda: numbers[2].item(),
     "tolist": lambda: numbers.tolist(),
@@ -184,11 +182,13 @@ def run_on_host(name: str) -> dict[str, int]:
     return {"flops": flops.get_total_flops(), "peak_bytes": storages.peak}
 
 
-# The models of earlier traces stay in memory, so only the peak of the first trace is that of its step alone.
+# Everything made before a trace stays in memory, so only the peak of the first trace is that of its step alone.
 traces = {name: trace(name) for name in ("one", "half")}
 for name, use_reentrant in (("reentrant", True), ("checkpoint", False)):
     with recomputing(use_reentrant):
         traces[name] = trace("half")
+numbers = torch.arange(6, device="cuda")
+rows = random(6, 4)
 with with_mistakes():
     traces["mistakes"] = trace("half")
 print(
