@@ -9,7 +9,7 @@ from regbot.cli.doctor.diagnosis import Diagnosis
 from regbot.judge.run_verdicts import run_verdict
 from regbot.judge.validity import changed_software
 from regbot.ledgers.rows import Row, build_rows
-from regbot.records.ledger import DEFAULT_PAPER_GPU, Kind, Ledger
+from regbot.records.ledger import DEFAULT_PAPER_GPU, GPU_MEMORY_BYTES, Kind, Ledger
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.records.text.clip import short_commit
@@ -28,6 +28,7 @@ from regbot.report.notes import (
     list_unmeasured,
     name_small_variants,
 )
+from regbot.report.source_lines import describe_lines
 from regbot.report.tables import share
 from regbot.report.throughput import explain_times
 from regbot.report.view import list_stored, tabulate_workloads
@@ -89,7 +90,11 @@ def trace_page(run: Run) -> str:
     assert run.ledger is not None
     notes = [f"{name}: {backend.executed}" for name, backend in run.backends.items()]
     if run.peak_device_bytes is not None:
-        notes.append(f"peak memory: {run.peak_device_bytes / 1e9:.2f} GB of the device on rank {run.ledger.rank}")
+        gpu = run.ledger.gpu or DEFAULT_PAPER_GPU
+        is_above = run.peak_device_bytes > GPU_MEMORY_BYTES[gpu]
+        excess = f", MORE than the {GPU_MEMORY_BYTES[gpu] / 1e9:.1f} GB of one {gpu.upper()}" if is_above else ""
+        peak = f"{run.peak_device_bytes / 1e9:.2f} GB of the device on rank {run.ledger.rank}"
+        notes.append(f"peak memory: {peak}{excess}")
     notes += [f"warning: {warning}" for warning in run.warnings]
     return ledger_page(run.ledger, f"{run.workload} {run.variant}", notes)
 
@@ -165,6 +170,8 @@ def diff_page(diff: LedgerDiff, base: Ledger, head: Ledger) -> str:
     lines += [f"  {reason}" for reason in (*diff.reasons, *program.reasons)]
     for finding in (*diff.findings, *program.findings):
         lines += ["", f"{finding.status}  {finding.pattern} ({finding.axis})", f"  {finding.text}"]
+        source_lines = describe_lines(finding)
+        lines += [f"  {_plain(source_lines)}"] if source_lines else []
     changed = [row for row in build_rows(base, head) if row.changed]
     if changed:
         table: Table = [
@@ -234,6 +241,8 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         finding = item.finding
         lines += ["", printable(f"{finding.status}  {finding.pattern} (axis {finding.axis}) in {names}")]
         lines.append(wrapped(_plain(item.text)))
+        if source_lines := describe_lines(finding):
+            lines.append(wrapped(_plain(source_lines)))
         if finding.accepted is not None:
             lines.append(wrapped(f"Accepted with the declared reason: {finding.accepted}"))
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]

@@ -104,6 +104,7 @@ def _judge_workload(
             workload=name,
             expectations=rules,
             configurations_only=configurations_only,
+            changed_lines=header.changed_lines,
         )
         section = section.model_copy(update={"variant": runs.head.variant, "tier": runs.head.tier})
         return _review_stand_ins(section, header)

@@ -8,6 +8,7 @@ from regbot.judge.expectations import Expectation, accept
 from regbot.judge.validity import changed_config, not_comparable
 from regbot.ledgers.patterns import DispatcherChange, compare_ledgers
 from regbot.ledgers.wire import wire_s
+from regbot.records.changed_lines import ChangedLines
 from regbot.records.config import Config
 from regbot.records.ledger import GuessKind, Kind, Ledger, Role
 from regbot.records.text.clip import clip, clip_label, clip_message
@@ -45,6 +46,7 @@ def judge_sharding(
     workload: str = "",
     expectations: Iterable[Expectation] = (),
     configurations_only: bool = False,
+    changed_lines: ChangedLines | None = None,
 ) -> Sharding:
     """Return the sharding section of two comparable ledgers.
 
@@ -52,7 +54,8 @@ def judge_sharding(
     ``dispatcher`` is given if only one arm executes the dispatcher that both request. The status is that of the worst
     finding. If unclassified communication differs, it is INVALID with findings, else REVIEW. Guesses that differ turn
     PASS into REVIEW. If the ledgers cover a whole file, findings are REVIEW."""
-    findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
+    findings = compare_ledgers(base, head, config.sharding, config.wire, dispatcher, changed_lines)
+    findings = accept(findings, expectations, workload)
     # "whole": the counts are those of a whole file. Its number of steps is unknown, so different counts prove nothing.
     forced: Status | None = "REVIEW" if base.scope == "whole" else "PASS" if configurations_only else None
     findings = [

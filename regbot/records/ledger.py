@@ -1,6 +1,7 @@
 """The ledger: the exact collectives of one steady step. Bytes are those of the tensor on rank 0: the input for all-to-
 all, reduce-scatter and all-reduce, the output for all-gather. Groups of size 1 have none."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -29,6 +30,8 @@ CollectiveBackend = Literal[
 
 Text = Annotated[str, Field(max_length=LABEL_CHARACTERS)]
 Message = Annotated[str, Field(max_length=MESSAGE_CHARACTERS)]
+SourceLine = Annotated[str, Field(max_length=LABEL_CHARACTERS, pattern=r"^([^:\x00-\x1f]+:[1-9][0-9]{0,8})?$")]
+"""'path:number' in the checkout; '' if unknown."""
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 GuessKind = Literal["finite", "assertion", "value", "execution"]
@@ -51,7 +54,7 @@ class Entry(Record):
     via: CollectiveBackend
     count: Annotated[int, Field(ge=1, le=2**53)]
     bytes: Count
-    line: Text = Field("", description="see ``Ledger.frames``; '' if unknown")
+    line: SourceLine = Field("", description="see ``Ledger.frames``")
     static_count: Count | None = Field(None, description="how many of them a compiled program's text has; else None")
     exposed_s: ExposedSeconds | None = Field(None, description="without overlapping compute; None if unknown")
     hidden_s: ExposedSeconds | None = Field(None, description="seconds in which compute overlapped the collectives")
@@ -91,7 +94,7 @@ FlopClass = Literal["matmul", "grouped", "attention", "other"]
 WaitKind = Literal["read", "size", "synchronize", "event"]
 """read: a value read by the host. size: an output size that depends on data, such as nonzero's."""
 HolderKind = Literal["parameter", "gradient", "optimizer", "activation", "temporary", "other"]
-"""other: it is older than the step, and not known to be one of the first three kinds."""
+"""activation: kept from forward for backward. other: kept from before the step, and none of the others."""
 
 
 class ComputeRow(Record):
@@ -101,7 +104,7 @@ class ComputeRow(Record):
     dtype: Text = Field(description="of the first floating-point input, such as bfloat16")
     phase: Phase
     where: Text = Field(description="path of the module; '' if unknown")
-    line: Text = ""
+    line: SourceLine = ""
     flops: Count
     recomputed_flops: Count = Field(0, description="part of flops that repeats work of the forward")
     bytes: Count = Field(description="that the kernels read and write")
@@ -114,7 +117,7 @@ class HostWait(Record):
     kind: WaitKind
     phase: Phase
     where: Text
-    line: Text = ""
+    line: SourceLine = ""
     count: Annotated[int, Field(ge=1, le=2**53)]
 
 
@@ -123,7 +126,7 @@ class Holder(Record):
 
     kind: HolderKind
     where: Text
-    line: Text = ""
+    line: SourceLine = ""
     bytes: Count = Field(description="allocated, each storage rounded up to 512")
     count: Count
 
@@ -157,12 +160,24 @@ class Frame(Record):
     """The function around a source line, and the lines that called it."""
 
     function: Text
-    callers: Annotated[list[Text], Field(max_length=8)] = Field([], description="'path:number' in the checkout")
+    last_line: Count = Field(0, description="of the call, which may have several lines; 0 if unknown")
+    function_lines: tuple[Count, Count] = Field((0, 0), description="first and last line of the function")
+    callers: Annotated[list[SourceLine], Field(max_length=32)] = Field(
+        [], description="'path:number' in the checkout, of each call from the inside out"
+    )
 
 
 PaperGpu = Literal["h100", "h200", "b200", "a100", "mi300x"]
 """GPUs that a paper GPU can imitate. ``guest/regbot_guest/paper/gpus.py`` has their data."""
 DEFAULT_PAPER_GPU: PaperGpu = "h100"
+GPU_MEMORY_BYTES: Mapping[PaperGpu, int] = {
+    "h100": 85_031_124_992,
+    "h200": 150_110_011_392,
+    "b200": 191_500_000_000,
+    "a100": 85_097_971_712,
+    "mi300x": 206_141_652_992,
+}
+"""Memory of each GPU, as the driver reports it."""
 
 
 class Ledger(Record):
@@ -185,10 +200,10 @@ class Ledger(Record):
     liveness: Liveness | None = None
     fingerprint: Digest | None = Field(None, description="hash of the dispatched operators")
     program: Program | None = Field(None, description="what else the step does; None if it was not observed")
-    frames: Annotated[dict[Text, Frame], Field(max_length=50_000)] = Field(
+    frames: Annotated[dict[SourceLine, Frame], Field(max_length=50_000)] = Field(
         {},
         description="by source line: 'path:number' of the innermost frame in the checkout, relative to it; of a "
-        "backward, the line of the forward that it undoes",
+        "backward without such a frame, the line of the forward that it undoes",
     )
     config: dict[str, Scalar] = Field({}, description="the resolved configuration")
     software: dict[str, Text] = Field({}, description="versions of framework and torch")
@@ -197,3 +212,20 @@ class Ledger(Record):
     guesses: list[Message] = Field([], description="guessed values that depend on data")
     guess_kinds: dict[Message, GuessKind] = Field({}, description="kind of a guess; without one it may decide a size")
     warnings: list[Message] = Field([])
+
+    def without_lines(self) -> "Ledger":
+        """Return the ledger without source lines. Entries that differ only by their line become one."""
+        groups: dict[Entry, list[Entry]] = {}
+        for entry in self.entries:
+            key = entry.model_copy(update={"line": "", **dict.fromkeys(_SUMMED_FIELDS)})
+            groups.setdefault(key, []).append(entry)
+        entries = [key.model_copy(update=_sum_fields(entries)) for key, entries in groups.items()]
+        return self.model_copy(update={"entries": entries, "frames": {}})
+
+
+_SUMMED_FIELDS = ("count", "bytes", "static_count", "exposed_s", "hidden_s")
+
+
+def _sum_fields(entries: list[Entry]) -> dict[str, float | None]:
+    values = {name: [getattr(entry, name) for entry in entries] for name in _SUMMED_FIELDS}
+    return {name: None if None in numbers else sum(numbers) for name, numbers in values.items()}

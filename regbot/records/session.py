@@ -8,6 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from regbot.records.base import Record
 from regbot.records.baseline import EnvironmentKey
+from regbot.records.changed_lines import ChangedLines
 from regbot.records.files import parse_log, read_lines
 from regbot.records.ledger import Ledger, Message, Text
 from regbot.records.reference import Reference
@@ -74,6 +75,7 @@ class SessionHeader(Record):
     seed: NonNegativeInt = Field(0, description="decides the order of runs in every block")
     budget_min: PositiveFloat | None = Field(None, description="maximum minutes of timed runs")
     changed_files: list[Text] | None = Field(None, description="not only in comments; null if unknown, or too many")
+    changed_lines: ChangedLines | None = Field(None, description="of Python files; null if unknown, or too many")
     inert_files: list[Text] = Field([], description="those of ``changed_files`` that cannot affect a run")
     stand_ins: list[Text] = Field([], description="files that declare stand-ins for compiled extensions")
     unconcerned: list[UnconcernedWorkload] = Field([], description="without a changed file in their paths")

@@ -20,11 +20,30 @@ GRAVITY: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW", "INCONCLUSIVE", "PAS
 """Statuses of sections, the gravest first. The overall status follows other rules (``compute_overall_status``)."""
 
 
+MAX_FINDING_LINES = 10
+
+
 class Volume(Record):
     """Number and bytes of the collectives of one kind in one step."""
 
     count: int
     bytes: int
+
+
+class FindingLine(Record):
+    """A source line that issued what changed."""
+
+    path: Text = Field(description="relative to the checkout")
+    line: PositiveInt
+    function: Text = Field("", description="function around the line; '' if unknown")
+    in_diff: bool = Field(False, description="whether the diff between the arms changes the line")
+
+
+class FindingLines(Record):
+    """Source lines of a finding in each arm: first those in the diff, at most ``MAX_FINDING_LINES`` each."""
+
+    base: list[FindingLine] = Field([], description="of what went")
+    head: list[FindingLine] = Field([], description="of what came")
 
 
 class Amounts(Record):
@@ -49,6 +68,7 @@ class Finding(Record):
     text: Message = Field(description="what changed and what it means")
     amounts: Amounts | None = Field(None, description="what changed in the Program; null if collectives changed")
     modules: list[Text] = Field([], description="the first modules whose collectives changed, '*' for layer numbers")
+    lines: FindingLines = Field(FindingLines(), description="source lines of the change, as far as they are known")
     accepted: Message | None = Field(None, description="reason of the --expect rule that accepts the finding")
 
 
@@ -133,15 +153,6 @@ class SlowLaunch(Record):
     slower_pct: float = Field(description="of its pair's log-ratio against the median of all pairs")
 
 
-class SecondaryTest(Record):
-    """Test of a secondary metric. It helps to explain a decision of the primary tests, and decides nothing."""
-
-    metric: Text = Field(description="name of the metric, such as 'peak memory'")
-    estimate_pct: float = Field(description="mean change from base to head; positive means that head's value is larger")
-    p_adjusted: float = Field(description="of a paired t test, adjusted over these metrics by Benjamini and Yekutieli")
-    significant: bool
-
-
 class Cost(Record):
     """Cost of the timed runs."""
 
@@ -213,7 +224,6 @@ class Throughput(Record):
     mde_pct: float | None = Field(None, description="smallest true slowdown that these pairs detect with power 0.8")
     mde_full_pct: float | None = Field(None, description="the same for a full session")
     tests: list[PrimaryTest] = Field([])
-    secondary: list[SecondaryTest] = Field([])
     slow_launches: list[SlowLaunch] = Field([])
     pass_withheld: bool = Field(False, description="no pass, because head has more slow launches than base")
     assumed_luck_pct: NonNegativeFloat = Field(0.0, description="luck that widens the interval before a calibration")
@@ -221,8 +231,6 @@ class Throughput(Record):
     sessions: NonNegativeInt = Field(0, description="number of stored sessions in the comparison")
     calibrated: CalibrationSummary | None = Field(None, description="calibration of the gate on this node class")
     class_noise: PairNoise | None = Field(None, description="noise of stored pairs that the intervals count")
-    base_warmup_steps: float | None = Field(None, description="median over base's runs; None if not measured")
-    head_warmup_steps: float | None = Field(None, description="the same for head")
     base_step_s: float | None = Field(None, description="median over runs of the run's median step time")
     head_step_s: float | None = Field(None, description="the same for head")
     wall: Message = Field("", description="sentence on the part of the step that explains the change; '' if unknown")
@@ -257,7 +265,6 @@ class StoredTimes(Record):
     runs: NonNegativeInt = Field(0, description="runs that are averaged, for each arm and each stored session")
     alpha: float | None = Field(None, description="two-sided error of one prediction interval")
     tests: list[StoredTest] = Field([])
-    base_drifted: bool = Field(False, description="base is outside of the range of enough stored sessions to warn")
 
 
 class StoredCollectives(Record):

@@ -16,6 +16,7 @@ from regbot.records.verdict import Finding, Sharding, Status, Throughput, select
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.notes import name_small_variants
 from regbot.report.quantities import size
+from regbot.report.source_lines import find_first_in_diff, name_place
 from regbot.report.state import Check, State
 from regbot.report.throughput import (
     ThroughputAnswer,
@@ -88,7 +89,7 @@ def _changed_headline(check: Check) -> Words:
         change, throughput = _describe_worst_change(entries, status), ()
         if check.slower:
             throughput = ("; and ", *_describe_step_change(check.slower[0], check.slower, check))
-    return (*change, f" in {_count_workloads(entries, check)}{meaning}", *throughput)
+    return (*change, f" in {_count_workloads(entries, check)}", *_append_line(entries, status), meaning, *throughput)
 
 
 def _throughput_fail_headline(check: Check) -> Words:
@@ -297,6 +298,15 @@ def _describe_worst_change(entries: Sequence[WorkloadSection], status: Status | 
                 line = _select_clearest_line(entry, finding)
                 return (pattern, *((" (", *_describe_line_change(line), ")") if line else ()))
     return ("the program has changed", *_append_first_reason(entries))
+
+
+def _append_line(entries: Sequence[WorkloadSection], status: Status) -> Words:
+    """Return the first line in the diff of the findings that the headline is about, such as `` at `moe.py:30` ``; ()
+    without one."""
+    findings = [finding for entry in entries for finding in entry.findings]
+    decisive = [finding for finding in findings if finding.status == status] or findings
+    line = find_first_in_diff(decisive)
+    return (" at ", name_place(line)) if line is not None else ()
 
 
 def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> CollectiveLine | None:

@@ -24,6 +24,7 @@ from regbot.report.notes import (
     name_small_variants,
 )
 from regbot.report.quantities import milliseconds, with_interval
+from regbot.report.source_lines import describe_lines
 from regbot.report.state import Check, State, prepare_check
 from regbot.report.tables import Block, Items, Log, Table, compare_collectives, name_axis, share, tabulate_step_times
 from regbot.report.throughput import format_change, select_mean_only_test
@@ -209,6 +210,8 @@ def describe_finding(item: SharedFinding, check: Check) -> Words:
     if len(item.workloads) < len(check.entries):
         words += ["\n", *list_names(item.workloads)]
     words += ["\n", *item.text]
+    if lines := describe_lines(finding):
+        words += ["\n", *lines]
     if finding.accepted is not None:
         words += ["\nAccepted with the declared reason: ", Name(clip(finding.accepted, 400))]
     return tuple(words)

@@ -7,7 +7,7 @@ and gradients are those of the full shape. Collectives per layer were taken from
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
-from regbot.records.ledger import Axis, Entry, Kind, Ledger, Liveness, Phase, Role
+from regbot.records.ledger import Axis, Entry, Frame, Kind, Ledger, Liveness, Phase, Role
 from regbot.records.run import Arm, Backend, CodeProof, Environment, Outcome, Run
 from regbot.records.session import Session, SessionHeader
 
@@ -182,6 +182,16 @@ def where(part: str, **changes: object) -> Callable[[Entry], Entry]:
 def without(part: str) -> Callable[[Entry], Entry | None]:
     words = set(part.split())
     return lambda e: None if words <= {e.kind, e.axis, e.phase, e.dtype, e.role, e.where} else e
+
+
+def placed(ledger: Ledger, part: str, *calls: tuple[str, str], last_line: int = 0) -> Ledger:
+    """``ledger`` whose entries that ``part`` names (``where``) have a line: the first of ``calls``, pairs of a line and
+    its function. The others are its callers."""
+    (line, function), *callers = calls
+    frames = {caller: Frame(function=name) for caller, name in callers}
+    frames[line] = Frame(function=function, last_line=last_line, callers=[caller for caller, _ in callers])
+    entries = [where(part, line=line)(entry) for entry in ledger.entries]
+    return ledger.model_copy(update={"entries": entries, "frames": {**ledger.frames, **frames}})
 
 
 def doubled(e: Entry) -> int:

@@ -124,7 +124,8 @@ class PaperCounter(StepCounter):
             self.tally.bytes[replayed_key] += graph.tally.bytes[key]
         # The fingerprint gets the content of the graph, because a replay dispatches no operators.
         kernels = sorted(group[:-1] for group in self.device.kernels(graph.number))
-        self.device.record(f"replay {kernels} {graph.tally.entries()}", [])
+        collectives = sorted((key._replace(line=""), count) for key, count in graph.tally.count.items())
+        self.device.record(f"replay {kernels} {collectives}", [])
 
     def read_operators(self) -> None:
         self.operators = Counter()
