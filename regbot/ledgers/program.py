@@ -184,11 +184,11 @@ def _name_peak_rise(low: Program, high: Program) -> str:
 
 def _find_fused_module(low: Program, high: Program, half: float) -> str | None:
     """Return the module that explains at least ``half`` of the rise of launches, if it moves more bytes for the same
-    FLOPs of products; else None."""
+    FLOPs of products in the same types; else None."""
     for module, (low_rows, high_rows) in _group_rows(low, high).items():
         if sum(row.launches for row in high_rows) - sum(row.launches for row in low_rows) >= half:
-            before, after = (_sum_flops_by_dtype(rows).total() for rows in (low_rows, high_rows))
-            has_same_flops = abs(after - before) <= 0.01 * before
+            before, after = (_sum_flops_by_dtype(rows) for rows in (low_rows, high_rows))
+            has_same_flops = all(abs(after[dtype] - before[dtype]) <= 0.01 * before[dtype] for dtype in before | after)
             moves_more = sum(row.bytes for row in high_rows) > sum(row.bytes for row in low_rows)
             return module if has_same_flops and moves_more else None
     return None
