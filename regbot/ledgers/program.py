@@ -32,7 +32,7 @@ HOLDER_NAMES: dict[HolderKind, str] = {
     "other": "storages of earlier steps",
 }
 WAIT_NAMES: dict[WaitKind, str] = {
-    "read": "reads of a value (.item(), .tolist() or a branch on a tensor)",
+    "read": "values read (.item(), .tolist(), a branch)",
     "size": "sizes that depend on data (nonzero, a boolean index)",
     "synchronize": "calls of synchronize",
     "event": "events that the host waits for",
