@@ -152,13 +152,10 @@ def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
 
 
 def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
-    # ``exposed_s`` is the time in which no compute overlaps a collective. None stands for unknown in both measures.
-    for measure, is_known in (
-        ("reads of the host", [ledger.host_reads is not None for ledger in (base, head)]),
-        ("overlap", [any(entry.exposed_s is not None for entry in ledger.entries) for ledger in (base, head)]),
-    ):
-        if is_known[0] != is_known[1] and base.entries and head.entries:
-            yield f"{measure} not compared: not known in {'head' if is_known[0] else 'base'}"
+    # ``exposed_s`` is the time in which no compute overlaps a collective. None stands for unknown.
+    is_known = [any(entry.exposed_s is not None for entry in ledger.entries) for ledger in (base, head)]
+    if is_known[0] != is_known[1] and base.entries and head.entries:
+        yield f"overlap not compared: not known in {'head' if is_known[0] else 'base'}"
 
 
 def _list_guesses(guesses: list[str]) -> str:

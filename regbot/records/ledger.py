@@ -195,7 +195,6 @@ class Ledger(Record):
     rank: NonNegativeInt = Field(0, description="the rank whose collectives were counted")
     axes: dict[str, Axis] = Field({}, description="axes of the mesh, by name")
     entries: Annotated[list[Entry], Field(max_length=200_000)]
-    host_reads: dict[str, Count] | None = Field(None, description="by module, in forward and backward; None if unknown")
     rank_digests: dict[str, Digest] = Field({}, description="digests of the entries of the other ranks, by rank")
     liveness: Liveness | None = None
     fingerprint: Digest | None = Field(None, description="hash of the dispatched operators")
