@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from regbot.cli import baseline, ledger
 from regbot.cli import bisect as bisect_command
+from regbot.cli import explain as explain_command
 from regbot.cli import github as github_commands
 from regbot.cli import push as push_command
 from regbot.cli.console import show
@@ -52,6 +53,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(bisect_command.bisect)
+app.command()(explain_command.explain)
 app.command()(init_command.init)
 app.command()(push_command.pre_push)
 app.add_typer(ledger.app, name="ledger")

@@ -1,7 +1,6 @@
 """Prediction intervals and the stored gate: hand-worked examples, properties, and simulated sessions."""
 
 import math
-import random
 
 import pytest
 
@@ -40,17 +39,6 @@ class TestPrediction:
         assert (result.low, result.high) == pytest.approx((0.03 - half, 0.03 + half), rel=1e-6)
         assert (result.count, result.alpha) == (3, SESSION_ALPHA)
 
-    @pytest.mark.parametrize("sessions", [2, 8, 40])
-    def test_interval_has_its_nominal_coverage_for_any_number_of_sessions(self, sessions: int) -> None:
-        """4000 sessions estimate 5% to within 0.7 points (95%). Treating runs as samples would fail this test."""
-        random.seed(sessions)
-        misses = 0
-        for _ in range(4000):
-            *values, head = (random.gauss(0, 0.01) for _ in range(sessions + 1))
-            result = prediction_interval(values, head)
-            misses += not result.low <= 0 <= result.high
-        assert misses / 4000 == pytest.approx(SESSION_ALPHA, abs=0.012)
-
 
 class TestNewNode:
     def test_worked_by_hand(self) -> None:
@@ -63,17 +51,6 @@ class TestNewNode:
         assert (result.estimate, result.sd, result.count) == (pytest.approx(0.03), pytest.approx(sd), 2)
         assert result.high - result.estimate == pytest.approx(half, rel=1e-4)
         assert prediction_interval(stored, 0.05).count == 4
-
-    def test_interval_has_its_nominal_coverage_where_nodes_differ_more_than_sessions(self) -> None:
-        random.seed(5)
-        misses = 0
-        for _ in range(3000):
-            levels = {node: random.gauss(0, 0.02) for node in "abcdefg"}
-            nodes = [node for node in "abcdef" for _ in range(4)]
-            values = [levels[node] + random.gauss(0, 0.004) for node in nodes]
-            result = prediction_interval(values, levels["g"] + random.gauss(0, 0.004), nodes=nodes)
-            misses += not result.low <= 0 <= result.high
-        assert misses / 3000 == pytest.approx(SESSION_ALPHA, abs=0.013)
 
     def test_one_node_is_refused(self) -> None:
         with pytest.raises(ValueError, match="needs 2 stored nodes; there are 1"):

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from regbot.records.verdict import SlowLaunch
-from regbot.stats.anytime import decide_anytime
-from regbot.stats.paired import ClassNoise, SequentialTest, Thresholds, sequential_test
+from regbot.stats.paired import ClassNoise, Thresholds, sequential_test
 from regbot.stats.slow_launches import find_outliers, has_more_slow_launches, set_aside
 from regbot.stats.summary import percent
 
@@ -48,11 +47,6 @@ class TestOutliers:
 
 
 class TestLooks:
-    def test_a_slow_launch_does_not_hide_a_slowdown(self) -> None:
-        for arm in (SLOW, -SLOW):
-            result = look(slowed({1: arm}, by=0.05))
-            assert (result.decision, result.pairs) == ("regressed", 8)
-
     def test_with_the_noise_of_the_class_four_pairs_show_a_slow_launch(self) -> None:
         result = look(slowed({1: SLOW}, by=0.05)[:4], noise=CLASS)
         assert (result.decision, result.pairs, len(result.outliers)) == ("regressed", 4, 1)
@@ -75,13 +69,6 @@ class TestLooks:
         assert (launch.pair, launch.arm) == (2, "head")
         assert launch.slower_pct == pytest.approx(percent(SLOW), abs=0.4)
 
-    @pytest.mark.parametrize("base", [{}, {10: -SLOW}])
-    def test_head_does_not_pass_if_it_has_more_slow_launches(self, base: dict[int, float]) -> None:
-        """One slow launch of base does not make up for two of head."""
-        result = look(slowed({1: SLOW, 9: SLOW, **base}))
-        assert (result.decision, result.pairs, result.withheld, result.final) == ("undecided", 12, True, True)
-        assert [decision for decision, _ in result.tests.values()] == ["no_change", "no_change"]
-
     @pytest.mark.parametrize(
         ("head", "base", "pairs", "withheld"),
         [
@@ -101,24 +88,5 @@ class TestLooks:
         self, head: int, base: int, pairs: int, withheld: bool
     ) -> None:
         arms = ["head"] * head + ["base"] * base
-        assert (
-            has_more_slow_launches(
-                [SlowLaunch(pair=i, arm=arm, slower_pct=30.0) for i, arm in enumerate(arms, 1)], pairs
-            )
-            == withheld
-        )
-
-
-class TestMorePairs:
-    """Pairs that are timed after a verdict, judged by the always-valid interval."""
-
-    @staticmethod
-    def judged(values: list[float]) -> SequentialTest:
-        return decide_anytime({"median": values, "mean": values}, 2, THRESHOLDS)
-
-    def test_a_pass_that_was_withheld_is_given_once_no_further_launch_of_head_is_slow(self) -> None:
-        assert look(slowed({1: SLOW, 9: SLOW})).withheld
-        result = self.judged([*slowed({1: SLOW, 9: SLOW}), *NOISE])
-        assert (result.decision, result.withheld) == ("no_change", False)
-        assert [bounds.count for _, bounds in result.tests.values()] == [22, 22]
-        assert [outlier.pair for outlier in result.outliers] == [2, 10]
+        launches = [SlowLaunch(pair=number, arm=arm, slower_pct=30.0) for number, arm in enumerate(arms, 1)]
+        assert has_more_slow_launches(launches, pairs) == withheld

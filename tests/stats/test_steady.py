@@ -110,12 +110,6 @@ class TestShortLogs:
         assert (state.cut, state.steady, state.method) == (4, True, "short-log")
         assert "short log" in state.warnings[0]
 
-    @pytest.mark.parametrize("by", [-0.1, 0.1])
-    def test_a_short_log_that_drifts_is_not_steady(self, by: float) -> None:
-        state = steady_state(seconds(noise(20), np.linspace(0, by, 20)))
-        assert not state.steady
-        assert ("rises" if by > 0 else "falls") in state.reason
-
     @given(st.lists(st.integers(1, 9), min_size=8, max_size=39))
     @settings(deadline=None)
     def test_the_trend_test_equals_kendalls(self, values: list[int]) -> None:

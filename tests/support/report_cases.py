@@ -8,7 +8,7 @@ from typing import Any
 
 from regbot.records.ledger import Ledger
 from regbot.records.run import Backend, CodeProof, Environment, Node
-from regbot.records.verdict import Finding, Validity
+from regbot.records.verdict import Finding, StoredCollectives, StoredComparison, StoredTimes, Validity
 from support import sharding_cases, throughput_cases
 from support.sharding_cases import (
     BASE,
@@ -157,6 +157,10 @@ def hostile(findings: int = 1) -> Case:
             "sharding": first.sharding.model_copy(update=section),
             "throughput": first.throughput.model_copy(update=texts),
             "validity": Validity(status="PASS", reasons=[text]),
+            "stored": StoredComparison(
+                times=StoredTimes(reason=text),
+                collectives=StoredCollectives(commit="c" * 40, patterns=[text[:400]]),
+            ),
         }
     )
     header = session.header.model_copy(update={"expectations": [text]})
