@@ -29,12 +29,12 @@ class NotComparable(UserError):
     """Two ledgers were counted in different ways, or cover different work."""
 
 
-def judge_ledgers(base: Ledger, head: Ledger, config: Config) -> Sharding:
+def judge_ledgers(base: Ledger, head: Ledger, config: Config, changed_lines: ChangedLines | None = None) -> Sharding:
     """Return the sharding section of two ledgers whose runs are not known, for ``ledger diff``. Raises
     NotComparable."""
     if reason := not_comparable(base, head):
         raise NotComparable(f"the two ledgers {reason}", "count both in the same way")
-    return judge_sharding(base, head, config)
+    return judge_sharding(base, head, config, changed_lines=changed_lines)
 
 
 def judge_sharding(

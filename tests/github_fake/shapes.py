@@ -92,7 +92,9 @@ def check_run(repo: "Repository", one: "CheckRun") -> Json:
         "id": one.id, "name": one.name, "head_sha": one.sha, "external_id": one.external_id, "status": one.status,
         "conclusion": one.conclusion, "details_url": one.details_url, "started_at": one.started,
         "completed_at": one.completed, "pull_requests": [],
-        "output": {"title": one.title, "summary": one.summary, "text": one.text, "annotations_count": 0},
+        "output": {
+            "title": one.title, "summary": one.summary, "text": one.text, "annotations_count": len(one.annotations),
+        },
         "app": {"id": int.from_bytes(slug.encode()[-6:]), "slug": slug, "name": slug.replace("-", " ").title()},
     }  # fmt: skip
 
