@@ -50,6 +50,13 @@ def trace_torchtitan(folder: Path, library: Path, *edits: tuple[str, str, str], 
 
 
 @pytest.mark.slow
+def test_a_recipe_is_found_in_the_module_that_defines_it(tmp_path: Path, paper_library: Path) -> None:
+    renamed = (REGISTRY, "qwen3_moe_debug", "moonlight")  # its name does not begin with the module's
+    run = trace_torchtitan(tmp_path, paper_library, renamed, recipe="moonlight")
+    assert run.outcome == "ok", run.reason
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("edits", "recipe", "named"),
     [
