@@ -5,6 +5,7 @@ There is one exception. If head fails twice while base runs, the result is FAIL,
 If head crashed, its traceback must show that the pull request is the cause (``crashes.py``).
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from regbot.records.preflight import PreflightConflict
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.session import Session, SessionHeader
 from regbot.records.text.clip import clip_message, short_commit
-from regbot.records.text.words import listed
+from regbot.records.text.words import count, listed
 from regbot.records.verdict import Status, Validity
 
 MAX_SIGNATURES = 2000
@@ -45,6 +46,9 @@ OUTCOME_PHRASES: dict[Outcome, str] = {
     "diverged": "did not train",
     "lost": "lost its node",
 }
+
+
+_TEST = re.compile(r"(?:^|/)(?:tests?/|test_|conftest\.py$)")
 
 
 class TracedRuns(NamedTuple):
@@ -148,12 +152,13 @@ def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
 
 
 def _name_unloaded_files(base: Run, head: Run, header: SessionHeader) -> Iterator[str]:
-    """Yield which changed Python files neither arm loaded. The verdict says nothing about those."""
-    changed = [path for path in header.changed_files or () if path.endswith(".py") and path not in header.inert_files]
+    """Yield which changed Python files neither arm loaded, without tests. The verdict says nothing about those."""
+    left_out = {*header.inert_files, *filter(_TEST.search, header.changed_files or ())}
+    changed = [path for path in header.changed_files or () if path.endswith(".py") and path not in left_out]
     loaded = {path for run in (base, head) if run.code is not None for path in run.code.files}
     if unloaded := [path for path in changed if path not in loaded]:
-        which = "no changed Python file" if len(unloaded) == len(changed) else "not every changed Python file"
-        yield f"not exercised: the traced step loaded {which}. It did not load {listed(unloaded, MAX_NAMED)}"
+        share = f"{len(unloaded)} of {count(len(changed), 'changed Python file')}"
+        yield f"not exercised: the trace did not load {share}: {listed(unloaded, MAX_NAMED)}"
 
 
 def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> Validity:

@@ -224,8 +224,8 @@ def test_an_import_of_foreign_code_by_both_arms_is_one_reason() -> None:
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        (["moe/a.py", "moe/b.py", "README.md"], "not every changed Python file. It did not load moe/b.py"),
-        (["moe/b.py"], "no changed Python file. It did not load moe/b.py"),
+        (["moe/a.py", "moe/b.py", "README.md", "tests/test_b.py"], "1 of 2 changed Python files: moe/b.py"),
+        (["moe/b.py"], "1 of 1 changed Python file: moe/b.py"),
         (["moe/a.py", "setup.cfg"], None),
         (None, None),
     ],
@@ -239,7 +239,7 @@ def test_changed_files_that_no_arm_loaded_are_named_in_the_validity(
         update={"header": session.header.model_copy(update={"changed_files": changed, "inert_files": ["README.md"]})}
     )
     reasons = judged(session).validity.reasons[1:]
-    assert reasons == ([f"not exercised: the traced step loaded {said}"] if said else [])
+    assert reasons == ([f"not exercised: the trace did not load {said}"] if said else [])
 
 
 WRONG = {"dispatcher": backend("alltoall", "deepep")}
