@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from regbot_guest import source_lines
 from regbot_guest.affinity import pin_to_gpu
 from regbot_guest.contract import ContractError
 from regbot_guest.crash import (
@@ -97,6 +98,7 @@ def _fill_record(
     record: dict[str, Any], request: Request, variables: Mapping[str, str], recorder: HangRecorder | None
 ) -> dict[str, Any] | None:
     torch = device = None
+    source_lines.watch(request.root, has_own_model=request.adapter == "smoke")
     untraceable: tuple[type[BaseException], ...] = ()
     if request.adapter != "maxtext":  # MaxText runs on jax, and its interpreter may not have torch
         try:
