@@ -1,5 +1,5 @@
-"""Which lines of the checkout's functions ran. Python 3.12 and newer can report each line once, so that later calls cost
-nothing. Older versions report no lines.
+"""Which lines of the checkout's functions ran. Python 3.12 and newer can report each line once, so that repeated calls
+cost nothing. Older versions report no lines.
 """
 
 import inspect

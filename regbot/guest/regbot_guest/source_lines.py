@@ -130,7 +130,7 @@ def noted_functions() -> Iterator[None]:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         # The function's node is created next.
         _watch.nodes[threading.get_ident(), torch._C._autograd._get_sequence_nr()] = _find_calls(sys._getframe(1))
-        return original.__func__(cls, *args, **kwargs)
+        return original.__get__(None, cls)(*args, **kwargs)  # a method of C since torch 2.14
 
     function.apply = classmethod(apply)
     try:
