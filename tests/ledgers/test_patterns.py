@@ -1,6 +1,7 @@
 """Named patterns of a ledger difference: each where it is, none where something only looks like it, and every change
 in exactly one finding."""
 
+import re
 from typing import Literal
 
 import pytest
@@ -37,6 +38,14 @@ def only(base: Ledger, head: Ledger) -> Finding:
 def test_one_cause_gives_one_finding(case: Case) -> None:
     finding = only(case.base, case.head)
     assert (finding.pattern, finding.status) == (case.pattern, case.status), finding.text
+
+
+def test_sizes_that_differ_look_different_in_the_text() -> None:
+    larger = edited(A2A, where("all_gather dp layers.1", bytes=lambda e: e.bytes + 16))
+    text = " ".join(finding.text for finding in diff(A2A, larger))
+    before, after = (int(size.replace(",", "")) for size in re.findall(r"all-gather \((\S+) bytes\)", text))
+    assert after > before
+    assert "wire time of the payload stays" in text
 
 
 @pytest.mark.parametrize("case", POSITIVES, ids=lambda case: case.name)
