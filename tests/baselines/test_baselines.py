@@ -77,11 +77,11 @@ def test_a_session_is_stored_once_even_by_different_users(store: Store, tmp_path
     assert verify(store, NOW).sessions == 2
 
 
-def spoiled(arm_name: str = "base", tier: str = "timed", **changes: object) -> Callable[[list[Run]], list[Run]]:
-    """Return a function that changes the last run of an arm."""
+def spoiled(tier: str = "timed", **changes: object) -> Callable[[list[Run]], list[Run]]:
+    """Return a function that changes the last run of base."""
 
     def spoil(runs: list[Run]) -> list[Run]:
-        last = next(n for n in reversed(range(len(runs))) if (runs[n].arm.name, runs[n].tier) == (arm_name, tier))
+        last = next(n for n in reversed(range(len(runs))) if (runs[n].arm.name, runs[n].tier) == ("base", tier))
         return [*runs[:last], runs[last].model_copy(update=changes), *runs[last + 1 :]]
 
     return spoil
