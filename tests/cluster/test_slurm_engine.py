@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from regbot.engines import EngineError, Launch, LaunchResult, Needs, NoSeatError, Seat, clean_environment
+from regbot.engines import EngineError, Launch, Needs, NoSeatError, Seat, clean_environment
 from regbot.engines.slurm.commands import Slurm
 from regbot.engines.slurm.engine import SlurmEngine
 from regbot.records.config import SlurmSettings
@@ -97,26 +97,6 @@ def test_a_launch_without_a_seat_runs_on_a_node_and_gives_back_what_it_printed(
     assert (ended.exit_code, ended.log_tail) == (7, "out\nerr")
     assert (ended.timed_out, ended.output_truncated, ended.excess) == (False, False, "")
     assert ended.left_behind == 0
-
-
-def test_several_launches_share_one_reservation(cluster: Cluster, tmp_path: Path) -> None:
-    found: list[LaunchResult] = []
-    with engine(cluster, tmp_path) as slurm:
-        folders = [tmp_path / str(number) for number in range(3)]
-        for folder in folders:
-            folder.mkdir()
-        code = "import time; time.sleep(1)"
-        threads = [
-            threading.Thread(target=lambda each=each: found.append(slurm.run(launch(each, code)))) for each in folders
-        ]
-        for thread in threads:
-            thread.start()
-        while not cluster.jobs():
-            time.sleep(0.02)
-        assert len(cluster.jobs()) == 1
-        for thread in threads:
-            thread.join()
-    assert [ended.exit_code for ended in found] == [0, 0, 0]
 
 
 def test_ranks_meet_across_the_nodes_of_a_seat(cluster: Cluster, tmp_path: Path) -> None:
@@ -213,15 +193,6 @@ def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path: Path) -> None:
         slurm.describe(ONE)
 
 
-def test_an_interpreter_that_the_nodes_do_not_have_is_named(cluster: Cluster, tmp_path: Path) -> None:
-    with (
-        engine(cluster, tmp_path, python="/nowhere/python") as slurm,
-        pytest.raises(NoSeatError, match="/nowhere/python"),
-        slurm.seat(ONE),
-    ):
-        pass
-
-
 def test_a_folder_that_a_node_does_not_see_is_named(make_cluster: MakeCluster, tmp_path: Path) -> None:
     hidden, empty = tmp_path / "shared", tmp_path / "empty"
     hidden.mkdir()
@@ -237,22 +208,6 @@ def test_a_folder_that_a_node_does_not_see_is_named(make_cluster: MakeCluster, t
 
 
 # ---- nodes that are lost
-
-
-def test_a_slurmd_that_is_killed_alone_does_not_disturb_the_run(make_cluster: MakeCluster, tmp_path: Path) -> None:
-    mortal = make_cluster(settings={"SlurmdTimeout": "60"})
-    with engine(mortal, tmp_path) as slurm, slurm.seat(ONE) as seat:
-        (host,) = seat.allocation.hosts
-
-        def restart() -> None:
-            mortal.kill_node(host, jobs=False)
-            mortal.start_node(host)
-
-        thread = meanwhile(restart, tmp_path / "record/begun")
-        code = "import os, time\nopen(os.environ['RECORD'] + '/begun', 'w').close()\ntime.sleep(6)\nprint('whole')"
-        ended = seat.run(launch(tmp_path, code))
-        thread.join()
-    assert (ended.exit_code, ended.log_tail) == (0, "whole")
 
 
 def test_a_preempted_job_is_lost_and_another_is_had_when_nodes_are_free(

@@ -7,7 +7,6 @@ test has ``megatron.core`` and ``megatron.training`` of that package, and the sc
 
 import os
 import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -26,7 +25,7 @@ from regbot.records.run import Run
 from regbot.workloads.shapes import load_shape
 from regbot.workloads.task import Task, single_task
 from support.framework_traces import Edit, copy_package, ledger_of, make_task, trace_once
-from support.guest_runs import GUEST, MIXTRAL, QWEN, TIMEOUT_S, Shared, answer, ask, rows
+from support.guest_runs import MIXTRAL, QWEN, Shared
 from support.paper_runs import find_library
 
 PYTHON = os.environ.get("REGBOT_TORCH_FRAMEWORKS", "")
@@ -139,22 +138,6 @@ def test_megatron_of_the_checkout_is_traced_and_its_code_is_proven(traced: Trace
     assert ledger_of(run).software["megatron-core"] == "0.19.2"
 
 
-def test_the_third_step_has_the_counts_of_the_second(tmp_path: Path) -> None:
-    library = find_library(PYTHON, tmp_path)
-    steps = {}
-    for number in (2, 3):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        copy_megatron(folder / "checkout", [])
-        request = ask(
-            folder, "run", MIXTRAL, adapter="megatron", program="pretrain_gpt.py", root=str(folder / "checkout"),
-            dispatcher="alltoall", routing="balanced", steps=number, paper=str(library),
-        )  # fmt: skip
-        subprocess.run([PYTHON, str(GUEST), str(request)], check=True, capture_output=True, timeout=TIMEOUT_S)
-        steps[number] = rows(answer(folder, "run"))
-    assert steps[2] == steps[3]
-
-
 def test_a_silently_replaced_dispatcher_is_found(traced: Traced) -> None:
     base = traced("checkout", task(dispatcher="alltoall", watch=["megatron"]), [])
     edit = (
@@ -170,28 +153,6 @@ def test_a_silently_replaced_dispatcher_is_found(traced: Traced) -> None:
     change = dispatcher_change(base, head)
     assert change is not None
     assert change.pattern == DISPATCHER_OFF
-
-
-def test_recompute_that_dispatches_again_is_found_with_its_setting(traced: Traced) -> None:
-    base = ledger_of(traced("checkout", task(dispatcher="alltoall", watch=["megatron"]), []))
-    edits = [
-        (
-            "core/transformer/transformer_config.py",
-            "    recompute_granularity: Optional[Literal['full', 'selective']] = None\n",
-            "    recompute_granularity: Optional[Literal['full', 'selective']] = 'selective'\n",
-        ),
-        (
-            "core/transformer/transformer_config.py",
-            "    recompute_modules: Optional[List[str]] = None\n",
-            "    recompute_modules: Optional[List[str]] = field(default_factory=lambda: ['moe'])\n",
-        ),
-    ]
-    head = ledger_of(traced("planted-recompute", task(dispatcher="alltoall", watch=["megatron"]), edits))
-    assert per_step(head, "ep") == {("all_to_all", "payload", ""): 18, ("all_gather", "control", ""): 4}
-    assert [axis for _, axis, status in patterns(base, head) if status == "FAIL"] == ["ep"]
-    changed = {key: head.config[key] for key in head.config if head.config[key] != base.config[key]}
-    assert changed == {"recompute_granularity": "selective", "recompute_modules": "moe"}
-    assert "optimizer" not in {entry.phase for entry in head.entries if entry.axis == "ep"}
 
 
 def test_expert_gradients_that_are_no_longer_reduced_are_found(traced: Traced) -> None:

@@ -166,13 +166,6 @@ def test_axes_have_regbots_names_and_modules_have_torchtitans_paths(traced: Trac
     assert places["reduce_scatter", "dp"] == {"tok_embeddings", "layers.0", "layers.1", "norm, lm_head"}
 
 
-def test_the_same_blocks_get_mixtrals_numbers(traced: Traced) -> None:
-    ledger = ledger_of(traced("mixtral", task(shape="mixtral-8x7b", world=2, ep=2)))
-    assert ledger.config["model_spec.model.layers.0-1.moe.router.top_k"] == 2
-    assert ledger.config["model_spec.model.layers.0-1.attention.qk_norm"] is None
-    assert counts(ledger)["all_to_all"] == 8
-
-
 def test_the_configuration_has_the_requested_values_and_no_machine_paths(traced: Traced) -> None:
     plain = ledger_of(traced("plain", task(), edited())).config
     never = ledger_of(traced("never", task(config={"parallelism.fsdp_reshard_after_forward": "never"}))).config

@@ -20,6 +20,7 @@ TOKENS, HIDDEN, EXPERTS, TOP_K, RANKS = 12, 16, 8, 3, 2
 CONFIG = {"experts": EXPERTS, "hidden": HIDDEN, "expert_width": 8}
 DISPATCHERS = {
     "alltoall": ("alltoall", ""),
+    "allgather": ("allgather", ""),
     "elastic": ("deepep", "ElasticBuffer"),
     "legacy": ("deepep", "Buffer"),
     "hybridep": ("hybridep", ""),

@@ -16,22 +16,15 @@ from regbot.records.run import Run
 from regbot.records.verdict import Validity
 from regbot.workloads.guest import Checkout, Scratch, trace
 from regbot.workloads.shapes import load_shape
-from regbot.workloads.task import Task, single_task
+from regbot.workloads.task import single_task
 from support.judge_cases import A2A, BASE, HEAD
 from support.judged_heads import judge_head
-from support.layers import GOOD_LAYER, layer_task, write_repository
+from support.layers import BUILD, GOOD_LAYER, layer_task, write_repository
 from support.ledger_builder import WORKLOAD, smoke_run, smoke_session
 
 SMALL_TORCHTITAN = Path(__file__).parent / "small_torchtitan"
 TRAINER, CONFIG = "torchtitan/trainer.py", "torchtitan/config.py"
 REGISTRY = "torchtitan/models/qwen3/config_registry.py"
-
-
-def crash(task: Task, root: Path, library: Path | None = None) -> Run:
-    """Trace ``task`` in ``root``, which crashes."""
-    run = trace(task, Checkout(HEAD, root), LocalEngine(), Scratch(root.parent / "scratch"), paper=library)
-    assert run.outcome == "crashed", run.reason
-    return run
 
 
 def judge_crash(run: Run, changed_files: list[str] | None) -> Validity:
@@ -54,10 +47,6 @@ def trace_torchtitan(folder: Path, library: Path, *edits: tuple[str, str, str], 
     workload = Workload(adapter="torchtitan", shapes=["mixtral-8x7b"], variant="cpu", recipe=recipe)
     task = single_task("titan", workload, load_shape("mixtral-8x7b"), "ep", 2, 2)
     return trace(task, Checkout(HEAD, root), LocalEngine(), Scratch(folder / "scratch"), paper=library)
-
-
-def crash_layer(folder: Path, layer: str) -> Run:
-    return crash(layer_task(), write_repository(folder / "checkout", layer))
 
 
 @pytest.mark.slow
@@ -100,14 +89,48 @@ def test_a_package_that_a_recipe_imports_and_nobody_installed_is_the_refusal(
     assert "cannot be imported: No module named 'vision_of_nobody'; install" in run.reason
 
 
+CALL = "        return Exchange.apply(F"
+CRASHES = {
+    "an error inside of torch": (
+        GOOD_LAYER.replace(BUILD, f"torch.nn.utils.parameters_to_vector([])\n    {BUILD}"),
+        "INVALID",
+        "the error was raised in torch/_refs/__init__.py:",
+        "called from userpkg/moe.py:",
+    ),
+    "an error of a changed file": (
+        GOOD_LAYER.replace(CALL, "        raise ValueError('no such kernel')"),
+        "FAIL",
+        "",
+        "userpkg/moe.py",
+    ),
+    "an error in a call that regbot only counts": (
+        GOOD_LAYER.replace(CALL, f"        dist.all_to_all_single(torch.empty_like(x), x, ['1'], ['1'])\n{CALL}"),
+        "INVALID",
+        "the error was raised in torch/",
+        "called from userpkg/moe.py:29 in forward",
+    ),
+    "a process that dies without a traceback": (
+        "import os; os.kill(os.getpid(), 11)\n",
+        "INVALID",
+        "the process left no traceback",
+        "killed by signal 11",
+    ),
+}
+"""By cause of the crash: the layer, the status, the beginning of the reason, and other words of it."""
+
+
 @pytest.mark.slow
-def test_an_error_inside_of_torch_is_not_the_heads_fault(tmp_path: Path) -> None:
-    call = "    torch.nn.utils.parameters_to_vector([])\n    return Layer(config, mesh, device, dtype)"
-    run = crash_layer(tmp_path, GOOD_LAYER.replace("    return Layer(config, mesh, device, dtype)", call))
-    validity = judge_crash(run, ["userpkg/moe.py"])
-    assert validity.status == "INVALID"
-    assert validity.reasons[0].startswith("the error was raised in torch/_refs/__init__.py:")
-    assert "called from userpkg/moe.py:" in validity.reasons[0]
+@pytest.mark.parametrize("cause", CRASHES)
+def test_only_an_error_of_a_changed_file_is_the_heads_fault(cause: str, tmp_path: Path) -> None:
+    layer, status, beginning, words = CRASHES[cause]
+    root = write_repository(tmp_path / "checkout", layer)
+    run = trace(layer_task(), Checkout(HEAD, root), LocalEngine(), Scratch(tmp_path / "scratch"))
+    assert run.outcome == "crashed", run.reason
+    validity = judge_crash(run, ["README.md", "userpkg/moe.py"])
+    assert validity.status == status, validity.reasons
+    assert validity.reasons[0].startswith(beginning)
+    assert words in validity.reasons[0]
+    assert "regbot_guest" not in validity.reasons[0]
 
 
 @pytest.mark.slow
@@ -119,31 +142,3 @@ def test_a_key_that_regbot_sets_and_the_head_refuses_is_not_the_heads_fault(
     validity = judge_crash(run, [TRAINER])
     assert validity.status == "INVALID"
     assert "the error names training.disable_cuda_graphs, which regbot sets" in validity.reasons[0]
-
-
-@pytest.mark.slow
-def test_an_error_of_a_changed_file_is_the_heads_fault(tmp_path: Path) -> None:
-    faulty = GOOD_LAYER.replace("        return Exchange.apply(F", "        raise ValueError('no such kernel')")
-    validity = judge_crash(crash_layer(tmp_path, faulty), ["README.md", "userpkg/moe.py"])
-    assert validity.status == "FAIL", validity.reasons
-    assert "userpkg/moe.py" in validity.reasons[0]
-
-
-@pytest.mark.slow
-def test_an_error_in_a_call_that_regbot_only_counts_does_not_name_regbot(tmp_path: Path) -> None:
-    fault = "dist.all_to_all_single(torch.empty_like(x), x, ['1'], ['1'])"
-    changed = GOOD_LAYER.replace("        return Exchange.apply(F", f"        {fault}\n        return Exchange.apply(F")
-    validity = judge_crash(crash_layer(tmp_path, changed), ["userpkg/moe.py"])
-    assert validity.status == "INVALID"
-    assert validity.reasons[0].startswith("the error was raised in torch/")
-    assert "called from userpkg/moe.py:29 in forward" in validity.reasons[0]
-    assert "regbot_guest" not in validity.reasons[0]
-
-
-@pytest.mark.slow
-def test_a_process_that_dies_without_a_traceback_is_invalid(tmp_path: Path) -> None:
-    run = crash_layer(tmp_path, "import os; os.kill(os.getpid(), 11)\n")
-    validity = judge_crash(run, ["userpkg/moe.py"])
-    assert validity.status == "INVALID"
-    assert "the process left no traceback" in validity.reasons[0]
-    assert "killed by signal 11" in validity.reasons[0]

@@ -6,40 +6,9 @@ from typing import Any
 import pytest
 
 from support.guest_runs import TINY, Shared, answer, ask, counts, run_together
+from support.layers import EXCHANGE, GOOD_LAYER, RESULT
 
-LAYER = """\
-import moe_cuda
-import torch
-from torch import nn
-
-
-class Exchange(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, rows, group):
-        ctx.group = group
-        return moe_cuda.exchange(rows, group, {setting})
-
-    @staticmethod
-    def backward(ctx, grad):
-        return Exchange.apply(grad, ctx.group), None
-
-
-class Layer(nn.Module):
-    def __init__(self, config, mesh, device, dtype):
-        super().__init__()
-        self.group = mesh["ep"].get_group()
-        self.experts = nn.Linear(config["hidden"], config["hidden"], bias=False, device=device, dtype=dtype)
-
-    def forward(self, x):
-        return self.experts(Exchange.apply(x, self.group))
-
-    def expert_parameters(self):
-        return list(self.experts.parameters())
-
-
-def build_layer(config, mesh, device, dtype):
-    return Layer(config, mesh, device, dtype)
-"""
+LAYER = "import moe_cuda\n" + GOOD_LAYER.replace(EXCHANGE, "        return moe_cuda.exchange(x, group, {setting})\n")
 STAND_INS = """\
 import torch
 import torch.distributed as dist
@@ -54,10 +23,9 @@ def exchange(rows, group, copies):
 STAND_INS = {"moe_cuda.exchange": exchange}
 """
 # An operator of torch.ops, a class in a submodule of a missing package, and a method of a class that exists.
-OTHER_LAYER = """\
-import torch
+NORM = 'self.norm = FusedNorm(config["hidden"], device=device, dtype=dtype)\n        self.group ='
+SCALE = """\
 from fastlib.norms import FusedNorm
-from torch import nn
 
 
 class Scale:
@@ -65,22 +33,10 @@ class Scale:
         raise OSError("no GPU")
 
 
-class Layer(nn.Module):
-    def __init__(self, config, mesh, device, dtype):
-        super().__init__()
-        self.norm = FusedNorm(config["hidden"], device=device, dtype=dtype)
-        self.experts = nn.Linear(config["hidden"], config["hidden"], bias=False, device=device, dtype=dtype)
-
-    def forward(self, x):
-        return self.experts(torch.ops.fastlib.gather_rows(Scale().run(self.norm(x)), 2))
-
-    def expert_parameters(self):
-        return list(self.experts.parameters())
-
-
-def build_layer(config, mesh, device, dtype):
-    return Layer(config, mesh, device, dtype)
 """
+OTHER_LAYER = SCALE + GOOD_LAYER.replace("self.group =", NORM).replace(
+    RESULT, "return self.experts(torch.ops.fastlib.gather_rows(Scale().run(self.norm(x)), 2))"
+)
 OTHER_STAND_INS = """\
 import torch
 
@@ -170,13 +126,13 @@ def traces(shared: Shared, paper_library: Path) -> Path:
 
 def test_a_declared_function_counts_with_its_collectives_and_is_listed_as_a_difference(traces: Path) -> None:
     record = answer(traces, "declared")
-    assert counts(record, "kind", "axis", "phase")["all_to_all", "ep", "forward"] == 1
-    assert counts(record, "kind", "axis", "phase")["all_to_all", "ep", "backward"] == 1
+    assert counts(record, "kind", "axis", "phase")["all_to_all", "ep", "forward"] == 2
+    assert counts(record, "kind", "axis", "phase")["all_to_all", "ep", "backward"] == 2
     assert "stand-in that the repository declares: moe_cuda.exchange" in record["ledger"]["patches"]
 
 
 def test_the_fingerprint_includes_the_settings_of_a_declared_function(traces: Path) -> None:
-    programs = [answer(traces, name)["ledger"]["program"] for name in ("declared", "another setting")]
+    programs = [answer(traces, name)["ledger"]["fingerprint"] for name in ("declared", "another setting")]
     assert programs[0] != programs[1]
 
 
@@ -206,12 +162,7 @@ def test_what_is_not_declared_is_refused_by_name(traces: Path, name: str, kind: 
 def test_an_imported_library_is_a_warning_because_the_other_arm_may_not_import_it(
     tmp_path: Path, paper_library: Path
 ) -> None:
-    (tmp_path / "layer.py").write_text(
-        "import deep_ep\nfrom torch import nn\n\n\n"
-        "class Layer(nn.Linear):\n    def expert_parameters(self):\n        return [self.weight]\n\n\n"
-        "def build_layer(config, mesh, device, dtype):\n"
-        '    return Layer(config["hidden"], config["hidden"], bias=False, device=device, dtype=dtype)\n'
-    )
+    (tmp_path / "layer.py").write_text(f"import deep_ep\n{GOOD_LAYER}")
     settings: dict[str, Any] = {"geometry": TINY, "adapter": "module", "paper": str(paper_library)}
     run_together([ask(tmp_path, "trace", entry=ENTRY, **settings)])
     ledger = answer(tmp_path, "trace")["ledger"]

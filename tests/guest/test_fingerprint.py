@@ -19,8 +19,8 @@ def fingerprint(program: Program) -> str:
     a, b = torch.ones(4, 4), torch.ones(4, 4)
     with Observer(Axes()) as observer:
         program(a, b)
-    assert observer.fingerprint.operators > 0
-    return observer.fingerprint.hexdigest()
+    assert observer.digest.operators > 0
+    return observer.digest.hexdigest()
 
 
 class _Saves(torch.autograd.Function):
@@ -120,7 +120,7 @@ def traced(shared: Shared) -> Path:
 def _program(folder: Path, name: str) -> str:
     record = answer(folder, name)
     assert "refusal" not in record, record
-    program: str = record["ledger"]["program"]
+    program: str = record["ledger"]["fingerprint"]
     return program
 
 

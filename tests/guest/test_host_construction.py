@@ -7,29 +7,13 @@ import pytest
 
 from regbot.check.static_trace import TraceOptions, trace_working_tree
 from support.guest_runs import TINY, answer, ask, counts, run_together
+from support.layers import BUILD, GOOD_LAYER
 
-LAYER = """\
-import torch
-from torch import nn
-
-
-class Layer(nn.Module):
-    def __init__(self, config):
-        super().__init__()
-        {weights}
-        assert self.experts.weight.device.type == "cuda"
-
-    def forward(self, x):
-        return self.experts(x)
-
-    def expert_parameters(self):
-        return list(self.experts.parameters())
-
-
-def build_layer(config, mesh, device, dtype):
-    return Layer(config).to(device=device, dtype=dtype)
-"""
+WITH_DEVICE = 'self.experts = nn.Linear(config["hidden"], config["hidden"], bias=False, device=device, dtype=dtype)'
 PLAIN = 'self.experts = nn.Linear(config["hidden"], config["hidden"], bias=False)'
+LAYER = GOOD_LAYER.replace(BUILD, f"{BUILD}.to(device=device, dtype=dtype)").replace(
+    WITH_DEVICE, '{weights}\n        assert self.experts.weight.device.type == "cuda"'
+)
 WEIGHTS = {
     "no device": PLAIN,
     # 1 TB of weights, which no host could hold, and a random order that is drawn on the host.
@@ -56,6 +40,7 @@ def build_layer(config, mesh, device, dtype):
 """
 
 
+@pytest.mark.slow
 def test_a_slow_trace_says_which_line_is_running(tmp_path: Path, paper_library: Path) -> None:
     (tmp_path / "layer.py").write_text(SLOW)
     (tmp_path / "regbot.toml").write_text(

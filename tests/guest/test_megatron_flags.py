@@ -5,27 +5,19 @@ from typing import Any
 
 import pytest
 
-from regbot.workloads.shapes import load_shape
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.megatron_command import make_command_line
 from regbot_guest.frameworks.megatron_lm import describe_dispatcher
-from regbot_guest.request import Geometry, Request
 from regbot_guest.tally import Key
+from support.guest_runs import make_request
 
-
-def make_request(config: dict[str, Any], world: int = 16) -> Request:
-    variant = load_shape("mixtral-8x7b").variant("full")
-    geometry = Geometry(**variant.geometry.model_dump())
-    return Request(
-        "x", "mixtral-8x7b@1/ep", "full", "raw.json", "checkout", geometry, world, ep=8, adapter="megatron",
-        program="pretrain_gpt.py", config=config,
-    )  # fmt: skip
+MEGATRON = {"adapter": "megatron", "program": "pretrain_gpt.py"}
 
 
 def flags(config: dict[str, Any], world: int = 16) -> dict[str, str]:
     """Values by flag; '' for a flag without a value."""
     values: dict[str, str] = {}
-    for word in make_command_line(make_request(config, world)).words:
+    for word in make_command_line(make_request(**MEGATRON, config=config, world=world)).words:
         if word.startswith("--"):
             name = word
             values[name] = ""
@@ -77,5 +69,5 @@ def test_the_dispatcher_is_the_exchange_of_expert_layers(where: str, phase: str,
     """A schedule that overlaps layers calls their parts outside of the modules, so that ``where`` is empty."""
     key = Key("all_to_all", axis, 8, "bfloat16", phase, "payload", where, "fake")
     counter: Any = SimpleNamespace(tally=SimpleNamespace(count={key: 4}))
-    entry = describe_dispatcher(make_request({}), counter, {"moe_token_dispatcher_type": "alltoall"})["dispatcher"]
-    assert entry["executed"] == executed
+    backends = describe_dispatcher(make_request(**MEGATRON), counter, {"moe_token_dispatcher_type": "alltoall"})
+    assert backends["dispatcher"]["executed"] == executed

@@ -1,17 +1,15 @@
 """Test cases of Megatron-LM: what is read from their YAML, and the command line that it makes."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from regbot.records.config import BRIDGE_PROGRAM, MEGATRON_PROGRAM, Workload
-from regbot.workloads.shapes import load_shape
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.megatron_command import CommandLine, make_command_line
 from regbot_guest.frameworks.megatron_test_case import MegatronTestCase, read_test_case
-from regbot_guest.request import Geometry, Request
+from support.guest_runs import make_request
 
 FILE = "model_config.yaml"
 SIZES = "  --num-experts: 8\n  --moe-router-topk: 2\n  --expert-model-parallel-size: 4\n"
@@ -22,16 +20,10 @@ def read(folder: Path, flags: str, before: str = "") -> MegatronTestCase:
     return read_test_case(folder, FILE)
 
 
-def make_request(config: dict[str, Any], world: int = 16, ep: int = 4) -> Request:
-    geometry = Geometry(**load_shape("mixtral-8x7b").variant("full").geometry.model_dump())
-    return Request(
-        "x", "mixtral-8x7b@1/ep", "full", "raw.json", "checkout", geometry, world, ep, adapter="megatron",
-        program="pretrain_gpt.py", recipe=FILE, config=config,
-    )  # fmt: skip
-
-
 def command(test_case: MegatronTestCase, world: int = 16, ep: int = 4, **config: Any) -> CommandLine:
-    return make_command_line(make_request(config, world, ep), test_case)
+    mesh = {"world": world, "ep": ep, "config": config}
+    request = make_request(adapter="megatron", program="pretrain_gpt.py", recipe=FILE, **mesh)
+    return make_command_line(request, test_case)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +94,7 @@ def test_a_flag_that_cannot_be_traced_is_left_out_with_a_warning(tmp_path: Path)
 @pytest.mark.parametrize("recipe", ["", "a.YAML", "qwen3_30b_a3b_pretrain_config"])
 def test_both_sides_tell_a_file_of_flags_from_a_recipe_of_bridge(recipe: str) -> None:
     workload = Workload(adapter="megatron", recipe=recipe, shapes=["mixtral-8x7b"], timed=[])
-    assert replace(make_request({}), recipe=recipe).runs_bridge == workload.runs_bridge
+    assert make_request(adapter="megatron", recipe=recipe).runs_bridge == workload.runs_bridge
     assert workload.training_script == (BRIDGE_PROGRAM if workload.runs_bridge else MEGATRON_PROGRAM)
 
 

@@ -14,13 +14,14 @@ import pytest
 
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
-from regbot.records.run import Arm, Run
+from regbot.records.run import Run
 from regbot.workloads.guest import Checkout, Limits, Scratch
 from regbot.workloads.guest import trace as run_trace
 from regbot.workloads.shapes import load_shape
 from regbot.workloads.task import single_task
 from support.guest_runs import MIXTRAL, TINY, answer, ask, run_guest
 from support.judged_heads import judge_head
+from support.layers import ARM
 
 SOURCE = Path(__file__).parent / "own_program"
 WORLD, EP, LAYERS = 8, 4, 2
@@ -58,9 +59,8 @@ def trace_as_check(root: Path, library: Path) -> Run:
     task = single_task("megatron", workload, load_shape(MIXTRAL), "ep", WORLD, EP)
     geometry = task.variant.geometry.model_copy(update=GEOMETRY)
     task = replace(task, variant=task.variant.model_copy(update={"geometry": geometry}))
-    arm = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
     return run_trace(
-        task, Checkout(arm, root), LocalEngine(), Scratch(root.parent / "scratch", Limits()), paper=library
+        task, Checkout(ARM, root), LocalEngine(), Scratch(root.parent / "scratch", Limits()), paper=library
     )
 
 

@@ -78,6 +78,7 @@ def test_the_workload_overrides_keys_of_the_recipe(checkout: Path, paper_library
     assert record["backends"]["dispatcher"]["executed"] == "alltoall"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stages", [{"virtual_pipeline_model_parallel_size": 2}, {"pipeline_model_parallel_layout": "Et|t|t|tL"}]
 )
@@ -93,6 +94,7 @@ def test_the_vocabulary_of_a_tokenizer_without_files_is_that_of_the_recipe(check
     assert record["ledger"]["config"]["model.vocab_size"] == 777
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from support.guest_runs import MIXTRAL, QWEN, answer, ask, once, rows, run_all
-from support.layers import GOOD_LAYER, compiled_layer, write_repository
+from support.layers import GOOD_LAYER, write_repository
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: pytest.
         monkeypatch_module.setenv("REGBOT_TEST_CALLS", str(folder / "calls"))
         watched = write_repository(folder / "watched", WATCHED_LAYER)
         (watched / "userpkg" / "plain.py").write_text(GOOD_LAYER)
-        compiled = write_repository(folder / "compiled", compiled_layer())
         timed: dict[str, Any] = {"mode": "timed", "steps": STEPS, "warmup": 2}
         small = {"geometry": {"layers": 2, "sequence": 64}}
         own = {"entry": "userpkg.moe:build_layer", **timed, **small}
@@ -62,9 +61,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch_module: pytest.
             ],
             ranks=2,
         )
-        run_all([ask(folder, "traced", MIXTRAL, dispatcher="alltoall", **small)])
+        traced = {"alltoall": MIXTRAL, "allgather": QWEN}
+        run_all([ask(folder, f"traced.{name}", shape, dispatcher=name, **small) for name, shape in traced.items()])
         run_all([ask(folder, "watched", MIXTRAL, root=str(watched), **own)], ranks=2)
-        run_all([ask(folder, "compiled", MIXTRAL, root=str(compiled), **own)], ranks=2)
 
     return once(tmp_path_factory.getbasetemp(), "probe", measure)
 
@@ -89,9 +88,12 @@ def test_every_rank_records_every_step(folder: Path, rank: int) -> None:
     assert {path.name for path in folder.glob("steps.*")} == {"steps.begun", "steps.steady", "steps.ended"}
 
 
-def test_the_counted_step_of_a_timed_run_equals_that_of_a_trace(folder: Path) -> None:
-    assert rows(answer(folder, "alltoall")) == rows(answer(folder, "traced"))
-    liveness = answer(folder, "alltoall")["ledger"]["liveness"]
+@pytest.mark.parametrize("dispatcher", ["alltoall", "allgather"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_counted_step_of_a_timed_run_equals_that_of_a_trace(folder: Path, rank: int, dispatcher: str) -> None:
+    timed = answer(folder, dispatcher, rank)
+    assert rows(timed) == rows(answer(folder, f"traced.{dispatcher}"))
+    liveness = timed["ledger"]["liveness"]
     assert liveness["planted"] == liveness["seen"] > 0
     assert liveness["sequence_advance"] == liveness["sequence_counted"] > 0
 
@@ -109,17 +111,3 @@ def test_no_dispatch_mode_is_active_in_a_timed_step(folder: Path) -> None:
     for rank in ("0", "1"):
         modes = [int(number) for who, number in calls if who == rank]
         assert modes == [0] * (STEPS * 2) + [1] * 2  # two layers a step; one counted step at the end
-
-
-def test_a_compiled_step_is_timed_and_then_three_are_profiled_on_rank_0(folder: Path) -> None:
-    record, other = answer(folder, "compiled"), answer(folder, "compiled", 1)
-    assert len(record["steps"]["step_s"]) == STEPS
-    assert "ledger" not in record
-    assert "refusal" not in record
-    profile = record["profile"]
-    assert "torch.compile compiled" in profile["reason"]
-    assert profile["problem"] == other["profile"]["problem"] == ""
-    assert len(profile["sequence_advances"]) == 3
-    assert min(profile["sequence_advances"]) > 0
-    assert (folder / profile["trace"]).stat().st_size > (folder / profile["planted_trace"]).stat().st_size > 0
-    assert "trace" not in other["profile"]

@@ -48,21 +48,6 @@ def _by_cumsum(experts: Tensor) -> list[int]:
     return [int(end - start) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-@pytest.mark.parametrize(("phase", "expected"), [("forward", EXPERTS + 2), ("optimizer", 0)])
-def test_values_that_the_host_reads_are_counted_outside_the_optimizer(phase: str, expected: int) -> None:
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        shadows = ShadowValues(mode, EXPERTS, make_expert_choice(REQUEST))
-        with shadows.patched_torch(), Observer(Axes(), None, shadows) as observer:
-            experts = topk(logits())
-            observer.new_step()
-            observer.phase = phase
-            experts.sum().item()
-            bool(experts.sum() > 3)
-            torch.bincount(experts.flatten(), minlength=EXPERTS).tolist()
-            assert experts.shape[0] * experts.numel()
-    assert observer.host_reads.total() == expected
-
-
 COUNTS: dict[str, Callable[[Tensor], list[int]]] = {
     "bincount": lambda e: torch.bincount(e.flatten(), minlength=EXPERTS).tolist(),
     "one-hot and sum": lambda e: F.one_hot(e, EXPERTS).sum((0, 1)).tolist(),
@@ -73,11 +58,6 @@ COUNTS: dict[str, Callable[[Tensor], list[int]]] = {
     "cumsum": _by_cumsum,
     "nonzero per expert": lambda e: [(e == expert).nonzero().shape[0] for expert in range(EXPERTS)],
     "masked_select": lambda e: [torch.masked_select(e, e == expert).numel() for expert in range(EXPERTS)],
-}
-ROUTERS: dict[str, Callable[[Tensor], Tensor]] = {
-    "topk of logits": topk,
-    "topk of sigmoid and bias": lambda scores: topk(scores.sigmoid() + torch.randn(EXPERTS)),
-    "sort": lambda scores: scores.sort(dim=-1, descending=True)[1][:, :TOP_K],
 }
 
 
@@ -90,14 +70,6 @@ def test_tokens_per_expert_are_known_for_every_way_of_counting(style: str, routi
     with without_values(routing) as shadows:
         assert COUNTS[style](topk(logits())) == expected
     assert not shadows.guesses
-
-
-@pytest.mark.parametrize("router", ROUTERS)
-def test_a_natural_router_is_traced_as_skewed_if_requested(router: str) -> None:
-    chosen = forced_experts(TOKENS, EXPERTS, TOP_K, "skewed", 1, torch.device("cpu"))
-    with without_values("skewed"):
-        traced = torch.bincount(ROUTERS[router](logits()).flatten(), minlength=EXPERTS).tolist()
-    assert traced == torch.bincount(chosen.flatten(), minlength=EXPERTS).tolist()
 
 
 def unknown(size: int = EXPERTS) -> Tensor:
@@ -141,16 +113,3 @@ def test_a_tensor_is_unknown_after_a_write_of_unknown_values(write: str) -> None
 def test_integers_and_sizes_that_depend_on_data_are_never_guessed(read: Callable[[], object]) -> None:
     with without_values(), pytest.raises(Untraceable):
         read()
-
-
-def test_reads_of_a_loss_and_a_norm_are_guessed_and_recorded() -> None:
-    with without_values() as shadows:
-        weight = torch.randn(8, 8, requires_grad=True)
-        loss = (torch.randn(4, 8) @ weight).square().mean()
-        loss.backward()
-        assert not shadows.guesses
-        assert loss.item() == 1.0
-        assert any("float" in note for note in shadows.guesses)
-        norm = torch.nn.utils.clip_grad_norm_([weight], 1.0)
-        assert not (norm > 100)
-        assert any("condition" in note for note in shadows.guesses)

@@ -6,15 +6,14 @@ from typing import Any
 import pytest
 
 from support.guest_runs import TINY, Shared, answer, ask, counts, run_script
+from support.layers import EXCHANGE, GOOD_LAYER
 from support.paper_runs import PROGRAMS, run_program
 
 TRITON = Path(__file__).parent / "small_triton"
 """The installed Triton, if any, precedes it."""
 
-PLAIN = """\
-import torch
+KERNEL = """\
 import triton
-from torch import nn
 
 
 @triton.jit
@@ -22,34 +21,9 @@ def scale(x, y, n, BLOCK):  # twice the rows
     y.store(x.load() * 2)
 
 
-class Double(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        y = torch.empty_like(x)
-        scale[(x.numel() // 64,)](x, y, x.numel(), BLOCK=64)
-        return y
-
-    @staticmethod
-    def backward(ctx, grad):
-        return Double.apply(grad)
-
-
-class Layer(nn.Module):
-    def __init__(self, config, **kind):
-        super().__init__()
-        self.expert = nn.Linear(config["hidden"], config["hidden"], bias=False, **kind)
-
-    def forward(self, x):
-        return self.expert(Double.apply(x))
-
-    def expert_parameters(self):
-        return list(self.expert.parameters())
-
-
-def build_layer(config, mesh, device, dtype):
-    return Layer(config, device=device, dtype=dtype)
 """
 CALL = "scale[(x.numel() // 64,)](x, y, x.numel(), BLOCK=64)"
+PLAIN = KERNEL + GOOD_LAYER.replace(EXCHANGE, f"        y = torch.empty_like(x)\n        {CALL}\n        return y\n")
 TUNED = (
     PLAIN.replace(
         "@triton.jit",
@@ -107,7 +81,7 @@ def test_a_layer_with_triton_kernels_is_counted_on_a_paper_gpu(traces: Path, nam
 
 
 def test_the_fingerprint_includes_the_code_of_a_kernel_and_its_settings_but_no_comments(traces: Path) -> None:
-    programs = {name: answer(traces, name).get("ledger", {}).get("program") for name in LAYERS}
+    programs = {name: answer(traces, name).get("ledger", {}).get("fingerprint") for name in LAYERS}
     assert programs["plain"]
     assert programs["tuned"]
     assert programs["plain again"] == programs["plain"]

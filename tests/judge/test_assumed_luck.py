@@ -34,7 +34,6 @@ def planned(*calibrations: CalibrationSummary) -> SessionHeader:
     return HEADER.model_copy(update={"timed": [plan]})
 
 
-CALIBRATED = planned(calibrated(0.0))
 OLD_CALIBRATION = planned(calibrated(0.0).model_copy(update={"arm_luck": None}))
 
 
@@ -61,12 +60,6 @@ def test_luck_is_assumed_until_it_was_measured_on_enough_days() -> None:
     section = section_of(1.018, planned(calibrated(0.5, allocations=9, lasts=True)))
     assert (section.decision, section.assumed_luck_pct) == ("undecided", 0.0)
     assert any("which lasts for a session: it changes the estimate" in reason for reason in section.reasons)
-
-
-def test_a_calibrated_class_needs_no_assumed_luck() -> None:
-    section = section_of(1.018, CALIBRATED)
-    assert (section.decision, section.assumed_luck_pct, section.decision_without_luck) == ("regressed", 0.0, None)
-    assert not any("luck" in text for text in section.reasons)
 
 
 @pytest.mark.parametrize(("head", "decision"), [(1.0, "within_bound"), (1.03, "regressed"), (0.97, "improved")])

@@ -13,12 +13,6 @@ def reasons(*runs: Run, job_s: float = JOB_S) -> list[str]:
     return find_impossible_times(session_of(runs), job_s)
 
 
-def test_a_session_as_it_is_measured_is_possible() -> None:
-    runs = play(noisy(1.05, 0.01))
-    assert reasons(*runs) == []
-    assert reasons(*runs, job_s=sum(run.wall_s for run in runs)) == []
-
-
 def run_of(wall_s: float = 13.0, joined: str | None = None, **changes: object) -> Run:
     """Return a run of eight steps of one second each, whose timing has these changes."""
     run = timed_run(slot(1, 0, "base"), 1.0, timing=timing([1.0] * 8, **changes))

@@ -431,20 +431,6 @@ def _put(path: Path, data: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ('"ts": 30', '"ts": NaN', "not written as Kineto"),
-        ('"dur": 5', '"dur": -5', "ends before it begins"),
-        ('"dtype": "Half"', '"dtype": ' + "[" * 3000, "not JSON"),
-    ],
-)
-def test_numbers_and_keys_that_cannot_be_are_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
-    given = text([operator("record_param_comms", 30, 5, **metadata("send", dtype="Half"))])
-    assert old in given
-    assert message in refusal(write(tmp_path / "t.json", given.replace(old, new)))
-
-
 @pytest.mark.parametrize("limit", [(record, "MAX_ROWS"), (record, "MAX_VALUE_BYTES"), (events, "MAX_TIMES")])
 def test_what_is_kept_in_memory_is_capped(monkeypatch: pytest.MonkeyPatch, limit: tuple[Any, str]) -> None:
     monkeypatch.setattr(*limit, 3)
@@ -500,7 +486,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("name", ["shapes", "plain", "observed"])
+@pytest.mark.parametrize("name", ["shapes", "plain"])
 def test_traces_of_real_gloo_ranks_agree_with_the_counter_of_the_same_run(recorded: Path, name: str, rank: int) -> None:
     ledger = read_file(recorded / f"{name}.rank{rank}.json.gz")
     assert (ledger.source, ledger.scope, ledger.steps, ledger.rank) == ("kineto:dispatcher", "step", 3, rank)

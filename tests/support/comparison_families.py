@@ -34,11 +34,6 @@ def an_exchange_of_counts_on_each_axis(n: int) -> Pair:
     return pair(payload, [*payload, *counts])
 
 
-def lost_in_one_layer(n: int) -> Pair:
-    lost = [item("all_to_all", f"layers.0.moe{number}") for number in range(n)]
-    return pair(lost, [item("all_gather", f"layers.0.moe{number}.experts") for number in range(n)])
-
-
 def gathers_of_one_layer(n: int) -> Pair:
     places = [f"layers.0.x{number}" for number in range(n)]
     sums = [item("reduce_scatter", place, "dp", phase="backward") for place in places]
@@ -52,29 +47,6 @@ def reaches(n: int) -> Pair:
     return pair(base, head)
 
 
-def optimizer_sums(n: int) -> Pair:
-    gradients = [
-        item("all_reduce", f"a{number}", "dp", phase="backward", size=4 * 2**20 + number) for number in range(n)
-    ]
-    sums = [item("all_reduce", f"layers.{number}", "dp", phase="optimizer", size=8) for number in range(n)]
-    return pair([*gradients, *sums], gradients)
-
-
-def replaced_on_many_axes(n: int) -> Pair:
-    base = [item("all_to_all", f"layers.0.moe{number}", "a") for number in range(n)]
-    gathers = [item("all_gather", f"layers.0.moe{number}", f"x{number}") for number in range(n)]
-    sums = [item("reduce_scatter", f"layers.0.moe{number}", f"x{number}", phase="backward") for number in range(n)]
-    return pair(base, [*gathers, *sums])
-
-
-def moved_groups(n: int) -> Pair:
-    arms = (
-        [item("all_gather", f"layers.{number % 2}", f"{axis}{number}", size=1000 * (number + 1)) for number in range(n)]
-        for axis in "ab"
-    )
-    return pair(*arms)
-
-
 def labels_of_a_large_axis(n: int) -> Pair:
     axes = {"a": Axis(size=n, ranks=list(range(n)))}
     base = [item("all_gather", "x", f"a|{number}", ranks=max(n, 2)) for number in range(n)]
@@ -84,12 +56,8 @@ def labels_of_a_large_axis(n: int) -> Pair:
 PAIRS: dict[str, tuple[Callable[[int], Pair], int]] = {
     "replaced exchanges": (replaced_exchanges, 30),
     "an exchange of counts on each axis": (an_exchange_of_counts_on_each_axis, 40),
-    "exchanges lost in one layer": (lost_in_one_layer, 40),
     "gathers of one layer": (gathers_of_one_layer, 60),
     "reaches": (reaches, 40),
-    "optimizer sums": (optimizer_sums, 40),
-    "replaced on many axes": (replaced_on_many_axes, 40),
-    "moved groups": (moved_groups, 40),
     "labels of a large axis": (labels_of_a_large_axis, 100),
 }
 """Function that makes two ledgers, and the number to begin with."""

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from filelock import FileLock
 
 import regbot
 from regbot.workloads.shapes import load_shape
+from regbot_guest.request import Geometry, Request
 
 GUEST = Path(regbot.__file__).parent / "guest"
 SCRIPTS = Path(__file__).parents[1] / "gloo"
@@ -62,6 +64,12 @@ def ask(
     path = folder / f"{name}.json"
     path.write_text(json.dumps(document | changes), encoding="utf-8")
     return path
+
+
+def make_request(**changes: Any) -> Request:
+    """Return the request for a step of the full Mixtral on 8 ranks, as the guest loads it."""
+    geometry = Geometry(**load_shape(MIXTRAL).variant("full").geometry.model_dump())
+    return replace(Request("x", "mixtral-8x7b@1/ep", "full", "raw.json", "checkout", geometry, 8, 8), **changes)
 
 
 def answer(folder: Path, name: str, rank: int = 0) -> dict[str, Any]:

@@ -51,12 +51,20 @@ class Layer(nn.Module):
 def build_layer(config, mesh, device, dtype):
     return Layer(config, mesh, device, dtype)
 '''
+EXCHANGE = """\
+        out = torch.empty_like(x)
+        dist.all_to_all_single(out, x.contiguous(), group=group)
+        return out
+"""
+"""The body of the good layer's exchange, to be replaced."""
+RESULT = "return Exchange.apply(F.silu(self.experts(Exchange.apply(x, self.group))), self.group)"
+BUILD = "return Layer(config, mesh, device, dtype)"
 
 
 def compiled_layer(backend: str = "eager") -> str:
     """The good layer under ``torch.compile``."""
     return GOOD_LAYER.replace(
-        "return Layer(config, mesh, device, dtype)",
+        BUILD,
         "layer = Layer(config, mesh, device, dtype)\n"
         f"    layer.forward = torch.compile(layer.forward, backend='{backend}')\n    return layer",
     )

@@ -3,13 +3,11 @@
     python tests/support/record_trace.py REQUEST.json FOLDER     (as the ranks of torchrun)
 
 Leaves in FOLDER, for every rank N: ``shapes.rankN.json.gz`` (three steps with ``record_shapes``),
-``plain.rankN.json.gz`` (the same without shapes), ``observed.rankN.json.gz`` (with the counter under way, which sends
-every operator through the dispatcher twice), and ``entries.rankN.json``, what the counter saw in one step.
+``plain.rankN.json.gz`` (the same without shapes), and ``entries.rankN.json``, what the counter saw in one step.
 """
 
 import json
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,29 +23,18 @@ from regbot_guest.world import World, open_world
 STEPS = 3
 
 
-def profiled(shapes: bool) -> profile:
-    """The profiler that records three steps after one."""
-    steps = schedule(wait=0, warmup=1, active=STEPS, repeat=1)
-    return profile(activities=[ProfilerActivity.CPU], record_shapes=shapes, schedule=steps)
-
-
-def observe(world: World, training: Training, path: Path | None = None, shapes: bool = False) -> list[dict[str, Any]]:
-    """One step as the counter sees it; three under the profiler where a ``path`` for its trace is given."""
-    recorded: AbstractContextManager[Any] = nullcontext() if path is None else profiled(shapes)
-    with recorded as profiler, ModuleTracker(training.model) as tracker, Observer(world.axes, tracker) as observer:
-        for number in range(1 + STEPS if path is not None else 1):
-            observer.new_step()
-            training.step(number, partial(setattr, observer, "phase"))
-            if profiler is not None:
-                profiler.step()
-    if path is not None:
-        profiler.export_chrome_trace(str(path))
+def count(world: World, training: Training) -> list[dict[str, Any]]:
+    """One step as the counter sees it."""
+    with ModuleTracker(training.model) as tracker, Observer(world.axes, tracker) as observer:
+        observer.new_step()
+        training.step(1, partial(setattr, observer, "phase"))
     return observer.tally.entries()
 
 
 def record(training: Training, path: Path, shapes: bool) -> None:
-    """Three steps under the profiler and nothing else."""
-    with profiled(shapes) as profiler:
+    """Three steps under the profiler, after one."""
+    steps = schedule(wait=0, warmup=1, active=STEPS, repeat=1)
+    with profile(activities=[ProfilerActivity.CPU], record_shapes=shapes, schedule=steps) as profiler:
         for number in range(1 + STEPS):
             training.step(number)
             profiler.step()
@@ -61,8 +48,7 @@ def main() -> None:
         training.step(0)
         record(training, folder / f"shapes.rank{world.rank}.json.gz", shapes=True)
         record(training, folder / f"plain.rank{world.rank}.json.gz", shapes=False)
-        entries = observe(world, training)
-        observe(world, training, folder / f"observed.rank{world.rank}.json.gz", shapes=True)
+        entries = count(world, training)
         (folder / f"entries.rank{world.rank}.json").write_text(json.dumps(entries))
 
 

@@ -29,6 +29,7 @@ from support.sharding_cases import (
     run,
     traced,
     unconcerned,
+    with_lines,
 )
 from support.throughput_cases import (
     by_stored_sessions,
@@ -49,6 +50,7 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "pass_no_change": lambda: timed(launcher),
     "sharding_fail": lambda: case(traced(fallen)),
+    "sharding_fail_with_lines": with_lines,
     "sharding_fail_one_layer": lambda: case(traced(lambda shape: ledger(shape, lambda layer: layer == 17, "b"))),
     "demo": lambda: case(traced(fallen, (QWEN, MIXTRAL)), command="demo", left_out=[QWEN_DP.entry, MIXTRAL_DP.entry]),
     "one_workload": lambda: case(traced(fallen, (QWEN,)), left_out=[shape.entry for shape in SHAPES[1:]]),

@@ -45,8 +45,6 @@ while True:
         number += 1
 while (control / f"hold.{number}").exists() or (control / "hold.all").exists():
     time.sleep(0.02)
-if (control / f"crash.{number}").exists():
-    sys.exit("no such kernel")
 steps = int(sys.argv[1])
 for step in range(steps):
     took = MILLISECONDS * (1 + 0.002 * ((7 * number + step) % 5)) / 1000

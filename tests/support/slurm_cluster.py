@@ -28,7 +28,7 @@ from types import TracebackType
 
 from support import slurm_processes
 from support.slurm_configuration import ADDRESS, gpu, gres_conf, slurm_conf
-from support.slurm_processes import carrying, descendants, kill, members, read
+from support.slurm_processes import carrying, descendants, kill, members
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol", "sinfo", "squeue")
 SEARCHED = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
@@ -186,19 +186,10 @@ class Cluster:
             lambda: f"not idle after {timeout_s:.0f} s: {self.states()}, {self.jobs()}",
         )
 
-    def kill_node(self, name: str, *, jobs: bool = True) -> None:
-        """SIGKILL for a node's slurmd; with ``jobs`` for everything that it runs too, as when the power fails."""
-        kill(lambda: self._of_node(name, jobs))
+    def kill_node(self, name: str) -> None:
+        """SIGKILL for a node's slurmd and for everything that it runs, as when the power fails."""
+        kill(lambda: descendants(carrying(f"{_NODE}={name}".encode()) & self._members()))
         self._daemons.pop(name).wait(STOP_S)
-
-    def start_node(self, name: str) -> None:
-        """Start a killed node and wait until it answers. A state that an operator gave it stays."""
-        self._start_slurmd(name)
-        self._wait(
-            lambda: not self.states()[name].endswith("*") and "down" not in self.states()[name],
-            START_S,
-            lambda: f"{name} did not come back: {self.states()[name]}",
-        )
 
     # ---- the controller
 
@@ -287,13 +278,6 @@ class Cluster:
 
     def _members(self) -> set[int]:
         return members(self.folder)
-
-    def _of_node(self, name: str, jobs: bool) -> set[int]:
-        """Its slurmd with the prefix in front of it, and with ``jobs`` those that hold the jobs, and the jobs."""
-        own = carrying(f"{_NODE}={name}".encode()) & self._members()
-        if jobs:
-            return descendants(own)
-        return {pid for pid in own if b"slurmstepd" not in read(pid, "cmdline")}
 
 
 _NODE = "REGBOT_PRIVATE_SLURM"

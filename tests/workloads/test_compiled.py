@@ -11,15 +11,16 @@ import pytest
 
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
-from regbot.records.run import Arm, Run
+from regbot.records.run import Run
 from regbot.workloads.guest import Checkout, Limits, Scratch, trace
 from regbot.workloads.shapes import load_shape
 from regbot.workloads.task import Task, single_task
 from regbot_guest.contract import ContractError
 from regbot_guest.frameworks.maxtext_config import compile_arguments, record_config
-from regbot_guest.request import Geometry, Request
+from regbot_guest.request import Request
+from support.guest_runs import make_request
+from support.layers import ARM
 
-ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
 LIMITS = Limits(max_output_bytes=64 * 1024, max_record_bytes=2**18)
 
 SUM = """
@@ -127,7 +128,7 @@ def test_a_program_becomes_a_ledger_with_the_axes_of_its_mesh(tmp_path: Path) ->
         {"jax": "0"},
         ["hardware=cpu"],
     )
-    assert ledger.program is not None
+    assert ledger.fingerprint is not None
     assert ledger.liveness is not None
     assert (ledger.liveness.planted, ledger.liveness.seen, ledger.liveness.proven) == (5, 5, True)
 
@@ -179,21 +180,6 @@ def test_a_claim_that_does_not_hold_is_not_used(tmp_path: Path, change: str, rea
     assert found.ledger is None
 
 
-def request(**changes: object) -> Request:
-    variant = load_shape("mixtral-8x7b").variant("full")
-    document = {
-        "request": "x",
-        "workload": "label:mixtral-8x7b@1/ep",
-        "variant": "full",
-        "record": "/scratch/raw.json",
-        "root": "/checkout",
-        "geometry": Geometry(**variant.geometry.model_dump()),
-        "world": 8,
-        "ep": 8,
-    }
-    return Request(**{**document, **changes})  # type: ignore[arg-type]
-
-
 def keys_of(asked: Request) -> dict[str, str]:
     _, base, *rest = compile_arguments(asked, Path("/maxtext"), Path("/scratch"))
     return {"": base, **dict(argument.split("=", 1) for argument in rest)}
@@ -205,7 +191,7 @@ def keys_of(asked: Request) -> dict[str, str]:
 )
 def test_a_key_that_is_fixed_is_refused_with_what_to_use(key: str, instead: str) -> None:
     with pytest.raises(ContractError, match=f"config.{key}: fixed by this workload; use .*{instead}") as refusal:
-        keys_of(request(config={key: 1}))
+        keys_of(make_request(config={key: 1}))
     assert refusal.value.kind == "config"
 
 

@@ -78,7 +78,7 @@ def test_every_call_binds_to_the_published_signature_and_passes_what_the_gate_as
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("name", ["alltoall", *LIBRARY])
+@pytest.mark.parametrize("name", ["alltoall", "allgather", *LIBRARY])
 def test_outputs_and_every_gradient_are_those_of_one_process_with_all_experts(
     exchanged: Path, name: str, case: str
 ) -> None:

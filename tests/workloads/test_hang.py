@@ -9,7 +9,7 @@ from regbot.records.hang import Collective, Hang
 from regbot.workloads.hang import read_hang
 from support.guest_runs import SCRIPTS, Shared, run_script
 
-FAULTS = ("sleep", "backward", "stop", "lock", "absent")
+FAULTS = ("sleep", "backward", "lock")
 
 
 @pytest.fixture

@@ -11,19 +11,19 @@ import pytest
 
 from regbot.engines import LocalEngine
 from regbot.records.config import Workload
-from regbot.records.run import Arm, Run
+from regbot.records.run import Run
 from regbot.workloads.guest import Checkout, Limits, Scratch, trace
 from regbot.workloads.shapes import load_shape
 from regbot.workloads.task import single_task
 from regbot_guest.frameworks.maxtext_config import FORCED_KEYS
 from support.judged_heads import judge_head
+from support.layers import ARM
 
-ARM = Arm(name="head", revision="x", commit="a" * 40, tree="b" * 40)
 KEYS = (
-    *FORCED_KEYS, "model_name", "sparse_matmul", "megablox", "capacity_factor", "base_num_decoder_layers",
-    "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "head_dim", "use_qk_norm", "rope_max_timescale",
-    "num_experts", "num_experts_per_tok", "base_mlp_dim", "base_moe_mlp_dim", "vocab_size", "max_target_length",
-    "per_device_batch_size", "dtype", "ici_fsdp_parallelism", "ici_expert_parallelism", "base_output_directory",
+    *FORCED_KEYS, "model_name", "base_num_decoder_layers", "base_emb_dim", "base_num_query_heads", "base_num_kv_heads",
+    "head_dim", "use_qk_norm", "rope_max_timescale", "num_experts", "num_experts_per_tok", "base_mlp_dim",
+    "base_moe_mlp_dim", "vocab_size", "max_target_length", "per_device_batch_size", "dtype", "ici_fsdp_parallelism",
+    "ici_expert_parallelism", "base_output_directory",
 )  # fmt: skip
 """Keys of the reduced MaxText's configuration."""
 ENTRY = "trainers/pre_train/train_compile.py"

@@ -79,6 +79,13 @@ def test_head_alone_decides_nothing_under_another_gate() -> None:
     assert throughput_of(runs, session_header).by == "pairs"
 
 
+def test_seven_stored_sessions_decide_nothing() -> None:
+    runs = play(at(0.2), header(reference(), gate="stored"))
+    section = throughput_of(runs, header(reference(sessions=7), gate="stored"))
+    assert section.status == "INCONCLUSIVE"
+    assert "7 comparable sessions are stored, and 8 are needed" in section.reasons[0]
+
+
 def test_the_stored_gate_without_stored_sessions_runs_nothing_and_does_not_pass() -> None:
     session_header = header(gate="stored")
     assert next_slot([], session_header, session_header.timed[0]) is None

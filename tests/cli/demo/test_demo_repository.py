@@ -95,13 +95,13 @@ def test_fallback_gathers_and_scatters_instead(traces: dict[str, Any]) -> None:
 
 def test_harmless_keeps_the_device_program(traces: dict[str, Any]) -> None:
     base, head = traces["base"]["ledger"], traces["harmless"]["ledger"]
-    assert head["program"] == base["program"]
+    assert head["fingerprint"] == base["fingerprint"]
     assert head["entries"] == base["entries"]
 
 
 def test_slow_keeps_the_collectives_but_not_the_program(traces: dict[str, Any]) -> None:
     assert rows(traces["slow"]) == rows(traces["base"])
-    assert traces["slow"]["ledger"]["program"] != traces["base"]["ledger"]["program"]
+    assert traces["slow"]["ledger"]["fingerprint"] != traces["base"]["ledger"]["fingerprint"]
 
 
 def _trace(_: int, requests: list[Path]) -> None:

@@ -79,12 +79,6 @@ def test_the_runs_own_work_is_not_counted_as_the_work_of_others() -> None:
     assert load_shares(first, None, own_s=1.0, total_s=20.0) == (None, None)
 
 
-def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not done() and time.monotonic() < deadline:
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
 def test_a_real_timed_run_carries_the_health_of_its_node(shared: Shared) -> None:
     run = read_record(shared("genuine runs", genuine_runs) / "run.json", Run)
@@ -340,13 +334,10 @@ def test_a_driver_that_never_answers_does_not_block_and_is_a_fault_of_the_node(
     seen = watched(nvml, lambda: time.sleep(0.1))
     assert time.monotonic() - begun < 5
     released.set()
-    _until(lambda: not _watching())
+    (watcher,) = (thread for thread in threading.enumerate() if thread.name == "health")
+    watcher.join(30)
     assert kinds(seen.health) == [("lost", True)]
     assert seen.warnings == ["GPU health is not known: the driver does not answer"]
-
-
-def _watching() -> bool:
-    return any(thread.name == "health" and thread.is_alive() for thread in threading.enumerate())
 
 
 # ---- the judge

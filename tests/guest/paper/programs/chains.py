@@ -534,21 +534,6 @@ def round_trip(c: Chain) -> Step:
     )
 
 
-@maker
-def products(c: Chain) -> Step:
-    i = c.pick(lambda x: x.dim() == 2 and x.dtype == torch.float32)
-    runs: dict[str, Callable[[Tensor], Any]] = {
-        "mm": lambda x: x @ x.t(),
-        "softmax": lambda x: x.softmax(-1),
-        "mean": lambda x: x.mean(),
-        "exp": lambda x: x.exp(),
-        "linear": lambda x: torch.nn.functional.linear(x, x),
-        "silu": lambda x: torch.nn.functional.silu(x),
-    }
-    name = c.rng.choice(list(runs))
-    return Step(name, lambda ts, _: runs[name](ts[i]), reads=[i])
-
-
 def run_lines(chain: Chain) -> None:
     """Run random lines and compare both devices. Raises Difference."""
     for _ in range(LINES):
