@@ -90,9 +90,7 @@ class Artifact:
     run: "Run"
     name: str
     content: bytes
-    created: str
     expired: bool = False
-    size: int | None = None  # what the API claims where that is not the content's
 
 
 @dataclass(frozen=True)
@@ -140,9 +138,8 @@ class Run:
             return self.past_jobs[::-1]
         return [Job("measure", self.attempt, self.started or self.created, self.seconds), *self.past_jobs[::-1]]
 
-    def artifact(self, name: str, content: bytes, size: int | None = None) -> Artifact:
-        hub = self.repository.hub
-        made = Artifact(hub.new_id(), self, name, content, hub.tick(), size=size)
+    def artifact(self, name: str, content: bytes) -> Artifact:
+        made = Artifact(self.repository.hub.new_id(), self, name, content)
         self.artifacts.append(made)
         return made
 
