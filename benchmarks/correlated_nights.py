@@ -25,7 +25,8 @@ from nodes import Array
 from promises import Promise
 from scipy.signal import lfilter
 
-from regbot.stats.calibration import RateEstimate
+from regbot.records.calibration_summary import Rate
+from regbot.stats.calibration import estimate_rate
 from regbot.stats.drift import (
     LIMIT,
     MAX_NIGHT_DIFFERENCE,
@@ -33,7 +34,7 @@ from regbot.stats.drift import (
     MIN_SLACK,
     SCALE_NIGHTS,
     SLACK,
-    cusum_states,
+    cusum,
     night_pairs,
 )
 
@@ -51,7 +52,7 @@ LEAST_IN_TIME = 0.95
 class Rates(NamedTuple):
     """Rates for one noise and one correlation."""
 
-    false: RateEstimate
+    false: Rate
     """Rate of histories of quiet nights with an alarm."""
     in_time: float
     """Share of creeps with an alarm in time."""
@@ -98,9 +99,9 @@ def measure(pair_sd: float, correlation: float, histories: int, seed: np.random.
     ]
     estimates = []
     for history in quiet[: max(histories // 10, 1)].tolist():
-        *_, last = cusum_states(((mean, pairs) for mean in history), pair_sd)
+        *_, last = cusum(((mean, pairs) for mean in history), pair_sd)
         estimates.append(last.correlation)
-    false = RateEstimate.from_counts(int((now[0] >= 0).sum()), histories)
+    false = estimate_rate(int((now[0] >= 0).sum()), histories)
     return Rates(
         false, _in_time(now[1]), float((before[0] >= 0).mean()), _in_time(before[1]), float(np.mean(estimates))
     )

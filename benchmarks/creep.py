@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 from promises import Promise, report_promises
 
-from regbot.stats.calibration import RateEstimate, rate_upper_bound
-from regbot.stats.drift import LIMIT, MAX_NIGHT_STEP, MIN_SLACK, NIGHT_PAIRS, SLACK, cusum_states, night_pairs
+from regbot.records.calibration_summary import Rate
+from regbot.stats.calibration import estimate_rate, rate_upper_bound
+from regbot.stats.drift import LIMIT, MAX_NIGHT_STEP, MIN_SLACK, NIGHT_PAIRS, SLACK, cusum, night_pairs
 from regbot.stats.paired import LOOKS, Thresholds, sequential_test
 
 Array = NDArray[np.float64]
@@ -82,7 +83,7 @@ def monitor_alarms(nights: Array, pairs: int, pair_sd: Iterable[float], series: 
     """Return the night of the monitor's first alarm in each history; -1 without an alarm."""
     alarms = []
     for history, sd in zip(nights.tolist(), pair_sd, strict=True):
-        states = cusum_states(((mean, pairs) for mean in history), sd, series)
+        states = cusum(((mean, pairs) for mean in history), sd, series)
         alarms.append(next((night for night, state in enumerate(states) if state.alarm), -1))
     return np.array(alarms)
 
@@ -148,7 +149,7 @@ POLICIES: dict[str, Callable[[Array, Array], NDArray[np.bool_]]] = {
 class Detection:
     """How well a policy detects a creep."""
 
-    in_time: RateEstimate
+    in_time: Rate
     """Rate of alarms before the sum of the changes is ``TOO_LATE_PCT``. Histories with an alarm before the first change
     are left out."""
     ever: float
@@ -164,7 +165,7 @@ def detection(nights: NDArray[np.int64]) -> Detection | None:
     if len(after) < 0.1 * len(nights):
         return None
     sums = np.where(after < 0, np.inf, ((after - LEAD_IN) // EVERY + 1) * CHANGE_PCT)
-    in_time = RateEstimate.from_counts(int((sums < TOO_LATE_PCT).sum()), len(sums))
+    in_time = estimate_rate(int((sums < TOO_LATE_PCT).sum()), len(sums))
     median, p90 = np.quantile(sums, [0.5, 0.9], method="inverted_cdf")
     return Detection(in_time, float(np.isfinite(sums).mean()), float(median), float(p90))
 
@@ -181,13 +182,13 @@ def delays(nights: NDArray[np.int64]) -> tuple[float, float]:
 class FalseAlarms:
     """Rates of histories of 200 quiet nights with a false alarm, by what the monitor knows about the sd of a pair."""
 
-    known: RateEstimate
+    known: Rate
     """The sd is right."""
-    calibrated: RateEstimate
+    calibrated: Rate
     """The sd is estimated from 20 pairs."""
-    too_small: RateEstimate
+    too_small: Rate
     """The sd is 30% too small."""
-    uncorrected: RateEstimate
+    uncorrected: Rate
     """The sd is 30% too small, and the monitor does not correct it."""
 
 
@@ -197,13 +198,13 @@ def measure_false_alarms(pair_sd: float, histories: int, seed: np.random.SeedSeq
     freedom = CALIBRATION_PAIRS - 1
     estimated = pair_sd * np.sqrt(rng.chisquare(freedom, histories) / freedom)
 
-    def false_rate(sds: Array) -> RateEstimate:
-        return RateEstimate.from_counts(int((monitor_alarms(nights, NIGHT_PAIRS, sds.tolist()) >= 0).sum()), histories)
+    def false_rate(sds: Array) -> Rate:
+        return estimate_rate(int((monitor_alarms(nights, NIGHT_PAIRS, sds.tolist()) >= 0).sum()), histories)
 
     right = np.full(histories, pair_sd)
     error = TOO_SMALL * pair_sd / NIGHT_PAIRS**0.5
     excess = np.clip((nights - max(SLACK * error, MIN_SLACK)) / error, -MAX_NIGHT_STEP, MAX_NIGHT_STEP)
-    uncorrected = RateEstimate.from_counts(int(plain_cusum(excess, 0.0, LIMIT).any(axis=1).sum()), histories)
+    uncorrected = estimate_rate(int(plain_cusum(excess, 0.0, LIMIT).any(axis=1).sum()), histories)
     return FalseAlarms(false_rate(right), false_rate(estimated), false_rate(TOO_SMALL * right), uncorrected)
 
 
@@ -274,7 +275,7 @@ NOISE_KINDS = ("normal", "t, 4 degrees", "own noise")
 noise with half their standard error. ``correlated_nights.py`` has nights that are correlated."""
 
 
-def measure_noise_kind(kind: str, histories: int, seed: np.random.SeedSequence) -> RateEstimate:
+def measure_noise_kind(kind: str, histories: int, seed: np.random.SeedSequence) -> Rate:
     """Return the rate of false alarms in quiet nights with one of ``NOISE_KINDS``. The known sd of a pair is 1.4%."""
     rng, pair_sd = np.random.default_rng(seed), NOISY[0]
     shape, error = (histories, QUIET_NIGHTS), pair_sd / NIGHT_PAIRS**0.5
@@ -283,17 +284,15 @@ def measure_noise_kind(kind: str, histories: int, seed: np.random.SeedSequence) 
         nights = error * rng.standard_t(4, shape) / 2**0.5
     elif kind == "own noise":
         nights += rng.normal(0, error / 2, shape)
-    return RateEstimate.from_counts(
-        int((monitor_alarms(nights, NIGHT_PAIRS, [pair_sd] * histories) >= 0).sum()), histories
-    )
+    return estimate_rate(int((monitor_alarms(nights, NIGHT_PAIRS, [pair_sd] * histories) >= 0).sum()), histories)
 
 
-def measure_family(histories: int, seed: np.random.SeedSequence) -> RateEstimate:
+def measure_family(histories: int, seed: np.random.SeedSequence) -> Rate:
     """Return the rate of families of ``FAMILY`` workloads with any false alarm, on a noisy node."""
     pair_sd = NOISY[-1]
     nights = simulate_means(quiet_truth(), pair_sd, NIGHT_PAIRS, histories * FAMILY, np.random.default_rng(seed))
     alarms = monitor_alarms(nights, NIGHT_PAIRS, [pair_sd] * len(nights), FAMILY) >= 0
-    return RateEstimate.from_counts(int(alarms.reshape(histories, FAMILY).any(axis=1).sum()), histories)
+    return estimate_rate(int(alarms.reshape(histories, FAMILY).any(axis=1).sum()), histories)
 
 
 def settings() -> list[tuple[float, int]]:
@@ -307,7 +306,7 @@ def settings() -> list[tuple[float, int]]:
     return [*combinations, (0.024, 8), (0.024, 16)]
 
 
-def false_alarm_promise(rate: RateEstimate, name: str) -> Promise:
+def false_alarm_promise(rate: Rate, name: str) -> Promise:
     """Compare the one-sided 95% bound of a rate of false alarms with its limit."""
     upper = rate_upper_bound(rate.count, rate.total)
     text = f"{name}: false alarms in {QUIET_NIGHTS} quiet nights, upper 95% bound, at most {MOST_FALSE:.0%}"
@@ -315,7 +314,7 @@ def false_alarm_promise(rate: RateEstimate, name: str) -> Promise:
 
 
 def promises(
-    false_alarms: dict[float, FalseAlarms], families: RateEstimate, results: dict[tuple[float, int], MonitorResult]
+    false_alarms: dict[float, FalseAlarms], families: Rate, results: dict[tuple[float, int], MonitorResult]
 ) -> list[Promise]:
     promises = []
     for sd, rates in false_alarms.items():
@@ -324,7 +323,7 @@ def promises(
     # On noisy nodes the minimum slack has no effect, and nights are measured in standard errors. The rate is then the
     # same for all noises, so the histories of these nodes are pooled.
     worst = [false_alarms[sd].too_small for sd in NOISY]
-    pooled = RateEstimate.from_counts(sum(rate.count for rate in worst), sum(rate.total for rate in worst))
+    pooled = estimate_rate(sum(rate.count for rate in worst), sum(rate.total for rate in worst))
     promises.append(false_alarm_promise(pooled, "pair sd 1.4% and 2.4%, 30% too small"))
     promises.append(false_alarm_promise(families, f"{FAMILY} series together"))
     for sd in PAIR_SDS:
@@ -335,7 +334,7 @@ def promises(
     return promises
 
 
-def share(rate: RateEstimate) -> str:
+def share(rate: Rate) -> str:
     return f"{rate.count / rate.total:.1%} [{rate.low:.1%}, {rate.high:.1%}]"
 
 

@@ -1,11 +1,10 @@
-"""Error rates of the tests besides the gate: extra runs and several metrics.
+"""Error rates of the tests besides the gate.
 
     python benchmarks/error_rates.py [--sessions 4000] [--jobs 2] [--part NAME]
 
 *Extra runs*: five sessions of twelve pairs on a node of ``nodes.py``, with a look after every block. The peer is the t
-interval of one look. *Several metrics*: twenty correlated normal metrics, each tested on twelve pairs. The peers are no
-adjustment, and the adjustment of Benjamini and Hochberg. *The vote*: the exact probability that placebo sessions
-contradict the gate, so that it may no longer decide on the node. *Correlated nights*: the creep monitor, now and before
+interval of one look. *The vote*: the exact probability that placebo sessions contradict the gate, so that it may no
+longer decide on the node. *Correlated nights*: the creep monitor, now and before
 (``correlated_nights.py``). *Calibrations*, *pushes* and *training*: see ``calibrations.py``,
 ``repeated_timing.py`` and ``training.py``.
 
@@ -23,16 +22,16 @@ from math import log1p
 import numpy as np
 from calibrations import calibrations
 from correlated_nights import correlated_nights
-from nodes import NODES, Array, Flags, Node
+from nodes import NODES, Array, Node
 from paired_sessions import BLOCK_PAIRS, PAIRS, PRIMARY, STEADY, SUMMARIES, THRESHOLDS, simulate_sessions
 from promises import Promise, report_promises
 from repeated_timing import pushes
 from scipy import stats
 from training import training
 
+from regbot.records.calibration_summary import Rate
 from regbot.stats.anytime import ANYTIME_ALPHA, anytime_interval, decide_anytime
-from regbot.stats.calibration import RateEstimate, contradiction, rate_bounds
-from regbot.stats.multiplicity import SECONDARY_Q, analyse_secondary_metrics
+from regbot.stats.calibration import contradiction, estimate_rate, rate_bounds
 from regbot.stats.paired import LOOKS, PASSING, combine, decide, interval, look_alpha
 
 SEED = 20260806
@@ -45,11 +44,7 @@ LOOK_PAIRS = range(LOOKS[0], REPEATS * PAIRS + 1, BLOCK_PAIRS)
 """Numbers of pairs at the looks. There is a look after every block."""
 
 EFFECTS_PCT = (0.0, 1.0, 2.0, 3.0)
-PARTS = ("extra-runs", "metrics", "nights", "calibrations", "pushes", "training")
-
-METRICS, CHANGED, CHANGE_SD, CORRELATION = 20, 5, 1.5, 0.5
-"""Number of metrics, number of changed metrics, their change in standard deviations of a pair, and the correlation of
-any two metrics."""
+PARTS = ("extra-runs", "nights", "calibrations", "pushes", "training")
 
 VOTE_PLACEBOS = (20, 60, 200)
 FLAG_RATES, COVERAGES = (0.002, 0.05, 0.10, 0.20), (0.98, 0.95, 0.90, 0.80)
@@ -173,45 +168,12 @@ def extra_runs(sessions: int, jobs: int) -> Iterator[Promise]:
     )
 
 
-def several_metrics(sessions: int) -> Iterator[Promise]:
-    """Print the table of several metrics, and yield its promise."""
-    print(
-        f"\nseveral metrics: {METRICS} normal metrics, any two correlated by {CORRELATION}, {PAIRS} pairs, those that"
-        f" change do by {CHANGE_SD} sd of a pair"
-    )
-    print(f"{'changed':>8} {'adjustment':>12} {'any false':>10} {'false of those named':>21} {'changes named':>14}")
-    rng = np.random.default_rng(SEED)
-    worst = 0.0
-    for changed in (0, CHANGED):
-        truth = np.arange(METRICS) < changed
-        named: dict[str, list[Flags]] = {"none": [], "BH": [], "BY": []}
-        for _ in range(sessions):
-            common = rng.normal(0, CORRELATION**0.5, (1, PAIRS))
-            values = common + rng.normal(0, (1 - CORRELATION) ** 0.5, (METRICS, PAIRS)) + CHANGE_SD * truth[:, None]
-            tests = analyse_secondary_metrics({str(metric): row.tolist() for metric, row in enumerate(values)})
-            p = np.array([test.p for test in tests])
-            named["none"].append(np.asarray(p <= SECONDARY_Q))
-            named["BH"].append(np.asarray(stats.false_discovery_control(p, method="bh") <= SECONDARY_Q))
-            named["BY"].append(np.array([test.significant for test in tests]))
-        for adjustment, rows in named.items():
-            significant = np.array(rows)
-            false = (significant & ~truth).sum(axis=1)
-            rate = float((false / np.maximum(significant.sum(axis=1), 1)).mean())
-            power = f"{significant[:, truth].mean():.3f}" if changed else "-"
-            print(f"{changed:>8} {adjustment:>12} {(false > 0).mean():>10.3f} {rate:>21.4f} {power:>14}")
-            if adjustment == "BY":
-                worst = max(worst, rate)
-    yield Promise(
-        f"several metrics: false of those named, BY, at most {SECONDARY_Q:.0%}", f"{worst:.2%}", worst <= SECONDARY_Q
-    )
-
-
 def vote_probabilities() -> None:
     """Print the probability that the gate may not decide any more after a number of placebo sessions."""
     print("\nthe vote: probability that it is lost, judged once after so many placebos, and ever up to the last; exact")
     header = "".join(f"{placebos:>8}" for placebos in VOTE_PLACEBOS) + f"{'ever':>8}"
     print(f"{'true rate of false flags':>26}{header}   {'true coverage':>14}{header}")
-    sound = RateEstimate.from_counts(0, 0)
+    sound = estimate_rate(0, 0)
     for flags, coverage in zip(FLAG_RATES, COVERAGES, strict=True):
         by_flags = _vote_loss_probabilities(flags, lambda rate: contradiction(rate, sound))
         by_coverage = _vote_loss_probabilities(coverage, lambda rate: contradiction(sound, rate))
@@ -219,7 +181,7 @@ def vote_probabilities() -> None:
         print(f"{flags:>26.3f}{cells[0]}   {coverage:>14.2f}{cells[1]}")
 
 
-def _vote_loss_probabilities(probability: float, why: Callable[[RateEstimate], str]) -> list[float]:
+def _vote_loss_probabilities(probability: float, why: Callable[[Rate], str]) -> list[float]:
     """Return the probability that the vote is lost at each of ``VOTE_PLACEBOS``, and that it is ever lost.
 
     Each placebo is counted with this probability. ``why`` returns why the vote is lost for such a count, or ''.
@@ -228,7 +190,7 @@ def _vote_loss_probabilities(probability: float, why: Callable[[RateEstimate], s
     counts = np.ones(1)  # probability of each count, without the cases in which the vote was lost before
     for total in range(1, VOTE_PLACEBOS[-1] + 1):
         counts = np.append(counts, 0) * (1 - probability) + np.append(0, counts) * probability
-        lost = np.array([bool(why(RateEstimate.from_counts(count, total))) for count in range(total + 1)])
+        lost = np.array([bool(why(estimate_rate(count, total))) for count in range(total + 1)])
         if total in VOTE_PLACEBOS:
             at_votes.append(float(stats.binom.pmf(np.arange(total + 1), total, probability)[lost].sum()))
         ever += float(counts[lost].sum())
@@ -257,7 +219,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{options.sessions} simulated for each figure, {STEADY} steady steps a run, seed {SEED}\n")
     parts: dict[str, Callable[[], Iterator[Promise]]] = {
         "extra-runs": lambda: extra_runs(options.sessions, options.jobs),
-        "metrics": lambda: several_metrics(options.sessions),
         "nights": lambda: correlated_nights(options.sessions, options.jobs),
         "calibrations": lambda: calibrations(options.sessions, options.jobs),
         "pushes": lambda: pushes(options.sessions, options.jobs),

@@ -45,10 +45,9 @@ from paired_sessions import (
 )
 from promises import Promise, report_promises
 
-from regbot.baselines.arm_luck import make_arm_luck
 from regbot.check.compare.sections import POSITION_EFFECT_PCT
 from regbot.judge.interim import luck_in_draws
-from regbot.stats.arm_luck import ALLOCATION_PAIRS, DRAW_PAIRS, MIN_ALLOCATIONS, SharedLuck, estimate_luck
+from regbot.stats.arm_luck import ALLOCATION_PAIRS, ASSUMED_LUCK, DRAW_PAIRS, MIN_ALLOCATIONS, SharedLuck, estimate_luck
 from regbot.stats.correlation import lag_correlation
 from regbot.stats.steady import SteadyState, steady_state, unsettled_warnings
 from regbot.stats.summary import summarise
@@ -218,7 +217,7 @@ def estimate_lucks(placebo_ratios: Array) -> list[SharedLuck | None]:
         lag = lag_correlation(ratios.tolist())
         draws = ratios.reshape(-1, DRAW_PAIRS).tolist()
         estimate = estimate_luck(draws, lag.value if lag is not None else 0.0, allocations)
-        lucks.append(luck_in_draws(make_arm_luck(estimate), DRAWS))
+        lucks.append(luck_in_draws(estimate, DRAWS))
     return lucks
 
 
@@ -244,11 +243,11 @@ def judge_row(row: Row, count: int) -> Outcome:
         df = of_classes.shape[1] - 1
         class_sds = np.repeat(of_classes.std(axis=1, ddof=1), SESSIONS_PER_CLASS, axis=0)
         if not row.is_calibrated:
-            lucks = [SharedLuck.assume(DRAWS)] * classes
+            lucks = [SharedLuck(ASSUMED_LUCK, np.inf, DRAWS)] * classes
         elif placebo_sessions >= MIN_ALLOCATIONS:
             lucks = estimate_lucks(placebos[..., 0].reshape(classes, placebo_sessions, -1))
     if lucks is not None:
-        sds_and_dfs = [(luck.sd, luck.df or np.inf) if luck is not None else (0.0, np.inf) for luck in lucks]
+        sds_and_dfs = [(luck.sd, luck.df) if luck is not None else (0.0, np.inf) for luck in lucks]
         luck_arrays = np.repeat(sds_and_dfs, SESSIONS_PER_CLASS, axis=0).T
     outcome: Outcome = {}
     for percent in EFFECTS_PCT:

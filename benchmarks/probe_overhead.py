@@ -56,7 +56,7 @@ def report(shape: str, blocks: int, steps: int) -> None:
     bounds = interval(result["log_ratios"], ALPHA)
     ratio = f"{exp(bounds.estimate):.4f} ({exp(bounds.low):.4f} to {exp(bounds.high):.4f})"
     step_ms = 1000 * median(result["bare_s"]) / steps
-    print(f"{shape:<16} {step_ms:>8.1f} {result['clocks']:>16.0f} {ratio:>32}   {bounds.pairs}", flush=True)
+    print(f"{shape:<16} {step_ms:>8.1f} {result['clocks']:>16.0f} {ratio:>32}   {bounds.count}", flush=True)
 
 
 def write_request(shape: str, folder: Path, steps: int) -> Path:

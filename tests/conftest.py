@@ -28,9 +28,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 NEEDS_TORCH = (
-    "demo/*", "guest/*", "gloo/*", "check/test_check.py", "check/test_resume.py", "check/test_timed_check.py",
-    "judge/test_dispatcher_gate.py", "nodes/test_nodes.py", "workloads/test_bad_guests.py",
-    "workloads/test_dispatchers.py", "workloads/test_hang.py", "workloads/test_timed_guests.py",
+    "cli/demo/*", "guest/*", "gloo/*", "check/test_check.py", "check/test_resume.py", "check/test_timed_check.py",
+    "judge/test_dispatcher_gate.py", "workloads/test_bad_guests.py", "workloads/test_dispatchers.py",
+    "workloads/test_hang.py", "workloads/test_timed_guests.py",
 )  # fmt: skip
 """Test files that run guest code. They are left out, whole, where there is no torch."""
 

@@ -8,15 +8,14 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import groupby
 
 from regbot.records.calibration import CalibrationSession
-from regbot.records.calibration_summary import ArmLuck
+from regbot.records.calibration_summary import ArmLuck, Correlation
 from regbot.records.reference import Reference
-from regbot.stats.arm_luck import MIN_ALLOCATIONS, SMALL_LUCK, LuckEstimate, estimate_luck
-from regbot.stats.correlation import CorrelationEstimate
+from regbot.stats.arm_luck import MIN_ALLOCATIONS, SMALL_LUCK, estimate_luck
 
 
 def estimate_stored_luck(
-    placebos: Iterable[CalibrationSession], allocations: Mapping[str, Hashable], lag: CorrelationEstimate | None = None
-) -> LuckEstimate | None:
+    placebos: Iterable[CalibrationSession], allocations: Mapping[str, Hashable], lag: Correlation | None = None
+) -> ArmLuck | None:
     """Estimate the luck of an arm from placebo sessions. Return None if there are too few draws for an estimate.
 
     ``allocations`` has the day and node of each session by its identity. ``lag`` is the correlation of neighbouring
@@ -35,21 +34,6 @@ def estimate_stored_luck(
                 of_draws.append(allocations[placebo.session])
     correlation = lag.value if lag is not None else 0.0
     return estimate_luck(ratios_by_draw, correlation, of_draws)
-
-
-def make_arm_luck(luck: LuckEstimate | None) -> ArmLuck | None:
-    """Return the record of an estimate; None if there is no estimate. The record is in percent."""
-    if luck is None:
-        return None
-    return ArmLuck(
-        sd_pct=100 * luck.sd,
-        low_pct=100 * luck.low,
-        high_pct=100 * luck.high,
-        counted_pct=100 * luck.counted,
-        draws=luck.draws,
-        allocations=luck.allocations,
-        lasts=luck.lasts,
-    )
 
 
 def is_luck_small(references: Sequence[Reference]) -> bool:

@@ -19,7 +19,7 @@ from regbot.records.text.clip import short_commit
 from regbot.records.text.printable import printable
 from regbot.records.text.table import columns
 from regbot.records.text.words import count as count_noun
-from regbot.stats.history import MAX_LEVELS, bucket_starts, change_points
+from regbot.stats.history import MAX_LEVELS, change_points
 
 POINTS = 60
 
@@ -114,6 +114,8 @@ def _make_series(
     offset = len(sessions) - len(searched)
     changes = [offset + position for position in change_points([_level(session) for session in searched])]
     stretches = _make_points(sessions, [0, *changes], anchor_commit)
+    points = min(points, len(sessions))  # buckets of nearly equal size
+    buckets = [bucket * len(sessions) // points for bucket in range(points)]
     return HistorySeries(
         environment=sessions[0].environment,
         changed=[],  # filled in later, because it depends on the series before
@@ -124,7 +126,7 @@ def _make_series(
         last=sessions[-1].measured,
         anchor_sessions=len(of_anchor),
         anchor_s=math.exp(math.fsum(of_anchor) / len(of_anchor)) if of_anchor else None,
-        points=_make_points(sessions, bucket_starts(len(sessions), points), anchor_commit),
+        points=_make_points(sessions, buckets, anchor_commit),
         stretches=stretches,
         changes=[
             HistoryChange(

@@ -179,6 +179,7 @@ def _add_baseline(
         problem = no_pair if tier == "timed" else "has no ledger"
         raise BaselineError(intake.origin, f"{context}: {problem}", "continue the check with --resume, then add it")
     if ledger is not None:
+        ledger = ledger.without_lines()  # so that code that moves leaves the stored ledger the same
         distilled.ledgers[record_digest(ledger)] = ledger
     step_s = None
     if timed_plan is not None and throughput is not None:

@@ -11,18 +11,18 @@ from itertools import product
 from statistics import median
 from typing import NamedTuple
 
-from regbot.baselines.arm_luck import estimate_stored_luck, make_arm_luck
+from regbot.baselines.arm_luck import estimate_stored_luck
 from regbot.baselines.names import class_folder
 from regbot.baselines.query import RollingReference, planned_terms, read_workload, select_rolling_reference, terms_of
 from regbot.baselines.store import BaselineError, Store
 from regbot.records.baseline import Baseline, EnvironmentKey
 from regbot.records.calibration import Calibration
-from regbot.records.calibration_summary import CalibrationSummary, Correlation, PairNoise, Rate
+from regbot.records.calibration_summary import CalibrationSummary, PairNoise, Rate
 from regbot.records.reference import Reference, StoredSession
 from regbot.records.run import Clock
 from regbot.records.session import TimedPlan
 from regbot.stats import calibration as statistics
-from regbot.stats.correlation import CorrelationEstimate, block_correlation, lag_correlation
+from regbot.stats.correlation import block_correlation, lag_correlation
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.prediction import SESSION_RUNS
 
@@ -131,13 +131,13 @@ def summarise_calibrations(calibrations: Iterable[Calibration]) -> CalibrationSu
         sd_pct=100 * sd,
         sd_low_pct=100 * sd_low,
         sd_high_pct=100 * sd_high,
-        false_flags=Rate.model_validate(false_flag_rate, from_attributes=True),
-        covered=Rate.model_validate(coverage, from_attributes=True),
+        false_flags=false_flag_rate,
+        covered=coverage,
         injected_pct=largest_injected_pct,
-        detected=Rate.model_validate(detection_rate, from_attributes=True) if with_largest_slowdown else None,
-        lag_correlation=_correlation_record(lag),
-        block_correlation=_correlation_record(within_block),
-        arm_luck=make_arm_luck(luck),
+        detected=detection_rate if with_largest_slowdown else None,
+        lag_correlation=lag,
+        block_correlation=within_block,
+        arm_luck=luck,
         contradicted=statistics.contradiction(
             false_flags=false_flag_rate,
             covered=placebo_coverage,
@@ -147,9 +147,9 @@ def summarise_calibrations(calibrations: Iterable[Calibration]) -> CalibrationSu
     )
 
 
-def _rate_of(outcomes: Iterable[bool]) -> statistics.RateEstimate:
+def _rate_of(outcomes: Iterable[bool]) -> Rate:
     outcome_list = list(outcomes)
-    return statistics.RateEstimate.from_counts(sum(outcome_list), len(outcome_list))
+    return statistics.estimate_rate(sum(outcome_list), len(outcome_list))
 
 
 def _pool_pair_noise(calibrations: Iterable[Calibration], nights: Iterable[Baseline]) -> PairNoise | None:
@@ -230,7 +230,3 @@ def _make_reference(
         noise=noise,
         warnings=rolling_reference.warnings,
     )
-
-
-def _correlation_record(estimate: CorrelationEstimate | None) -> Correlation | None:
-    return Correlation.model_validate(estimate, from_attributes=True) if estimate is not None else None

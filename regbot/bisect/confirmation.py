@@ -108,4 +108,4 @@ def posterior_test(
     decision = decide(bounds, thresholds)
     if decision != "regressed":
         return None
-    return SequentialTest(decision, bounds.pairs, alpha=alpha, tests={summary: (decision, bounds)}, unused=0)
+    return SequentialTest(decision, bounds.count, alpha=alpha, tests={summary: (decision, bounds)}, unused=0)

@@ -7,8 +7,8 @@ from statistics import fmean
 from regbot.bisect.exact_answer import parent_key
 from regbot.bisect.noisy import SearchState, compute_search
 from regbot.bisect.prepare import BisectionSetup
-from regbot.judge.estimates import percent
 from regbot.records.bisection import Bisection, BisectionOutcome, Candidate, Change, Estimate, Observation
+from regbot.stats.summary import percent
 
 MAX_CANDIDATES = 10
 """Maximum number of candidates that an undecided search lists."""

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regbot.judge.pairs import pair_up, summarise_timing
+from regbot.judge.pairs import pair_up
 from regbot.records.bisection import BisectionHeader, Observation
 from regbot.records.files import RecordError
 from regbot.records.run import Run
 from regbot.records.session import Session, TimedPlan, read_session
 from regbot.records.text.clip import clip_label, short_commit
-from regbot.stats.launch import launch_cut
+from regbot.stats.launch import launch_cut, summarise_timing
 from regbot.stats.paired import interval
 
 SESSION = "session.jsonl"

@@ -17,14 +17,13 @@ from regbot.engines import SeatLostError
 from regbot.engines.removal import discard_folder
 from regbot.judge.backends import unmet_dispatcher_request
 from regbot.judge.health import describe_outside_cause
-from regbot.judge.pairs import summarise_timing
 from regbot.judge.validity import distrust_code
 from regbot.records.bisection import Observation
 from regbot.records.files import write_record
 from regbot.records.run import Position
 from regbot.records.session import TimedPlan
 from regbot.records.text.clip import clip_message
-from regbot.stats.launch import launch_cut
+from regbot.stats.launch import launch_cut, summarise_timing
 from regbot.workloads.guest import Limits, Scratch
 from regbot.workloads.launch import time_run
 from regbot.workloads.task import Task

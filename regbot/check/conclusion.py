@@ -65,7 +65,8 @@ def judge_sessions(
     plans = {plan.entry: plan for header in headers for plan in header.timed}  # the last plan of an entry counts
     update = {"workloads": [*entries], "left_out": [*left_out], "warnings": [*warnings], "timed": [*plans.values()]}
     update |= {"timing": any(header.timing for header in headers)}
-    settings = load_config(config) if config else Config(sharding=first.sharding, wire=first.wire)
+    stored = Config(sharding=first.sharding, program=first.program, wire=first.wire)
+    settings = load_config(config) if config else stored
     update |= {"throughput": settings.throughput} if config else {}
     combined = Session(header=first.model_copy(update=update), runs=_combine_runs(files, sessions))
     if baselines is not None:

@@ -56,7 +56,8 @@ def check(options: CheckOptions, watch: Watcher = lambda _: None, engine: Engine
                 recorder=SessionRecorder(log, session, options.cache),
                 watch=watch,
             )
-            trace_arms(plan.traced, setup, parallel=config.local.parallel)
+            untrusted = options.untrusted or config.sandbox.untrusted
+            trace_arms(plan.traced, setup, parallel=config.local.parallel, untrusted=untrusted)
             time_arms(plan.timed, setup, join=options.join)
             result = conclude(read_session(log.path), config, options.expectations, options.out)
     # After the verdict, because nothing that the code under test left in the cache may prevent a verdict.

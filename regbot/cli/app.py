@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 
 from regbot.cli import baseline, ledger
 from regbot.cli import bisect as bisect_command
+from regbot.cli import explain as explain_command
 from regbot.cli import github as github_commands
 from regbot.cli import push as push_command
 from regbot.cli.console import show
@@ -52,6 +53,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command()(bisect_command.bisect)
+app.command()(explain_command.explain)
 app.command()(init_command.init)
 app.command()(push_command.pre_push)
 app.add_typer(ledger.app, name="ledger")
@@ -410,9 +412,10 @@ def preflight(
         from regbot.judge.preflight.rules import preflight_page
 
         result = examine_configuration(what, Path.cwd(), cache_folder(), watch)
-        text = result.record().to_json() if json else preflight_page(result.conflicts, result.advice, result.unknown)
+        text = result.to_json() if json else preflight_page(result)
     show(text, json)
-    raise typer.Exit(exit_code("INVALID") if result.invalid else 0)
+    is_invalid = any(conflict.severity == "invalid" for conflict in result.conflicts)
+    raise typer.Exit(exit_code("INVALID") if is_invalid else 0)
 
 
 def _print_verdict(result: "CheckResult", as_json: bool) -> None:

@@ -2,43 +2,47 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
 from regbot.cli.console import show
 from regbot.cli.options import ConfigFile, Json, cache_folder, exit_code, progress, usage_errors
 
+if TYPE_CHECKING:
+    from regbot.records.run import Run
+
 app = typer.Typer(
     help="Collective ledgers: trace one without a GPU, compare two.", no_args_is_help=True, rich_markup_mode=None
 )
+
+World = Annotated[int | None, typer.Option("--world", metavar="N", help="Ranks. Default: the shape's mesh.")]
+ExpertParallel = Annotated[int | None, typer.Option("--ep", metavar="N", help="Expert-parallel size.")]
+TraceVariant = Annotated[str | None, typer.Option("--variant", metavar="V", help="Default: the workload's, else full.")]
+Dispatcher = Annotated[
+    str,
+    typer.Option("--dispatcher", metavar="D", help="alltoall, allgather, deepep, hybridep, or a framework's own name."),
+]
+TraceDevice = Annotated[
+    Literal["", "cuda", "cpu"],
+    typer.Option("--device", metavar="D", help="cuda (paper GPU) or cpu. Default: cuda if possible."),
+]
+ImitatedGpu = Annotated[
+    Literal["", "h100", "h200", "b200", "a100", "mi300x"],
+    typer.Option("--gpu", metavar="G", help="GPU that is imitated: h100, h200, b200, a100 or mi300x. Default: h100."),
+]
 
 
 @app.command("trace")
 def ledger_trace(
     *,
     workload: Annotated[str, typer.Argument(help="A shape's name, or a workload of ./regbot.toml [:SHAPE][/MESH].")],
-    world: Annotated[int | None, typer.Option("--world", metavar="N", help="Ranks. Default: the shape's mesh.")] = None,
-    ep: Annotated[int | None, typer.Option("--ep", metavar="N", help="Expert-parallel size.")] = None,
-    variant: Annotated[
-        str | None, typer.Option("--variant", metavar="V", help="Default: the workload's, else full.")
-    ] = None,
-    dispatcher: Annotated[
-        str,
-        typer.Option(
-            "--dispatcher", metavar="D", help="alltoall, allgather, deepep, hybridep, or a framework's own name."
-        ),
-    ] = "",
-    device: Annotated[
-        Literal["", "cuda", "cpu"],
-        typer.Option("--device", metavar="D", help="cuda (paper GPU) or cpu. Default: cuda if possible."),
-    ] = "",
-    gpu: Annotated[
-        Literal["", "h100", "h200", "b200", "a100", "mi300x"],
-        typer.Option(
-            "--gpu", metavar="G", help="GPU that is imitated: h100, h200, b200, a100 or mi300x. Default: h100."
-        ),
-    ] = "",
+    world: World = None,
+    ep: ExpertParallel = None,
+    variant: TraceVariant = None,
+    dispatcher: Dispatcher = "",
+    device: TraceDevice = "",
+    gpu: ImitatedGpu = "",
     json: Json = False,
 ) -> None:
     """Trace the static ledger of one workload of the working tree. Needs no GPU, at any world size."""
@@ -51,14 +55,19 @@ def ledger_trace(
         )
         run = trace_working_tree(options, Path.cwd(), cache_folder(), watch)
     if run.ledger is None:
-        print(f"regbot: {run.workload}: INVALID: {run.reason}", file=sys.stderr)
-        # A refused run has a reason from the guest itself, so its log is not needed.
-        for line in run.log_tail.splitlines() if run.outcome != "refused" else []:
-            print(f"  | {line}", file=sys.stderr)
-        if json:
-            show(run.to_json(), json)
-        raise typer.Exit(exit_code("INVALID"))
+        end_untraced(run, json)
     show(run.ledger.to_json() if json else trace_page(run), json)
+
+
+def end_untraced(run: "Run", json: bool) -> NoReturn:
+    """Say why a trace has no ledger, and end the command."""
+    print(f"regbot: {run.workload}: INVALID: {run.reason}", file=sys.stderr)
+    # A refused run has a reason from the guest itself, so its log is not needed.
+    for line in run.log_tail.splitlines() if run.outcome != "refused" else []:
+        print(f"  | {line}", file=sys.stderr)
+    if json:
+        show(run.to_json(), json)
+    raise typer.Exit(exit_code("INVALID"))
 
 
 @app.command("read")
@@ -90,16 +99,17 @@ def ledger_diff(
         from regbot.check.static_trace import read_ledger
         from regbot.cli.terminal import diff_page
         from regbot.judge import judge_ledgers
+        from regbot.judge.program import judge_program
         from regbot.judge.validity import changed_software
         from regbot.records.config import Config, load_config
 
         base, head = read_ledger(a), read_ledger(b)
-        sharding = judge_ledgers(base, head, load_config(config) if config else Config())
-    if json:
-        from regbot.records.verdict import LedgerDiff
+        settings = load_config(config) if config else Config()
+        sharding = judge_ledgers(base, head, settings)
+        program = judge_program(base, head, settings)
+    from regbot.records.verdict import LedgerDiff, select_gravest_status
 
-        difference = {**sharding.model_dump(), "software_changes": changed_software(base, head)}
-        show(LedgerDiff.model_validate(difference).to_json(), json)
-    else:
-        show(diff_page(sharding, base, head))
-    raise typer.Exit(exit_code(sharding.status))
+    difference = {"program": program, "software_changes": changed_software(base, head)}
+    diff = LedgerDiff.model_validate({**dict(sharding), **difference})
+    show(diff.to_json() if json else diff_page(diff, base, head), json)
+    raise typer.Exit(exit_code(select_gravest_status([sharding.status, *([program.status] if program else [])])))

@@ -9,7 +9,7 @@ from regbot.cli.doctor.diagnosis import Diagnosis
 from regbot.judge.run_verdicts import run_verdict
 from regbot.judge.validity import changed_software
 from regbot.ledgers.rows import Row, build_rows
-from regbot.records.ledger import DEFAULT_PAPER_GPU, Kind, Ledger
+from regbot.records.ledger import DEFAULT_PAPER_GPU, GPU_MEMORY_BYTES, Kind, Ledger
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.records.text.clip import short_commit
@@ -18,7 +18,7 @@ from regbot.records.text.table import format_table
 from regbot.records.text.units import binary_bytes
 from regbot.records.text.words import count
 from regbot.records.text.wrap import wrapped
-from regbot.records.verdict import Sharding, Verdict, Volume
+from regbot.records.verdict import LedgerDiff, ProgramSection, Verdict, Volume, select_gravest_status
 from regbot.report.advice import share_findings
 from regbot.report.markdown import Strong, Words
 from regbot.report.notes import (
@@ -28,6 +28,7 @@ from regbot.report.notes import (
     list_unmeasured,
     name_small_variants,
 )
+from regbot.report.source_lines import describe_lines
 from regbot.report.tables import share
 from regbot.report.throughput import explain_times
 from regbot.report.view import list_stored, tabulate_workloads
@@ -89,7 +90,11 @@ def trace_page(run: Run) -> str:
     assert run.ledger is not None
     notes = [f"{name}: {backend.executed}" for name, backend in run.backends.items()]
     if run.peak_device_bytes is not None:
-        notes.append(f"peak memory: {run.peak_device_bytes / 1e9:.2f} GB of the device on rank {run.ledger.rank}")
+        gpu = run.ledger.gpu or DEFAULT_PAPER_GPU
+        is_above = run.peak_device_bytes > GPU_MEMORY_BYTES[gpu]
+        excess = f", MORE than the {GPU_MEMORY_BYTES[gpu] / 1e9:.1f} GB of one {gpu.upper()}" if is_above else ""
+        peak = f"{run.peak_device_bytes / 1e9:.2f} GB of the device on rank {run.ledger.rank}"
+        notes.append(f"peak memory: {peak}{excess}")
     notes += [f"warning: {warning}" for warning in run.warnings]
     return ledger_page(run.ledger, f"{run.workload} {run.variant}", notes)
 
@@ -120,7 +125,7 @@ def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:
         if has_times:
             cells += (f"{1e3 * row.exposed_s:.3g}", f"{1e3 * row.hidden_s:.3g}")
         table.append(cells)
-    lines = [f"program {ledger.program[:16]}" if ledger.program else ""]  # the fingerprint of the device program
+    lines = [f"program {ledger.fingerprint[:16]}" if ledger.fingerprint else ""]
     lines += [f"{name} {version}" for name, version in ledger.software.items()]
     lines += notes
     # A patch is a difference from a run on GPUs, such as a part that was replaced.
@@ -155,15 +160,18 @@ def run_page(run: Run) -> str:
     return "\n".join([*filter(None, lines_above), "", format_table(table), "", *filter(None, lines_below)])
 
 
-def diff_page(sharding: Sharding, base: Ledger, head: Ledger) -> str:
+def diff_page(diff: LedgerDiff, base: Ledger, head: Ledger) -> str:
     """Return a page about the differences of two ledgers: findings and changed collectives.
 
-    ``sharding`` is the verdict about these two ledgers.
+    ``diff`` is the verdict about these two ledgers.
     """
-    lines = [f"{sharding.status}"]
-    lines += [f"  {reason}" for reason in sharding.reasons]
-    for finding in sharding.findings:
+    program = diff.program or ProgramSection(status="PASS", reasons=[])
+    lines: list[str] = [select_gravest_status([diff.status, program.status])]
+    lines += [f"  {reason}" for reason in (*diff.reasons, *program.reasons)]
+    for finding in (*diff.findings, *program.findings):
         lines += ["", f"{finding.status}  {finding.pattern} ({finding.axis})", f"  {finding.text}"]
+        source_lines = describe_lines(finding)
+        lines += [f"  {_plain(source_lines)}"] if source_lines else []
     changed = [row for row in build_rows(base, head) if row.changed]
     if changed:
         table: Table = [
@@ -217,6 +225,8 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         lines += ["", f"sharding of {describe_small_variants(small_variants)}"]
     untrusted = [entry for entry in verdict.workloads if entry.sharding is None or entry.validity.status != "PASS"]
     shared = share(((entry.validity.status, tuple(entry.validity.reasons)), entry.name) for entry in untrusted)
+    unseen = [(entry.program, entry.name) for entry in verdict.workloads if entry.program and not entry.findings]
+    shared += share(((item.status, tuple(item.reasons)), name) for item, name in unseen if item.status != "PASS")
     for (status, reasons), sharers in shared:
         lines += ["", f"{status}  {printable(', '.join(sharers))}", *map(wrapped, reasons)]
     for entry in verdict.workloads:
@@ -231,6 +241,8 @@ def verdict_page(verdict: Verdict, out: Path | None, header: SessionHeader | Non
         finding = item.finding
         lines += ["", printable(f"{finding.status}  {finding.pattern} (axis {finding.axis}) in {names}")]
         lines.append(wrapped(_plain(item.text)))
+        if source_lines := describe_lines(finding):
+            lines.append(wrapped(_plain(source_lines)))
         if finding.accepted is not None:
             lines.append(wrapped(f"Accepted with the declared reason: {finding.accepted}"))
     lines += [f"warning: {printable(warning)}" for warning in verdict.warnings]

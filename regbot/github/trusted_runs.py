@@ -17,6 +17,7 @@ from regbot.records.session import Session, SessionHeader, TimedPlan, Unconcerne
 from regbot.records.text.clip import clip, short_commit
 from regbot.report.markdown import UntrustedText
 from regbot.workloads.checkout.arms import resolve_exactly
+from regbot.workloads.checkout.changed_lines import list_changed_lines
 from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
 from regbot.workloads.task import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, timed_tasks
 
@@ -75,11 +76,13 @@ def build_trusted_session(
         timed=timed_plans,  # their references, and ``stored``, are added later from the store of the base commit
         budget_min=config.session.budget_min if timed_plans else None,
         changed_files=changed.paths,
+        changed_lines=list_changed_lines(trees, base, subject.sha),
         inert_files=changed.inert,
         stand_ins=[workload.stand_ins for workload in config.workloads.values() if workload.stand_ins],
         unconcerned=[workload for workload in unconcerned if workload.entry in entries],
         throughput=config.throughput,
         sharding=config.sharding,
+        program=config.program,
         wire=config.wire,
         warnings=header.warnings[:MAX_WARNINGS],
     )

@@ -160,8 +160,7 @@ def _list_expect_lines(verdict: Verdict) -> Iterator[str]:
     invisible characters, is left out."""
     names_by_finding: dict[tuple[str, str], list[str]] = {}
     for entry in verdict.workloads:
-        findings = entry.sharding.findings if entry.sharding is not None else []
-        for finding in findings:
+        for finding in entry.findings:
             if finding.status in ("FAIL", "REVIEW"):
                 names_by_finding.setdefault((finding.pattern, finding.axis), []).append(entry.name)
     for (pattern, axis), names in names_by_finding.items():

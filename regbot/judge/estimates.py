@@ -1,6 +1,5 @@
 """Estimates on the log scale, formatted as percentages of a ratio, and what they are tested against."""
 
-import math
 from collections.abc import Sequence
 
 from regbot.records.session import SessionHeader
@@ -8,29 +7,20 @@ from regbot.records.settings import ThroughputThresholds
 from regbot.records.verdict import Decision, PrimaryTest
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import Interval, Thresholds
-from regbot.stats.prediction import PredictionInterval
-from regbot.stats.unpaired import Difference
-
-LogEstimate = Interval | PredictionInterval | Difference
-"""An estimate with its interval and the standard deviation of what was averaged, on the log scale."""
+from regbot.stats.summary import percent
 
 
-def percent(log_ratio: float) -> float:
-    """Return a log-ratio as 100 (ratio - 1). The log-ratio is capped at 20, so that the result stays finite."""
-    return 100 * math.expm1(min(log_ratio, 20.0))
-
-
-def percent_fields(estimate: LogEstimate) -> dict[str, float]:
+def percent_fields(estimate: Interval) -> dict[str, float]:
     """Return an estimate and its interval as the fields of a record."""
     return {f"{name}_pct": percent(getattr(estimate, name)) for name in ("estimate", "low", "high")}
 
 
-def format_estimate(estimate: LogEstimate) -> str:
+def format_estimate(estimate: Interval) -> str:
     """Return an estimate with its interval: ``+46.70% (+38.20% to +55.90%)``."""
     return f"{percent(estimate.estimate):+.2f}% ({percent(estimate.low):+.2f}% to {percent(estimate.high):+.2f}%)"
 
 
-def primary_test(name: str, decision: Decision, estimate: LogEstimate, ratios: Sequence[float]) -> PrimaryTest:
+def primary_test(name: str, decision: Decision, estimate: Interval, ratios: Sequence[float]) -> PrimaryTest:
     fields = {"summary": name, "decision": decision, "sd_pct": 100 * estimate.sd, "log_ratios": list(ratios)}
     return PrimaryTest.model_validate({**fields, **percent_fields(estimate)})
 

@@ -15,8 +15,8 @@ def first_difference(header: SessionHeader, base: Run, head: Run) -> str:
         return "the configuration overrides differ"
     if base.ledger is None or head.ledger is None or base.code is None or head.code is None:
         return "one arm has no ledger or does not prove its code"
-    # ``program`` is the fingerprint of all operators; None if it is unknown.
-    if base.ledger.program is None or base.ledger.program != head.ledger.program:
+    # ``fingerprint`` is the fingerprint of all operators; None if it is unknown.
+    if base.ledger.fingerprint is None or base.ledger.fingerprint != head.ledger.fingerprint:
         return "head runs other operators than base"
     if base.ledger.config != head.ledger.config:
         return "the resolved configuration differs"

@@ -125,7 +125,7 @@ def _decide(pair_set: PairSet, looked_at: int | None, header: SessionHeader, pla
     # of slow launches has another cause.
     assumed_luck = luck.sd if luck is not None and luck.is_assumed else 0.0
     is_undecided = bool(assumed_luck) and result.decision == "undecided" and not result.withheld
-    without_luck = test(None) if is_undecided else None
+    without_luck = (test(None) if is_undecided else None) or result
     return InterimDecision(
         pair_set,
         result,
@@ -133,9 +133,7 @@ def _decide(pair_set: PairSet, looked_at: int | None, header: SessionHeader, pla
         continued=looked_at is None,
         class_noise=noise if any(bounds.prior_df for _, bounds in result.tests.values()) else None,
         assumed_luck=assumed_luck,
-        decision_without_luck=(
-            without_luck.decision if without_luck is not None and without_luck.decision != "undecided" else None
-        ),
+        decision_without_luck=without_luck.decision if without_luck.decision != result.decision else None,
     )
 
 
@@ -149,7 +147,7 @@ def luck_in_draws(luck: ArmLuck | None, draws: Sequence[Hashable]) -> SharedLuck
     """Return the luck of the arms in pairs, None if it is 0. If calibrations have not measured it in enough
     allocations, it is at least the assumed luck. ``draws``: for each pair, which compiler caches it used."""
     if luck is None or (luck.allocations < MIN_ALLOCATIONS and luck.counted_pct < 100 * ASSUMED_LUCK):
-        return SharedLuck.assume(draws)
+        return SharedLuck(ASSUMED_LUCK, math.inf, draws)
     # ``counted_pct`` is 0 if the measured luck is not significant or is proven to be small. ``luck.draws`` is the
     # number of draws that the calibration compared, which gives the degrees of freedom (``df``).
     return SharedLuck(luck.counted_pct / 100, luck.draws, draws, luck.lasts) if luck.counted_pct else None

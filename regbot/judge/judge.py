@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from regbot.judge.backends import dispatcher_change
 from regbot.judge.expectations import Expectation
 from regbot.judge.profiled_steps import examine_profiles
+from regbot.judge.program import judge_program
 from regbot.judge.sharding import judge_sharding
 from regbot.judge.stored_ledgers import compare_head_with_stored, compare_with_stored
 from regbot.judge.throughput import judge_timed
@@ -89,6 +90,9 @@ def _judge_workload(
         warnings += timed.warnings
         change_of_dispatcher = change_of_dispatcher or dispatcher_change(timed.base, timed.head)
 
+    # One commit with two configurations: the differences are intended, so they are shown and not judged.
+    configurations_only = header.base.commit == header.head.commit and header.base.overrides != header.head.overrides
+
     def compare(runs: TracedRuns) -> Sharding | None:
         if runs.base is None or runs.head is None or runs.base.ledger is None or runs.head.ledger is None:
             return None
@@ -99,19 +103,27 @@ def _judge_workload(
             dispatcher=change_of_dispatcher,
             workload=name,
             expectations=rules,
-            # One commit with two configurations: the differences are intended, so they are shown and not judged.
-            configurations_only=header.base.commit == header.head.commit
-            and header.base.overrides != header.head.overrides,
+            configurations_only=configurations_only,
+            changed_lines=header.changed_lines,
         )
         section = section.model_copy(update={"variant": runs.head.variant, "tier": runs.head.tier})
         return _review_stand_ins(section, header)
 
-    sharding = compare(traces)
+    sharding, program = compare(traces), None
+    if sharding is not None and base is not None and base.ledger and head is not None and head.ledger:
+        program = judge_program(
+            base.ledger,
+            head.ledger,
+            config,
+            workload=name,
+            expectations=rules,
+            configurations_only=configurations_only,
+        )
     if base is not None and head is not None and sharding is not None:
         sharding, stored_warnings = compare_with_stored(sharding, base, header, config)
         warnings += stored_warnings
         collectives = compare_head_with_stored(header, head, config)
-    findings = list(sharding.findings) if sharding is not None else []
+    findings = [finding for section in (sharding, program) if section is not None for finding in section.findings]
     if profiles is not None:
         warnings += profiles.warnings
         if (profiles_sharding := compare(profiles)) is not None:
@@ -120,6 +132,7 @@ def _judge_workload(
     verdict = WorkloadVerdict(
         name=name,
         sharding=sharding,
+        program=program,
         throughput=throughput,
         validity=validity,
         stored=StoredComparison(times=times, collectives=collectives) if times or collectives else None,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from regbot.judge.health import describe_outside_cause, find_slowed_blocks
-from regbot.records.run import Run, Timing
-from regbot.stats.launch import SUMMARIES, launch_cut, launch_summaries
+from regbot.records.run import Run
+from regbot.stats.launch import SUMMARIES, launch_cut, summarise_timing
 from regbot.stats.stalls import common_period
 
 
@@ -153,11 +153,6 @@ def _build_pair(key: PairKey, base: Run, head: Run, period: int) -> Pair:
     base_summary, head_summary = summarise_timing(base.timing, cut), summarise_timing(head.timing, cut)
     log_ratios = {name: head_summary[name] - base_summary[name] for name in SUMMARIES}
     return Pair(key, base, head, cut, log_ratios, base_summary)
-
-
-def summarise_timing(timing: Timing, cut: int) -> dict[str, float]:
-    """Return the median and the mean step time of the slowest rank after ``cut``, on the log scale."""
-    return launch_summaries((steps.step_s for steps in timing.ranks.values()), cut)
 
 
 def describe_mismatch(base: Run, head: Run, same_pair: bool = True) -> str:

@@ -3,14 +3,16 @@
 import math
 from collections.abc import Iterator, Sequence
 
-from regbot.judge.estimates import count_primary_tests, format_estimate, percent, thresholds
+from regbot.judge.estimates import count_primary_tests, format_estimate, thresholds
 from regbot.judge.interim import InterimDecision
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.text.words import count
+from regbot.records.verdict import SlowLaunch
 from regbot.stats.paired import LOOKS, SequentialTest, look_alpha, luck_of_draw, pairs_needed, session_mde
-from regbot.stats.slow_launches import PairOutlier, set_aside
+from regbot.stats.slow_launches import set_aside
+from regbot.stats.summary import percent
 
 
 def explain_decision(
@@ -104,7 +106,7 @@ def explain_luck(interim: InterimDecision) -> Iterator[str]:
         )
 
 
-def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
+def describe_slow_launches(outliers: Sequence[SlowLaunch], pairs: int) -> str:
     """Return a sentence that lists the slow launches of a session. ``outliers`` has at least one; ``pairs`` is the
     number of pairs that the decision uses."""
     slow_launches = "1 run was" if len(outliers) == 1 else f"{len(outliers)} runs were"
@@ -113,7 +115,7 @@ def describe_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> str:
     return f"{slow_launches} far slower than the others: {_list_launches(outliers)}; {effect}"
 
 
-def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
+def explain_withheld(outliers: Sequence[SlowLaunch]) -> str:
     """Return why head does not pass although its interval would."""
     return (
         "without these pairs, head would pass. But head has more slow runs than base, and may be the cause of them: "
@@ -121,7 +123,5 @@ def explain_withheld(outliers: Sequence[PairOutlier]) -> str:
     )
 
 
-def _list_launches(outliers: Sequence[PairOutlier]) -> str:
-    return ", ".join(
-        f"{outlier.arm} in pair {outlier.pair + 1} ({percent(outlier.excess):.2g}% slower)" for outlier in outliers
-    )
+def _list_launches(outliers: Sequence[SlowLaunch]) -> str:
+    return ", ".join(f"{outlier.arm} in pair {outlier.pair} ({outlier.slower_pct:.2g}% slower)" for outlier in outliers)

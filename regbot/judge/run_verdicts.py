@@ -7,11 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import median, quantiles
 
-from regbot.judge.pairs import PairSet, describe_fault, is_head_only, is_warm, pair_key, summarise_timing
+from regbot.judge.pairs import PairSet, describe_fault, is_head_only, is_warm, pair_key
 from regbot.records.run import Run
 from regbot.records.text.clip import clip_label, clip_message
 from regbot.records.verdict import RankComparison, RankTimes, RunRole, RunVerdict
-from regbot.stats.launch import SUMMARIES, launch_cut
+from regbot.stats.launch import SUMMARIES, launch_cut, summarise_timing
 from regbot.stats.summary import summarise
 
 

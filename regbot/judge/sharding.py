@@ -8,6 +8,7 @@ from regbot.judge.expectations import Expectation, accept
 from regbot.judge.validity import changed_config, not_comparable
 from regbot.ledgers.patterns import DispatcherChange, compare_ledgers
 from regbot.ledgers.wire import wire_s
+from regbot.records.changed_lines import ChangedLines
 from regbot.records.config import Config
 from regbot.records.ledger import GuessKind, Kind, Ledger, Role
 from regbot.records.text.clip import clip, clip_label, clip_message
@@ -45,6 +46,7 @@ def judge_sharding(
     workload: str = "",
     expectations: Iterable[Expectation] = (),
     configurations_only: bool = False,
+    changed_lines: ChangedLines | None = None,
 ) -> Sharding:
     """Return the sharding section of two comparable ledgers.
 
@@ -52,7 +54,8 @@ def judge_sharding(
     ``dispatcher`` is given if only one arm executes the dispatcher that both request. The status is that of the worst
     finding. If unclassified communication differs, it is INVALID with findings, else REVIEW. Guesses that differ turn
     PASS into REVIEW. If the ledgers cover a whole file, findings are REVIEW."""
-    findings = accept(compare_ledgers(base, head, config.sharding, config.wire, dispatcher), expectations, workload)
+    findings = compare_ledgers(base, head, config.sharding, config.wire, dispatcher, changed_lines)
+    findings = accept(findings, expectations, workload)
     # "whole": the counts are those of a whole file. Its number of steps is unknown, so different counts prove nothing.
     forced: Status | None = "REVIEW" if base.scope == "whole" else "PASS" if configurations_only else None
     findings = [
@@ -83,10 +86,10 @@ def judge_sharding(
             if finding.status == worst_status
         )
     elif is_same_program:
-        reasons.append(
-            "device program identical: the same operators and collectives; waits of the host are not compared"
-        )
-    elif base.program is None or head.program is None:
+        is_observed = base.program is not None and head.program is not None
+        scope = "FLOPs, memory and host waits are judged apart" if is_observed else "waits of the host are not compared"
+        reasons.append(f"device program identical: the same operators and collectives; {scope}")
+    elif base.fingerprint is None or head.fingerprint is None:
         reasons.append("same collectives; operators were not compared, because an arm has no fingerprint of them")
     else:
         reasons.append("same collectives, but head runs other operators than base")
@@ -114,7 +117,7 @@ def judge_sharding(
 
 
 def _runs_same_program(base: Ledger, head: Ledger) -> bool:
-    return base.program is not None and base.program == head.program
+    return base.fingerprint is not None and base.fingerprint == head.fingerprint
 
 
 def _describe_guesses(base: Ledger, head: Ledger) -> tuple[list[str], bool]:

@@ -5,13 +5,12 @@ arm's runs have no steady state, or if the arms differ significantly in their nu
 times drift, so this is only a warning.
 """
 
-from collections.abc import Iterable, Sequence
-from statistics import median
+from collections.abc import Sequence
 
 from regbot.judge.pairs import Pair
 from regbot.records.run import Run
 from regbot.stats.launch import launch_steady_state
-from regbot.stats.steady import SteadyState, unsettled_warnings
+from regbot.stats.steady import unsettled_warnings
 
 
 def describe_unsteady(pairs: Sequence[Pair]) -> str:
@@ -23,23 +22,13 @@ def describe_unsteady(pairs: Sequence[Pair]) -> str:
 
 def warn_of_unsteady_arms(pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Return warnings if too many runs of the pairs have no steady state, else ()."""
-    return unsettled_warnings(
-        [_steady_state(pair.base) for pair in pairs], [_steady_state(pair.head) for pair in pairs]
+    base, head = (
+        [launch_steady_state(run.timing) if run.timing is not None else None for run in runs]
+        for runs in ([pair.base for pair in pairs], [pair.head for pair in pairs])
     )
-
-
-def measure_warmup_steps(runs: Iterable[Run]) -> float | None:
-    """Return the number of warm-up steps, as the median over runs; None if unknown. The warm-up of a run ends where its
-    step times change for the last time, for example from 120 ms to a lasting 100 ms."""
-    states = [launch_steady_state(run.timing) for run in runs if run.timing is not None]
-    known_steps = [state.warmup_steps for state in states if state is not None and state.warmup_steps is not None]
-    return float(median(known_steps)) if known_steps else None
+    return unsettled_warnings(base, head)
 
 
 def has_gpus(run: Run) -> bool:
     """Whether the run was timed on a node with GPUs."""
     return run.node is not None and bool(run.node.gpus)
-
-
-def _steady_state(run: Run) -> SteadyState | None:
-    return launch_steady_state(run.timing) if run.timing is not None else None

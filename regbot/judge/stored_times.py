@@ -15,15 +15,8 @@ from typing import Any, NamedTuple
 
 from regbot.baselines.intake import environment_of, node_class_of
 from regbot.judge.backends import DISPATCHER
-from regbot.judge.estimates import (
-    count_primary_tests,
-    format_estimate,
-    percent,
-    percent_fields,
-    primary_test,
-    thresholds,
-)
-from regbot.judge.pairs import Pair, is_head_only, is_sound, summarise_timing
+from regbot.judge.estimates import count_primary_tests, format_estimate, percent_fields, primary_test, thresholds
+from regbot.judge.pairs import Pair, is_head_only, is_sound
 from regbot.judge.steadiness import has_gpus
 from regbot.judge.training import has_other_trajectory, loss_rounding
 from regbot.records.baseline import InvalidTime, parse_time
@@ -34,17 +27,19 @@ from regbot.records.text.clip import clip, clip_message
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.text.words import count
 from regbot.records.verdict import Decision, StoredTest, StoredTimes
-from regbot.stats.launch import SUMMARIES, launch_cut, launch_steady_state
+from regbot.stats.launch import SUMMARIES, launch_cut, launch_steady_state, summarise_timing
+from regbot.stats.paired import Interval
 from regbot.stats.prediction import (
     MIN_NODES,
     MIN_SESSIONS,
     SESSION_ALPHA,
     SESSION_RUNS,
-    PredictionInterval,
+    p_value,
     prediction_interval,
     session_level,
     stored_gate,
 )
+from regbot.stats.summary import percent
 
 HEAD_RUNS = 1 + SESSION_RUNS
 """Number of runs of head: the warm launch and the runs that count."""
@@ -98,7 +93,7 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
     if not doubt and len(attempt_runs) < HEAD_RUNS:
         return None
     head = attempt_runs[1:HEAD_RUNS]  # without the warm launch
-    if doubt := doubt or explain_unknown_node(reference, head[-1]) or _explain_difference(reference, head):
+    if doubt := doubt or _explain_difference(reference, head):
         return StoredVerdict(None, [doubt])
     levels = stored_levels(reference)
     decision, tests = stored_gate(
@@ -126,7 +121,7 @@ def judge_by_stored(header: SessionHeader, plan: TimedPlan, runs: Sequence[Run])
 
 
 def _explain(
-    decision: Decision, tests: Mapping[str, tuple[Decision, PredictionInterval]], sessions: str, bound_pct: float
+    decision: Decision, tests: Mapping[str, tuple[Decision, Interval]], sessions: str, bound_pct: float
 ) -> list[str]:
     _, median_prediction = tests["median"]
     give = f"{SESSION_RUNS} runs of head against the last {sessions} of main give"
@@ -164,25 +159,21 @@ def compare_times(
     if isinstance(reference, str):
         return StoredTimes(reason=clip_message(reference)), ()
     sessions, base_runs = reference.sessions, [pair.base for pair in pairs]
-    if reason := (
-        explain_few_sessions(reference, MIN_INTERVAL_SESSIONS)
-        or explain_unknown_node(reference, base_runs[-1])
-        or explain_other_dispatcher(reference, base_runs)
-    ):
+    if reason := explain_few_sessions(reference, MIN_INTERVAL_SESSIONS) or explain_other_place(reference, base_runs):
         return StoredTimes(reason=clip_message(reason), sessions=len(sessions)), ()
     alpha = SESSION_ALPHA / count_primary_tests(header)
     levels, nodes = stored_levels(reference, len(pairs)), other_nodes(reference, base_runs[-1])
     tests: list[StoredTest] = []
-    outside: list[PredictionInterval] = []  # those of base that do not contain 0
+    outside: list[Interval] = []  # those of base that do not contain 0
     for arm in (header.base, header.head):
         if arm.overrides:
             continue
         level = _level((pair.base if arm.name == "base" else pair.head, pair.cut) for pair in pairs)
         for name in SUMMARIES:
             prediction = prediction_interval(levels[name], level[name], alpha, nodes)
-            estimate = {**percent_fields(prediction), "p_value": prediction.p_value}
+            estimate = {**percent_fields(prediction), "p_value": p_value(prediction)}
             tests.append(StoredTest.model_validate({"arm": arm.name, "summary": name, **estimate}))
-            if arm.name == "base" and prediction.p_value < alpha:
+            if arm.name == "base" and p_value(prediction) < alpha:
                 outside.append(prediction)
     is_drifted = bool(outside) and len(sessions) >= MIN_SESSIONS
     times = StoredTimes(
@@ -192,7 +183,6 @@ def compare_times(
         runs=len(pairs),
         alpha=alpha,
         tests=tests,
-        base_drifted=is_drifted,
     )
     if not is_drifted:
         return times, ()
@@ -219,8 +209,8 @@ def _level(runs: Iterable[tuple[Run, int | None]]) -> dict[str, float]:
 
 def _explain_difference(reference: Reference, head: Sequence[Run]) -> str:
     """Return why head must not be judged by stored sessions, '' if it may."""
-    if other_dispatcher := explain_other_dispatcher(reference, head):
-        return other_dispatcher
+    if other_place := explain_other_place(reference, head):
+        return other_place
     if has_other_trajectory(reference.loss, head, loss_rounding(head)):
         return "head does not train as the newest stored session did"
     timings = [run.timing for run in head if run.timing is not None]
@@ -292,17 +282,13 @@ def explain_few_sessions(reference: Reference, needed: int) -> str:
     return f"{count(stored, 'comparable session')} {'is' if stored == 1 else 'are'} stored, and {needed} are needed"
 
 
-def explain_unknown_node(reference: Reference, run: Run) -> str:
-    """Return why stored sessions cannot be used for the node of ``run``, '' if they can: one is from this node, or they
-    are from at least ``MIN_NODES`` nodes."""
-    nodes = set(other_nodes(reference, run))
-    if not nodes or len(nodes) >= MIN_NODES:
-        return ""
-    return f"stored sessions are of {count(len(nodes), 'other node')}, and at least {MIN_NODES} are needed"
-
-
-def explain_other_dispatcher(reference: Reference, runs: Sequence[Run]) -> str:
-    """Return a sentence if ``runs``, all of one arm, executed another dispatcher than the stored sessions, else ''."""
+def explain_other_place(reference: Reference, runs: Sequence[Run]) -> str:
+    """Return why stored sessions cannot be compared with ``runs``, all of one arm; '' if they can. One session must be
+    from the node of the runs, or all from at least ``MIN_NODES`` nodes, and the executed dispatcher must be the same.
+    """
+    nodes = set(other_nodes(reference, runs[-1]))
+    if nodes and len(nodes) < MIN_NODES:
+        return f"stored sessions are of {count(len(nodes), 'other node')}, and at least {MIN_NODES} are needed"
     executed = {run.backends[DISPATCHER].executed for run in runs if DISPATCHER in run.backends}
     if reference.executed is None or executed == {reference.executed}:
         return ""

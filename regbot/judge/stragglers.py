@@ -39,10 +39,9 @@ def warn_of_stragglers(runs: Sequence[Run]) -> list[str]:
         hosts = hosts or [run.node.name if run.node is not None else ""]
         # Hosts are assumed to be in the order of their ranks, with equally many each.
         ranks_per_host = math.ceil(len(ranks) / len(hosts))
-        for lateness in rank_lateness(
-            [rank.step_s[timing.cut :] for rank in ranks], [rank.wait_s[timing.cut :] for rank in ranks]
-        ):
-            key = (lateness.rank, hosts[lateness.rank // ranks_per_host])
+        steps_s, waits_s = [rank.step_s[timing.cut :] for rank in ranks], [rank.wait_s[timing.cut :] for rank in ranks]
+        for number, lateness in enumerate(rank_lateness(steps_s, waits_s)):
+            key = (number, hosts[number // ranks_per_host])
             lateness_by_rank.setdefault(key, {}).setdefault(run.arm.name, []).append(lateness)
     stragglers = [_describe(*key, by_arm) for key, by_arm in lateness_by_rank.items()]
     texts = [text for slower_pct, text in sorted(stragglers, key=lambda late: -late[0]) if slower_pct]

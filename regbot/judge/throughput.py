@@ -1,11 +1,11 @@
 """Judge the timed runs of one workload: build its throughput section and the validity of its timed runs."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems, unmet_dispatcher_request
-from regbot.judge.estimates import percent, percent_fields, primary_test, thresholds
+from regbot.judge.estimates import percent_fields, primary_test, thresholds
 from regbot.judge.expert_share import find_expert_share
 from regbot.judge.health import describe_node_effects
 from regbot.judge.identity import first_difference
@@ -13,7 +13,7 @@ from regbot.judge.interim import InterimDecision, decide_so_far
 from regbot.judge.pairs import PairSet, is_head_only, is_sound, is_warm
 from regbot.judge.reasons import describe_slow_launches, explain_decision, explain_luck
 from regbot.judge.run_verdicts import compare_ranks, run_verdicts, step_s
-from regbot.judge.steadiness import has_gpus, measure_warmup_steps, warn_of_unsteady_arms
+from regbot.judge.steadiness import has_gpus, warn_of_unsteady_arms
 from regbot.judge.stored_times import compare_times, judge_by_stored, select_reference
 from regbot.judge.stragglers import warn_of_stragglers
 from regbot.judge.timed_validity import (
@@ -25,13 +25,13 @@ from regbot.judge.timed_validity import (
 )
 from regbot.judge.training import compare_training
 from regbot.judge.validity import environment_warnings, make_validity
-from regbot.judge.walls import find_wall, run_secondary_tests
+from regbot.judge.walls import find_wall
 from regbot.records.run import Run
 from regbot.records.session import Session, SessionHeader, TimedPlan
 from regbot.records.text.clip import clip, clip_message
-from regbot.records.verdict import Cost, Decision, RunRole, SlowLaunch, Status, StoredTimes, Throughput, Validity
+from regbot.records.verdict import Cost, Decision, RunRole, Status, StoredTimes, Throughput, Validity
 from regbot.stats.paired import LOOKS, session_mde
-from regbot.stats.slow_launches import PairOutlier
+from regbot.stats.summary import percent
 
 STATUS: dict[Decision, Status] = {
     "regressed": "FAIL",
@@ -188,8 +188,6 @@ def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecisio
     calibrated = None if isinstance(reference, str) else reference.calibrated
     section: dict[str, Any] = {
         **percent_fields(median_interval),
-        "base_warmup_steps": measure_warmup_steps(pair.base for pair in used_pairs),
-        "head_warmup_steps": measure_warmup_steps(pair.head for pair in used_pairs),
         "decision": test.decision,
         "by": "pairs",
         "class_noise": interim.class_noise,
@@ -198,7 +196,7 @@ def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecisio
         "alpha": test.alpha,
         "tests": [primary_test(name, *result, log_ratios[name][: test.pairs]) for name, result in test.tests.items()],
         "calibrated": calibrated,
-        "slow_launches": slow_launches(test.outliers),
+        "slow_launches": list(test.outliers),
         "pass_withheld": test.withheld,
         "assumed_luck_pct": 100 * interim.assumed_luck,
         "decision_without_luck": interim.decision_without_luck,
@@ -221,7 +219,6 @@ def _judge_pairs(header: SessionHeader, plan: TimedPlan, interim: InterimDecisio
         # Stalls change the mean step time but not the median.
         summary = "median" if median_decision == test.decision else "mean"
         section["wall_kind"], section["wall"] = find_wall(used_pairs, summary, test.decision == "regressed")
-        section["secondary"] = run_secondary_tests(used_pairs)
     reasons = (*explain_decision(interim, test, header, runs), *explain_luck(interim))
     return _result(STATUS[test.decision], *reasons, **section)
 
@@ -230,13 +227,6 @@ def _estimate_fields(pair_set: PairSet) -> dict[str, Any]:
     log_ratios = pair_set.log_ratios()["median"]
     estimate_pct = percent(sum(log_ratios) / len(log_ratios)) if log_ratios else None
     return {"pairs": len(log_ratios), "estimate_pct": estimate_pct}
-
-
-def slow_launches(outliers: Iterable[PairOutlier]) -> list[SlowLaunch]:
-    """Return the records of the slow launches of a session. Records number the pairs from 1."""
-    return [
-        SlowLaunch(pair=outlier.pair + 1, arm=outlier.arm, slower_pct=percent(outlier.excess)) for outlier in outliers
-    ]
 
 
 def _result(status: Status, *reasons: str, validity: Validity | None = None, **fields: Any) -> TimedResult:

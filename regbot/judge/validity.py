@@ -17,13 +17,17 @@ from regbot.records.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, Scalar
 from regbot.records.preflight import PreflightConflict
 from regbot.records.run import Arm, Outcome, Run
-from regbot.records.session import Session
+from regbot.records.session import Session, SessionHeader
 from regbot.records.text.clip import clip_message, short_commit
+from regbot.records.text.words import listed
 from regbot.records.verdict import Status, Validity
 
 MAX_SIGNATURES = 2000
 """Largest number of different kinds of collectives in two ledgers, which cost time. Real programs have about a hundred.
 """
+
+MAX_NAMED = 3
+"""A reason names at most this many files."""
 
 BROKEN: frozenset[Outcome] = frozenset({"crashed", "hung", "no_record", "short", "diverged"})
 """Outcomes that the code under test causes. The others show no fault of it: regbot could not measure it, an earlier run
@@ -94,7 +98,7 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
         warnings += ("the trace is of a substitute dispatcher, because the requested one needs GPUs",)
     seen = " and ".join(str(run.ledger.liveness.seen) for run in (base, head) if run.ledger and run.ledger.liveness)
     proof = f"both arms ran their own commit's code; the counter saw every planted collective ({seen})"
-    return TracedRuns(make_validity("PASS", proof), base, head, warnings)
+    return TracedRuns(make_validity("PASS", proof, *_name_unloaded_files(base, head, header)), base, head, warnings)
 
 
 def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base", "head")) -> str | None:
@@ -141,6 +145,15 @@ def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
     """Return the packages that both ledgers list in different versions, with the versions in base and head."""
     pairs = {name: (base.software[name], head.software[name]) for name in sorted(base.software.keys() & head.software)}
     return {name: versions for name, versions in pairs.items() if versions[0] != versions[1]}
+
+
+def _name_unloaded_files(base: Run, head: Run, header: SessionHeader) -> Iterator[str]:
+    """Yield which changed Python files neither arm loaded. The verdict says nothing about those."""
+    changed = [path for path in header.changed_files or () if path.endswith(".py") and path not in header.inert_files]
+    loaded = {path for run in (base, head) if run.code is not None for path in run.code.files}
+    if unloaded := [path for path in changed if path not in loaded]:
+        which = "no changed Python file" if len(unloaded) == len(changed) else "not every changed Python file"
+        yield f"not exercised: the traced step loaded {which}. It did not load {listed(unloaded, MAX_NAMED)}"
 
 
 def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> Validity:

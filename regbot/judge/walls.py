@@ -1,23 +1,17 @@
 """Explain a change in step time. Nothing here decides.
 
 The wall is the part of a step that explains most of the change, with its share. The parts are the time in collectives
-and the time outside of them. On a CPU, waiting for a slower rank counts as time in a collective. Secondary metrics,
-such as the peak memory, are tested for a change of their own.
+and the time outside of them. On a CPU, waiting for a slower rank counts as time in a collective.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
-from regbot.judge.estimates import percent
 from regbot.judge.pairs import Pair
 from regbot.records.run import Run
 from regbot.records.text.units import binary_bytes
-from regbot.records.verdict import SecondaryTest, WallKind
-from regbot.stats.multiplicity import analyse_secondary_metrics
+from regbot.records.verdict import WallKind
 
-STEP, WAIT, MEMORY = "step time", "seconds in collectives", "peak memory"
-SECONDARY = (MEMORY, WAIT, "seconds outside collectives", "CPU seconds")
 MEMORY_RISE = 1.05
 """Ratio of head's to base's peak memory above which the sentence mentions it."""
 CLEAR_SHARE = 0.6
@@ -28,13 +22,14 @@ def find_wall(pairs: Sequence[Pair], summary: str, is_slowdown: bool) -> tuple[W
     """Return the wall of a difference in step time, and a sentence with the share that it explains; None and '' if it
     is unknown. ``summary``: the median or mean step time, which shows the difference."""
     statistic = median if summary == "median" else fmean
-    medians: list[list[float]] = []  # of each arm: the step time, its part in collectives, and the peak memory
-    for runs in ([(pair.base, pair.cut) for pair in pairs], [(pair.head, pair.cut) for pair in pairs]):
-        measures = [measures for measures in (_measure(*run, statistic) for run in runs) if WAIT in measures]
-        if not measures:
-            return None, ""
-        medians.append([median(of_run[name] for of_run in measures) for name in (STEP, WAIT, MEMORY)])
-    (base_s, base_wait_s, base_bytes), (head_s, head_wait_s, head_bytes) = medians
+    base, head = (
+        [measures for run, cut in runs if (measures := _measure(run, cut, statistic)) is not None]
+        for runs in ([(pair.base, pair.cut) for pair in pairs], [(pair.head, pair.cut) for pair in pairs])
+    )
+    if not base or not head:
+        return None, ""
+    base_s, base_wait_s, base_bytes = map(median, zip(*base, strict=True))
+    head_s, head_wait_s, head_bytes = map(median, zip(*head, strict=True))
     extra_s, extra_wait_s = head_s - base_s, head_wait_s - base_wait_s  # negative if head is faster
     if extra_s == 0 or (extra_s > 0) != is_slowdown:
         # The pairs were decided by the step time of the slowest rank. The parts here are means over all ranks. If the
@@ -56,39 +51,13 @@ def find_wall(pairs: Sequence[Pair], summary: str, is_slowdown: bool) -> tuple[W
     return kind, sentence
 
 
-def run_secondary_tests(pairs: Sequence[Pair]) -> list[SecondaryTest]:
-    """Test every metric that is known in all runs of the pairs. Metrics are compared as ratios, so only positive ones
-    count."""
-    runs = [(_measure(pair.base, pair.cut, median), _measure(pair.head, pair.cut, median)) for pair in pairs]
-    log_ratios = {
-        name: [math.log(head[name] / base[name]) for base, head in runs]
-        for name in SECONDARY
-        if all(measures.get(name, 0) > 0 for pair in runs for measures in pair)
-    }
-    return [
-        SecondaryTest(
-            metric=test.name,
-            estimate_pct=percent(test.estimate),
-            p_adjusted=test.p_adjusted,
-            significant=test.significant,
-        )
-        for test in analyse_secondary_metrics(log_ratios)
-    ]
-
-
-def _measure(run: Run, cut: int, statistic: Callable[[Sequence[float]], float]) -> dict[str, float]:
-    """Return the known measures of a run. A time is the statistic of a rank's steps after ``cut``, averaged over
-    ranks."""
+def _measure(run: Run, cut: int, statistic: Callable[[Sequence[float]], float]) -> tuple[float, float, float] | None:
+    """Return the step time, its part in collectives, and the peak memory. A time is the statistic of a rank's steps
+    after ``cut``, averaged over ranks. None if the time in collectives is not known."""
     assert run.timing is not None
     ranks = run.timing.ranks.values()
-    seconds = {
-        STEP: [rank.step_s[cut:] for rank in ranks],
-        WAIT: [rank.wait_s[cut:] for rank in ranks],
-        "seconds outside collectives": [
-            [step_s - wait_s for step_s, wait_s in zip(rank.step_s[cut:], rank.wait_s[cut:], strict=False)]
-            for rank in ranks
-        ],
-        "CPU seconds": [rank.cpu_s[cut:] for rank in ranks],
-    }
-    times = {name: fmean(map(statistic, of_ranks)) for name, of_ranks in seconds.items() if all(of_ranks)}
-    return {MEMORY: float(run.timing.memory_peak_bytes), **times}
+    waits_s = [rank.wait_s[cut:] for rank in ranks]
+    if not all(waits_s):
+        return None
+    mean_step_s = fmean(statistic(rank.step_s[cut:]) for rank in ranks)
+    return mean_step_s, fmean(map(statistic, waits_s)), float(run.timing.memory_peak_bytes)

@@ -1,5 +1,6 @@
-"""Names of all patterns of ledger differences, each with its inverse pattern. The names are a public interface: they
-appear in verdicts, ``--expect`` rules and comments. docs/sharding-verdict.md explains each."""
+"""Names of all patterns of differences between ledgers and between Programs, each with its inverse pattern. The names
+are a public interface: they appear in verdicts, ``--expect`` rules and comments. docs/sharding-verdict.md explains
+each."""
 
 ALL_TO_ALL_REPLACED = "all-to-all replaced by gather and sum"
 RESTORED = "expert-parallel all-to-all restored"
@@ -47,6 +48,26 @@ COUNT_DOWN = "collective count down"
 CONTROL_CHANGED = "control exchanges changed"
 HOST_READS_ADDED = "host reads added"
 HOST_READS_REMOVED = "host reads removed"
+DOES_NOT_FIT = "peak memory no longer fits the device"
+FITS_AGAIN = "peak memory fits the device again"
+FLOPS_UP = "FLOPs up"
+FLOPS_DOWN = "FLOPs down"
+RECOMPUTE_ADDED = "recompute added"
+RECOMPUTE_REMOVED = "recompute removed"
+PRODUCT_WIDENED = "product in a wider dtype"
+PRODUCT_NARROWED = "product in a narrower dtype"
+STATE_WIDENED = "gradients or optimizer state in a wider dtype"
+STATE_NARROWED = "gradients or optimizer state in a narrower dtype"
+TEMPORARY_ADDED = "large temporary added"
+TEMPORARY_REMOVED = "large temporary removed"
+PEAK_UP = "peak memory up"
+PEAK_DOWN = "peak memory down"
+FUSED_LOST = "fused operator lost"
+FUSED_RESTORED = "fused operator restored"
+LAUNCHES_UP = "kernel launches up"
+LAUNCHES_DOWN = "kernel launches down"
+WAITS_ADDED = "host waits added"
+WAITS_REMOVED = "host waits removed"
 OVERLAP_LOST = "overlap lost"
 OVERLAP_RESTORED = "overlap restored"
 
@@ -68,6 +89,16 @@ _INVERSE_PAIRS = (
     (COUNT_UP, COUNT_DOWN),
     (CONTROL_CHANGED, CONTROL_CHANGED),
     (HOST_READS_ADDED, HOST_READS_REMOVED),
+    (DOES_NOT_FIT, FITS_AGAIN),
+    (FLOPS_UP, FLOPS_DOWN),
+    (RECOMPUTE_ADDED, RECOMPUTE_REMOVED),
+    (PRODUCT_WIDENED, PRODUCT_NARROWED),
+    (STATE_WIDENED, STATE_NARROWED),
+    (TEMPORARY_ADDED, TEMPORARY_REMOVED),
+    (PEAK_UP, PEAK_DOWN),
+    (FUSED_LOST, FUSED_RESTORED),
+    (LAUNCHES_UP, LAUNCHES_DOWN),
+    (WAITS_ADDED, WAITS_REMOVED),
     (OVERLAP_LOST, OVERLAP_RESTORED),
 )
 INVERSE: dict[str, str] = {name: inverse for pair in _INVERSE_PAIRS for name, inverse in (pair, pair[::-1])}

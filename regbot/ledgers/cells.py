@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from regbot.ledgers.rows import Signature, find_unit, sum_entries, template
+from regbot.ledgers.source_lines import Calls, count_calls
 from regbot.records.ledger import Entry, Kind, Ledger, Phase
 from regbot.records.verdict import Volume
 
@@ -47,6 +48,9 @@ class Cell:
     issuers_before: frozenset[str]
     """Module paths that issue these collectives in the ledger that ``before`` comes from."""
     issuers_after: frozenset[str]
+    calls_before: Calls
+    """Calls by source line in the ledger that ``before`` comes from."""
+    calls_after: Calls
 
     @property
     def key(self) -> CellKey:
@@ -76,6 +80,8 @@ class Cell:
             after=self.before,
             issuers_before=self.issuers_after,
             issuers_after=self.issuers_before,
+            calls_before=self.calls_after,
+            calls_after=self.calls_before,
         )
 
 
@@ -205,6 +211,8 @@ def build_view(base: Ledger, head: Ledger) -> View:
             after=sum_entries(head_entries),
             issuers_before=frozenset(entry.where for entry in base_entries),
             issuers_after=frozenset(entry.where for entry in head_entries),
+            calls_before=count_calls(base_entries),
+            calls_after=count_calls(head_entries),
         )
         for (place, signature), (base_entries, head_entries) in entries_by_key.items()
     ]

@@ -6,7 +6,7 @@ most specific evidence run first. Each detector claims the cells that it explain
 Cells that no detector claims become generic findings. The order matters only where two patterns could claim the same
 cell. The same order is used in both directions."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
@@ -18,13 +18,15 @@ from regbot.ledgers.exposure import find_overlap_changes
 from regbot.ledgers.host_reads import find_host_read_changes
 from regbot.ledgers.rows import MAX_MODULES, sum_by_kind, template
 from regbot.ledgers.rules import REDUCTIONS_LOST, Circumstances, decide_status
+from regbot.ledgers.source_lines import Calls, find_lines, subtract_calls
 from regbot.ledgers.wire import WireModel, wire_s
+from regbot.records.changed_lines import ChangedLines
 from regbot.records.config import ShardingThresholds as Thresholds
 from regbot.records.config import WireBandwidths as WireConfig
 from regbot.records.ledger import Kind, Ledger
 from regbot.records.text.clip import clip_label
 from regbot.records.text.words import listed
-from regbot.records.verdict import Finding, Volume, WireTime
+from regbot.records.verdict import Finding, FindingLines, Volume, WireTime
 
 __all__ = ["DispatcherChange", "compare_ledgers"]
 
@@ -79,13 +81,19 @@ itself.
 
 
 def compare_ledgers(
-    base: Ledger, head: Ledger, thresholds: Thresholds, wire: WireConfig, dispatcher: DispatcherChange | None = None
+    base: Ledger,
+    head: Ledger,
+    thresholds: Thresholds,
+    wire: WireConfig,
+    dispatcher: DispatcherChange | None = None,
+    changed_lines: ChangedLines | None = None,
 ) -> list[Finding]:
     """Return the findings between two comparable ledgers, the most severe first, and of one pattern the one that adds
     most wire time.
 
     ``thresholds`` has the limits by which a finding fails, and ``wire`` the bandwidths of the links. ``dispatcher``
     says that only one arm executed the dispatcher that both arms requested. It is None if that did not happen.
+    ``changed_lines`` is the diff between the arms.
 
     The list is empty if and only if three conditions hold:
 
@@ -135,10 +143,13 @@ def compare_ledgers(
                 head=after,
                 text=finding_text.write(),
                 modules=sorted({template(module) for module in claim.changed_modules})[:MAX_MODULES],
+                lines=_find_claim_lines(claim, base, head, changed_lines),
             )
         )
     exchange_patterns = sorted({finding.pattern for finding in findings} & EXCHANGE_PATTERNS)
-    findings += [*find_overlap_changes(base, head), *find_host_read_changes(base, head, exchange_patterns)]
+    findings += find_overlap_changes(base, head)
+    if base.program is None or head.program is None:  # else the host waits of the Programs are compared
+        findings += find_host_read_changes(base, head, exchange_patterns)
     statuses_by_severity = ("FAIL", "REVIEW", "PASS")
 
     def sort_key(finding: Finding) -> tuple[int, int]:
@@ -202,6 +213,16 @@ def _describe_phases(view: View, claim: Claim) -> str:
     rows = {cell.signature[:2] for cell in claim.cells}
     has_others = any(view.phases_by_row[row] - phases for row in rows)
     return f", in {listed(sorted(phases), len(phases))}" if has_others and "unknown" not in phases else ""
+
+
+def _find_claim_lines(claim: Claim, base: Ledger, head: Ledger, changed: ChangedLines | None) -> FindingLines:
+    went: Calls = Counter()
+    came: Calls = Counter()
+    for cell in claim.cells:
+        cell_went, cell_came = subtract_calls(cell.calls_before, cell.calls_after, base, head)
+        went += cell_went
+        came += cell_came
+    return find_lines(went, came, base, head, changed)
 
 
 def _model_wire(claim: Claim, base_model: WireModel, head_model: WireModel) -> WireTime:

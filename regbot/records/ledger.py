@@ -1,6 +1,7 @@
 """The ledger: the exact collectives of one steady step. Bytes are those of the tensor on rank 0: the input for all-to-
 all, reduce-scatter and all-reduce, the output for all-gather. Groups of size 1 have none."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -29,6 +30,8 @@ CollectiveBackend = Literal[
 
 Text = Annotated[str, Field(max_length=LABEL_CHARACTERS)]
 Message = Annotated[str, Field(max_length=MESSAGE_CHARACTERS)]
+SourceLine = Annotated[str, Field(max_length=LABEL_CHARACTERS, pattern=r"^([^:\x00-\x1f]+:[1-9][0-9]{0,8})?$")]
+"""'path:number' in the checkout; '' if unknown."""
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 GuessKind = Literal["finite", "assertion", "value", "execution"]
@@ -51,6 +54,7 @@ class Entry(Record):
     via: CollectiveBackend
     count: Annotated[int, Field(ge=1, le=2**53)]
     bytes: Count
+    line: SourceLine = Field("", description="see ``Ledger.frames``")
     static_count: Count | None = Field(None, description="how many of them a compiled program's text has; else None")
     exposed_s: ExposedSeconds | None = Field(None, description="without overlapping compute; None if unknown")
     hidden_s: ExposedSeconds | None = Field(None, description="seconds in which compute overlapped the collectives")
@@ -85,9 +89,95 @@ class Liveness(Record):
         return self.planted > 0 and self.seen == self.planted and self.sequence_advance == self.sequence_counted
 
 
+FlopClass = Literal["matmul", "grouped", "attention", "other"]
+"""matmul: matrix products. grouped: products of many small matrices in one kernel, such as grouped_mm."""
+WaitKind = Literal["read", "size", "synchronize", "event"]
+"""read: a value read by the host. size: an output size that depends on data, such as nonzero's."""
+HolderKind = Literal["parameter", "gradient", "optimizer", "activation", "temporary", "other"]
+"""activation: kept from forward for backward. other: kept from before the step, and none of the others."""
+
+
+class ComputeRow(Record):
+    """All kernels of one step that agree in every field up to ``line``."""
+
+    flop_class: FlopClass
+    dtype: Text = Field(description="of the first floating-point input, such as bfloat16")
+    phase: Phase
+    where: Text = Field(description="path of the module; '' if unknown")
+    line: SourceLine = ""
+    flops: Count
+    recomputed_flops: Count = Field(0, description="part of flops that repeats work of the forward")
+    bytes: Count = Field(description="that the kernels read and write")
+    launches: Count
+
+
+class HostWait(Record):
+    """Waits of the host for the device, equal in every field up to ``line``."""
+
+    kind: WaitKind
+    phase: Phase
+    where: Text
+    line: SourceLine = ""
+    count: Annotated[int, Field(ge=1, le=2**53)]
+
+
+class Holder(Record):
+    """Storages that are live at the peak of the step, equal in every field up to ``line``."""
+
+    kind: HolderKind
+    where: Text
+    line: SourceLine = ""
+    bytes: Count = Field(description="allocated, each storage rounded up to 512")
+    count: Count
+
+
+class Program(Record):
+    """The Program of one step. ``flops`` is at least the true number where ``without_formula`` names operators."""
+
+    flops: Count
+    flops_by: dict[FlopClass, Count]
+    bytes_moved: Count = Field(description="bytes that kernels read and write")
+    launches: Count = Field(description="number of kernels")
+    recomputed_flops: Count = 0
+    without_formula: dict[Text, Count] = Field({}, description="operators whose FLOPs are unknown, with their number")
+    peak_bytes: Count = Field(description="most allocated bytes in the step")
+    peak_phase: Phase = "unknown"
+    peak_where: Text = ""
+    live_by: dict[HolderKind, Count] = Field({}, description="live bytes at the peak")
+    holders: Annotated[list[Holder], Field(max_length=10)] = Field([], description="largest first")
+    live_curve: Annotated[list[tuple[Phase, Count]], Field(max_length=400)] = Field(
+        [], description="the highest live bytes in each of equal parts of the step's kernels, in order"
+    )
+    rows: Annotated[list[ComputeRow], Field(max_length=100_000)] = Field([])
+    waits: Annotated[list[HostWait], Field(max_length=20_000)] = Field([])
+
+    @property
+    def host_waits(self) -> int:
+        return sum(wait.count for wait in self.waits)
+
+
+class Frame(Record):
+    """The function around a source line, and the lines that called it."""
+
+    function: Text
+    last_line: Count = Field(0, description="of the call, which may have several lines; 0 if unknown")
+    function_lines: tuple[Count, Count] = Field((0, 0), description="first and last line of the function")
+    callers: Annotated[list[SourceLine], Field(max_length=32)] = Field(
+        [], description="'path:number' in the checkout, of each call from the inside out"
+    )
+
+
 PaperGpu = Literal["h100", "h200", "b200", "a100", "mi300x"]
 """GPUs that a paper GPU can imitate. ``guest/regbot_guest/paper/gpus.py`` has their data."""
 DEFAULT_PAPER_GPU: PaperGpu = "h100"
+GPU_MEMORY_BYTES: Mapping[PaperGpu, int] = {
+    "h100": 85_031_124_992,
+    "h200": 150_110_011_392,
+    "b200": 191_500_000_000,
+    "a100": 85_097_971_712,
+    "mi300x": 206_141_652_992,
+}
+"""Memory of each GPU, as the driver reports it."""
 
 
 class Ledger(Record):
@@ -108,7 +198,13 @@ class Ledger(Record):
     host_reads: dict[str, Count] | None = Field(None, description="by module, in forward and backward; None if unknown")
     rank_digests: dict[str, Digest] = Field({}, description="digests of the entries of the other ranks, by rank")
     liveness: Liveness | None = None
-    program: Digest | None = Field(None, description="fingerprint of the dispatched operators")
+    fingerprint: Digest | None = Field(None, description="hash of the dispatched operators")
+    program: Program | None = Field(None, description="what else the step does; None if it was not observed")
+    frames: Annotated[dict[SourceLine, Frame], Field(max_length=50_000)] = Field(
+        {},
+        description="by source line: 'path:number' of the innermost frame in the checkout, relative to it; of a "
+        "backward without such a frame, the line of the forward that it undoes",
+    )
     config: dict[str, Scalar] = Field({}, description="the resolved configuration")
     software: dict[str, Text] = Field({}, description="versions of framework and torch")
     unclassified: Annotated[list[UnclassifiedCommunication], Field(max_length=1000)] = Field([])
@@ -116,3 +212,20 @@ class Ledger(Record):
     guesses: list[Message] = Field([], description="guessed values that depend on data")
     guess_kinds: dict[Message, GuessKind] = Field({}, description="kind of a guess; without one it may decide a size")
     warnings: list[Message] = Field([])
+
+    def without_lines(self) -> "Ledger":
+        """Return the ledger without source lines. Entries that differ only by their line become one."""
+        groups: dict[Entry, list[Entry]] = {}
+        for entry in self.entries:
+            key = entry.model_copy(update={"line": "", **dict.fromkeys(_SUMMED_FIELDS)})
+            groups.setdefault(key, []).append(entry)
+        entries = [key.model_copy(update=_sum_fields(entries)) for key, entries in groups.items()]
+        return self.model_copy(update={"entries": entries, "frames": {}})
+
+
+_SUMMED_FIELDS = ("count", "bytes", "static_count", "exposed_s", "hidden_s")
+
+
+def _sum_fields(entries: list[Entry]) -> dict[str, float | None]:
+    values = {name: [getattr(entry, name) for entry in entries] for name in _SUMMED_FIELDS}
+    return {name: None if None in numbers else sum(numbers) for name, numbers in values.items()}

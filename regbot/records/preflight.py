@@ -33,6 +33,7 @@ class Preflight(Record):
     """Conflicts and advice for one configuration."""
 
     schema_id: Literal["regbot/preflight@1"] = Field("regbot/preflight@1", alias="schema")
-    workload: Text
+    workload: Text = Field(description="name of the workload, or what was given if the configuration names none")
     conflicts: list[PreflightConflict]
     advice: list[PreflightAdvice]
+    unknown: Message = Field("", description="why rules about hardware did not apply; '' if the GPU is known")

@@ -8,11 +8,12 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from regbot.records.base import Record
 from regbot.records.baseline import EnvironmentKey
+from regbot.records.changed_lines import ChangedLines
 from regbot.records.files import parse_log, read_lines
 from regbot.records.ledger import Ledger, Message, Text
 from regbot.records.reference import Reference
 from regbot.records.run import Arm, Commit, Run
-from regbot.records.settings import ShardingThresholds, ThroughputThresholds, WireBandwidths
+from regbot.records.settings import ProgramThresholds, ShardingThresholds, ThroughputThresholds, WireBandwidths
 
 
 class TimedPlan(Record):
@@ -74,11 +75,13 @@ class SessionHeader(Record):
     seed: NonNegativeInt = Field(0, description="decides the order of runs in every block")
     budget_min: PositiveFloat | None = Field(None, description="maximum minutes of timed runs")
     changed_files: list[Text] | None = Field(None, description="not only in comments; null if unknown, or too many")
+    changed_lines: ChangedLines | None = Field(None, description="of Python files; null if unknown, or too many")
     inert_files: list[Text] = Field([], description="those of ``changed_files`` that cannot affect a run")
     stand_ins: list[Text] = Field([], description="files that declare stand-ins for compiled extensions")
     unconcerned: list[UnconcernedWorkload] = Field([], description="without a changed file in their paths")
     throughput: ThroughputThresholds = Field(ThroughputThresholds(), description="thresholds that the check used")
     sharding: ShardingThresholds = Field(ShardingThresholds(), description="thresholds that the check used")
+    program: ProgramThresholds = Field(ProgramThresholds(), description="thresholds that the check used")
     wire: WireBandwidths = Field(WireBandwidths(), description="bandwidths that the check used")
     warnings: list[Message] = Field([])
 

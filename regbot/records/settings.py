@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from regbot.records.base import Record
+from regbot.records.ledger import PaperGpu
 
 
 class ShardingThresholds(Record):
@@ -12,6 +13,28 @@ class ShardingThresholds(Record):
 
     bytes_rise_pct: NonNegativeFloat = Field(5.0, description="more payload bytes of a kind FAIL from this rise on")
     wire_rise_pct: NonNegativeFloat = Field(5.0, description="a finding that adds to it FAILs from this rise on")
+
+
+class ProgramThresholds(Record):
+    """Thresholds of the Program verdict, in percent of the step's smaller amount, and the GPU that a step must fit."""
+
+    device: PaperGpu | None = Field(None, description="GPU that the peak must fit; default: the one of the trace")
+    reserve_gb: NonNegativeFloat = Field(6.0, description="of its memory, kept free for CUDA, NCCL and fragmentation")
+    flops_pct: NonNegativeFloat = Field(1.0, description="change of the FLOPs that is a finding")
+    flops_fail_pct: NonNegativeFloat = Field(5.0, description="more FLOPs FAIL from this rise on")
+    peak_pct: NonNegativeFloat = Field(2.0, description="change of the peak memory that is a finding")
+    peak_fail_pct: NonNegativeFloat = Field(5.0, description="more peak memory FAILs from this rise on")
+    launches_pct: NonNegativeFloat = Field(10.0, description="change of the kernel launches that is a finding")
+
+
+GPU_MEMORY_BYTES: dict[PaperGpu, int] = {
+    "h100": 85_031_124_992,
+    "h200": 150_110_011_392,
+    "b200": 191_500_000_000,
+    "a100": 85_097_971_712,
+    "mi300x": 206_141_652_992,
+}
+"""Memory of the GPUs, the same as in ``guest/regbot_guest/paper/gpus.py``."""
 
 
 class WireBandwidths(Record):

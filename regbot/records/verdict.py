@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
 from regbot.records.base import Record
 from regbot.records.calibration_summary import CalibrationSummary, PairNoise
-from regbot.records.ledger import Kind, Message, Scalar, Text
+from regbot.records.ledger import Count, Kind, Message, Scalar, Text
 from regbot.records.run import Arm, Bytes, Tier
 
 Status = Literal["PASS", "FAIL", "INCONCLUSIVE", "INVALID", "REVIEW"]
@@ -20,6 +20,9 @@ GRAVITY: tuple[Status, ...] = ("FAIL", "INVALID", "REVIEW", "INCONCLUSIVE", "PAS
 """Statuses of sections, the gravest first. The overall status follows other rules (``compute_overall_status``)."""
 
 
+MAX_FINDING_LINES = 10
+
+
 class Volume(Record):
     """Number and bytes of the collectives of one kind in one step."""
 
@@ -27,16 +30,45 @@ class Volume(Record):
     bytes: int
 
 
+class FindingLine(Record):
+    """A source line that issued what changed."""
+
+    path: Text = Field(description="relative to the checkout")
+    line: PositiveInt
+    function: Text = Field("", description="function around the line; '' if unknown")
+    in_diff: bool = Field(False, description="whether the diff between the arms changes the line")
+
+
+class FindingLines(Record):
+    """Source lines of a finding in each arm: first those in the diff, at most ``MAX_FINDING_LINES`` each."""
+
+    base: list[FindingLine] = Field([], description="of what went")
+    head: list[FindingLine] = Field([], description="of what came")
+
+
+class Amounts(Record):
+    """What one step of both arms computes, holds, launches or waits for."""
+
+    unit: Literal["flops", "bytes", "launches", "waits"]
+    base: Count
+    head: Count
+
+
 class Finding(Record):
-    """One change between the ledgers of base and head."""
+    """One change between the ledgers of base and head, or between their Programs."""
 
     pattern: Text = Field(description="name of the kind of change, such as 'host reads removed'")
     status: Status
-    axis: Text = Field(description="mesh axis of the changed collectives; several are separated by ' -> ' or ', '")
+    axis: Text = Field(
+        description="mesh axis of the changed collectives; several are separated by ' -> ' or ', '. With amounts, "
+        "the wall: compute, memory or host"
+    )
     base: dict[Kind, Volume] = Field(description="the changed collectives in base")
     head: dict[Kind, Volume] = Field(description="the changed collectives in head")
     text: Message = Field(description="what changed and what it means")
+    amounts: Amounts | None = Field(None, description="what changed in the Program; null if collectives changed")
     modules: list[Text] = Field([], description="the first modules whose collectives changed, '*' for layer numbers")
+    lines: FindingLines = Field(FindingLines(), description="source lines of the change, as far as they are known")
     accepted: Message | None = Field(None, description="reason of the --expect rule that accepts the finding")
 
 
@@ -70,10 +102,34 @@ class Sharding(Record):
     config_changes: dict[str, tuple[Scalar, Scalar]] = Field({}, description="key -> values in base and head")
 
 
+class ProgramTotals(Record):
+    """Totals of the Program of one step."""
+
+    flops: Count
+    recomputed_flops: Count
+    bytes_moved: Count
+    launches: Count
+    host_waits: Count
+    peak_bytes: Count
+    without_formula: Count = Field(0, description="number of operators whose FLOPs are unknown and not in ``flops``")
+
+
+class ProgramSection(Record):
+    """Section of the verdict: did what a step computes, holds, launches and waits for change?"""
+
+    status: Status
+    reasons: list[Message]
+    findings: list[Finding] = Field([])
+    base: ProgramTotals | None = Field(None, description="null if the trace did not observe it")
+    head: ProgramTotals | None = Field(None, description="null if the trace did not observe it")
+    device_bytes: Count | None = Field(None, description="memory that the peak must fit; null if there is no GPU")
+
+
 class LedgerDiff(Sharding):
     """Output of ``ledger diff``: a comparison of two ledgers without a check."""
 
     schema_id: Literal["regbot/ledger-diff@1"] = Field("regbot/ledger-diff@1", alias="schema")
+    program: ProgramSection | None = None
     software_changes: dict[str, tuple[Text, Text]] = Field({}, description="package -> versions in base and head")
 
 
@@ -95,15 +151,6 @@ class SlowLaunch(Record):
     pair: PositiveInt = Field(description="number of the pair with the launch, in session order")
     arm: Literal["base", "head"]
     slower_pct: float = Field(description="of its pair's log-ratio against the median of all pairs")
-
-
-class SecondaryTest(Record):
-    """Test of a secondary metric. It helps to explain a decision of the primary tests, and decides nothing."""
-
-    metric: Text = Field(description="name of the metric, such as 'peak memory'")
-    estimate_pct: float = Field(description="mean change from base to head; positive means that head's value is larger")
-    p_adjusted: float = Field(description="of a paired t test, adjusted over these metrics by Benjamini and Yekutieli")
-    significant: bool
 
 
 class Cost(Record):
@@ -177,7 +224,6 @@ class Throughput(Record):
     mde_pct: float | None = Field(None, description="smallest true slowdown that these pairs detect with power 0.8")
     mde_full_pct: float | None = Field(None, description="the same for a full session")
     tests: list[PrimaryTest] = Field([])
-    secondary: list[SecondaryTest] = Field([])
     slow_launches: list[SlowLaunch] = Field([])
     pass_withheld: bool = Field(False, description="no pass, because head has more slow launches than base")
     assumed_luck_pct: NonNegativeFloat = Field(0.0, description="luck that widens the interval before a calibration")
@@ -185,8 +231,6 @@ class Throughput(Record):
     sessions: NonNegativeInt = Field(0, description="number of stored sessions in the comparison")
     calibrated: CalibrationSummary | None = Field(None, description="calibration of the gate on this node class")
     class_noise: PairNoise | None = Field(None, description="noise of stored pairs that the intervals count")
-    base_warmup_steps: float | None = Field(None, description="median over base's runs; None if not measured")
-    head_warmup_steps: float | None = Field(None, description="the same for head")
     base_step_s: float | None = Field(None, description="median over runs of the run's median step time")
     head_step_s: float | None = Field(None, description="the same for head")
     wall: Message = Field("", description="sentence on the part of the step that explains the change; '' if unknown")
@@ -221,7 +265,6 @@ class StoredTimes(Record):
     runs: NonNegativeInt = Field(0, description="runs that are averaged, for each arm and each stored session")
     alpha: float | None = Field(None, description="two-sided error of one prediction interval")
     tests: list[StoredTest] = Field([])
-    base_drifted: bool = Field(False, description="base is outside of the range of enough stored sessions to warn")
 
 
 class StoredCollectives(Record):
@@ -252,10 +295,15 @@ class WorkloadVerdict(Record):
 
     name: Text = Field(description="name of the entry, such as 'mixtral-8x7b@1/ep'")
     sharding: Sharding | None = Field(description="null if no collectives were compared")
+    program: ProgramSection | None = Field(None, description="null if no trace observed what its step does")
     throughput: Throughput | None = Field(description="null if the entry was not planned to be timed")
     validity: Validity
     stored: StoredComparison | None = Field(None, description="the stored baseline beside the verdict")
     unconcerned: bool = Field(False, description="the workload was not run, because no changed file matches its paths")
+
+    @property
+    def findings(self) -> list[Finding]:
+        return [finding for section in (self.sharding, self.program) if section for finding in section.findings]
 
 
 class Verdict(Record):
@@ -277,7 +325,7 @@ def select_gravest_status(statuses: Iterable[Status]) -> Status:
 def compute_overall_status(workloads: Iterable[WorkloadVerdict]) -> Status:
     """Return the overall status of a verdict. It is the first status in this list that a section of any workload has:
 
-    1. FAIL of sharding or validity
+    1. FAIL of sharding, program or validity
     2. INVALID
     3. FAIL of throughput
     4. REVIEW
@@ -289,13 +337,13 @@ def compute_overall_status(workloads: Iterable[WorkloadVerdict]) -> Status:
     only with a proof.
     """
     entries = list(workloads)
-    sharding = {entry.sharding.status for entry in entries if entry.sharding}
+    traced = {section.status for entry in entries for section in (entry.sharding, entry.program) if section}
     validity = {entry.validity.status for entry in entries}
     throughput = {entry.throughput.status for entry in entries if entry.throughput}
-    statuses = sharding | validity | throughput
+    statuses = traced | validity | throughput
     entries_to_measure = [entry for entry in entries if not entry.unconcerned]
     has_unmeasured = any(entry.sharding is None and entry.throughput is None for entry in entries_to_measure)
-    if "FAIL" in sharding | validity:
+    if "FAIL" in traced | validity:
         return "FAIL"
     if not entries or has_unmeasured or "INVALID" in statuses:
         return "INVALID"

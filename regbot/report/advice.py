@@ -15,6 +15,7 @@ from regbot.report.hints import HINTS
 from regbot.report.markdown import Name, UntrustedText, Words, visible
 from regbot.report.notes import list_names
 from regbot.report.quantities import size
+from regbot.report.source_lines import find_first_in_diff, name_place
 from regbot.report.state import Check, State
 from regbot.report.throughput import is_gate_contradicted
 from regbot.stats.arm_luck import MIN_ALLOCATIONS
@@ -60,7 +61,7 @@ def share_findings(workloads: Iterable[WorkloadVerdict]) -> list[SharedFinding]:
     declared reason are merged."""
     groups: dict[tuple[str, ...], list[tuple[str, Finding]]] = {}  # values: workload names and findings
     for entry in workloads:
-        for finding in entry.sharding.findings if entry.sharding else []:
+        for finding in entry.findings:
             key = (finding.status, finding.pattern, finding.axis, finding.accepted or "")
             groups.setdefault(key, []).append((entry.name, finding))
     shared = []
@@ -229,15 +230,17 @@ _STEPS: dict[State, Callable[[Check], list[NextStep]]] = {
 
 
 def _list_finding_steps(check: Check) -> list[NextStep]:
-    """Return a step for each finding that is FAIL or REVIEW: which module to look at, and what to look for. If the
-    finding is outside of modules, as in the optimizer, the step names the changed files that its workloads loaded."""
+    """Return a step for each finding that is FAIL or REVIEW: which line in the diff to look at, and what to look for.
+    Without a line, the step names the module, and outside of modules the changed files that the workloads loaded."""
     steps = []
     for item in share_findings(check.verdict.workloads):
         if item.finding.status in ("FAIL", "REVIEW"):
             modules = list(filter(None, item.modules))[:1]
             sections = [entry for entry in check.entries if entry.name in item.workloads]
             files = dict.fromkeys(path for section in sections for path in section.changed_files)
-            place = list_names(modules or list(files)) or (Name(f"axis {item.finding.axis}"),)
+            line = find_first_in_diff([item.finding])
+            place = (name_place(line),) if line is not None else list_names(modules or list(files))
+            place = place or (Name(f"axis {item.finding.axis}"),)
             hint = HINTS.get(item.finding.pattern, "find the line that changes how its tensors are placed or exchanged")
             steps.append(NextStep(("Look at ", *place, f" in this diff: {hint}.")))
     return list(dict.fromkeys(steps))[:MAX_FINDING_STEPS]
@@ -308,6 +311,8 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
         for name in (("*",) if ran_all and len(item.workloads) == len(check.entries) else item.workloads)
     ]
     rules = [rule for rule in rules if _is_typable(rule)]
+    is_all_sharding = all(finding.amounts is None for entry in check.entries for finding in entry.findings)
+    of_what = " of the sharding" if is_all_sharding else ""
     options = tuple(f"--expect {_quote_rule(rule)}" for rule in rules[:MAX_RULES])
     if not options:
         return []
@@ -321,7 +326,7 @@ def _list_declaration_steps(check: Check) -> list[NextStep]:
         Name("/regbot expect"),
         " and the text between the quotes",
         *star_note,
-        ". regbot then accepts this change of the sharding, and still judges the step time:",
+        f". regbot then accepts this change{of_what}, and still judges the step time:",
     )
     return [NextStep(words, options)]
 

@@ -12,8 +12,9 @@ from regbot.records.text.clip import short_commit
 from regbot.records.text.words import count
 from regbot.records.verdict import Status
 from regbot.report.headline import ICONS
-from regbot.report.markdown import code, fence, fit, prose, visible
+from regbot.report.markdown import code, fence, fit, prose, sentence, visible
 from regbot.report.quantities import size, with_interval
+from regbot.report.source_lines import describe_lines
 
 LIMIT = 60_000
 """Maximum number of characters of the page. GitHub's limit for a comment is 65,536."""
@@ -118,6 +119,8 @@ def _write_change(change: Change, result: Bisection, quote: Quote) -> Iterator[s
     for finding in change.findings[:MAX_LISTED]:
         yield f"- {ICONS[finding.status]} {finding.status}: {quote(finding.pattern, 160)}, axis {code(finding.axis)}"
         yield f"  {quote(finding.text, MAX_CHARACTERS)}"
+        if lines := describe_lines(finding):
+            yield f"  {sentence(lines)}"
     if change.entries:
         yield f"- in {', '.join(code(entry) for entry in change.entries[:MAX_LISTED])}"
     if result.exact and result.on == "command":

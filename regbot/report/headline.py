@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 from regbot.records.run import Arm, Outcome
 from regbot.records.text.clip import clip, clip_ends
+from regbot.records.text.units import format_amount
 from regbot.records.verdict import Finding, Sharding, Status, Throughput, select_gravest_status
 from regbot.report.markdown import Name, UntrustedText, Words
 from regbot.report.notes import name_small_variants
 from regbot.report.quantities import size
+from regbot.report.source_lines import find_first_in_diff, name_place
 from regbot.report.state import Check, State
 from regbot.report.throughput import (
     ThroughputAnswer,
@@ -87,7 +89,7 @@ def _changed_headline(check: Check) -> Words:
         change, throughput = _describe_worst_change(entries, status), ()
         if check.slower:
             throughput = ("; and ", *_describe_step_change(check.slower[0], check.slower, check))
-    return (*change, f" in {_count_workloads(entries, check)}{meaning}", *throughput)
+    return (*change, f" in {_count_workloads(entries, check)}", *_append_line(entries, status), meaning, *throughput)
 
 
 def _throughput_fail_headline(check: Check) -> Words:
@@ -289,10 +291,22 @@ def _describe_worst_change(entries: Sequence[WorkloadSection], status: Status | 
     for entry in entries:
         for finding in entry.findings:
             if status is None or finding.status == status:
-                line = _select_clearest_line(entry, finding)
                 pattern = UntrustedText(clip(finding.pattern, PATTERN_CHARACTERS))
+                if finding.amounts is not None:
+                    unit, before, after = finding.amounts.unit, finding.amounts.base, finding.amounts.head
+                    return (pattern, f" ({format_amount(before, unit)} → {format_amount(after, unit)})")
+                line = _select_clearest_line(entry, finding)
                 return (pattern, *((" (", *_describe_line_change(line), ")") if line else ()))
     return ("the program has changed", *_append_first_reason(entries))
+
+
+def _append_line(entries: Sequence[WorkloadSection], status: Status) -> Words:
+    """Return the first line in the diff of the findings that the headline is about, such as `` at `moe.py:30` ``; ()
+    without one."""
+    findings = [finding for entry in entries for finding in entry.findings]
+    decisive = [finding for finding in findings if finding.status == status] or findings
+    line = find_first_in_diff(decisive)
+    return (" at ", name_place(line)) if line is not None else ()
 
 
 def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> CollectiveLine | None:
@@ -376,18 +390,32 @@ class QuestionAnswer:
 _Answer = tuple[Status | None, str]
 
 
-def answer_questions(check: Check) -> tuple[QuestionAnswer, QuestionAnswer, QuestionAnswer]:
-    """Return the answers to: Did the sharding change? Did throughput change? Can the answer be trusted?"""
+def answer_questions(check: Check) -> list[QuestionAnswer]:
+    """Return the answers to: Did the sharding change? What else changed in a step? Did throughput change? Can the
+    answer be trusted? The second is left out if nothing changed."""
     sharding, throughput, trust = _answer_sharding(check), _answer_throughput(check), _answer_trust(check)
     if check.state is State.UNCONCERNED:
         is_proven = check.verdict.verdict == "PASS"
         sharding = throughput = (None, "not concerned" if is_proven else "not measured")
         trust = ("PASS", "yes, by stored runs of the base") if is_proven else (None, "nothing was measured")
-    return (
-        QuestionAnswer("Sharding", *sharding),
-        QuestionAnswer("Throughput", *throughput),
-        QuestionAnswer("Trust", *trust),
-    )
+    answers = [QuestionAnswer("Sharding", *sharding)]
+    if program := _answer_program(check):
+        answers.append(QuestionAnswer("Program", *program))
+    return [*answers, QuestionAnswer("Throughput", *throughput), QuestionAnswer("Trust", *trust)]
+
+
+def _answer_program(check: Check) -> _Answer | None:
+    """Return the walls that changed in the workloads with the gravest status; None if none did."""
+    sections = [entry.verdict.program for entry in check.entries if entry.verdict.program is not None]
+    if not any(section.findings or section.status != "PASS" for section in sections):
+        return None
+    status = select_gravest_status(section.status for section in sections)
+    findings = [finding for section in sections for finding in section.findings if finding.status == status]
+    walls = ", ".join(sorted({finding.axis for finding in findings}))
+    words = {"FAIL": "regressed", "INVALID": "unknown", "REVIEW": "changed, needs review"}.get(status, "no regression")
+    if check.state is State.NOT_JUDGED:
+        words = "differs"
+    return status, f"{words} ({walls})" if walls else words
 
 
 def _answer_sharding(check: Check) -> _Answer:

@@ -1,4 +1,5 @@
-"""The plots of a timed workload: every run in session order, the ratio of every pair, and the losses.
+"""The plots of a workload: live bytes over the traced step, every run in session order, the ratio of every pair, and
+the losses.
 
 This module computes the geometry in pixels. The style sheet defines the colours. A plot shows a limited number of runs
 or pairs, and says how many are left out.
@@ -9,9 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from regbot.records.ledger import Program
 from regbot.records.settings import ThroughputThresholds as Thresholds
-from regbot.records.verdict import PrimaryTest
+from regbot.records.text.units import format_amount
+from regbot.records.verdict import PrimaryTest, ProgramSection
 from regbot.report.quantities import milliseconds, percent, signed, size, with_interval
+from regbot.report.walls import find_phase_ends
 from regbot.report.workload_section import TimedRun, WorkloadSection
 
 WIDTH, LEFT, RIGHT = 1060.0, 64.0, 76.0
@@ -92,6 +96,8 @@ class Plot:
 
 def draw_plots(entry: WorkloadSection, thresholds: Thresholds) -> Iterator[Plot]:
     """Yield the plots of a workload that have something to show."""
+    if entry.programs and all(len(program.live_curve) > 1 for program in entry.programs):
+        yield _draw_live_bytes(*entry.programs, entry.verdict.program)
     runs = entry.timed[:MAX_DRAWN]
     if any(timed.verdict.median_s is not None for timed in runs):
         yield _draw_runs(runs, _count_left_out(len(entry.timed)))
@@ -117,6 +123,28 @@ def _place_columns(number: int) -> list[float]:
     """Return x of each of ``number`` columns, from the left."""
     width = min(MAX_COLUMN_WIDTH, (WIDTH - LEFT - RIGHT) / max(number, 1))
     return [round(LEFT + (column + 0.5) * width, 2) for column in range(number)]
+
+
+def _draw_live_bytes(base: Program, head: Program, section: ProgramSection | None) -> Plot:
+    """Return the live bytes of both arms over the step, with the memory of the device if it is not far above them."""
+    highest = max(base.peak_bytes, head.peak_bytes, 1)
+    limit = section.device_bytes if section is not None else None
+    is_limit_near = limit is not None and limit < 2 * highest
+    scale = Scale(0.0, 1.08 * max(highest, limit if limit is not None and is_limit_near else 0))
+    lines, phases = [], []
+    for arm, program in (("base", base), ("head", head)):
+        part_width = (WIDTH - LEFT - RIGHT) / (len(program.live_curve) - 1)
+        points = " ".join(
+            f"{LEFT + part * part_width:.1f},{scale(size):.1f}" for part, (_, size) in enumerate(program.live_curve)
+        )
+        lines.append(Line(points, arm, f"{arm}: peak of {format_amount(program.peak_bytes, 'bytes')}"))
+        ends = (f"{phase} until {100 * end:.0f}%" for phase, end in find_phase_ends(program.live_curve))
+        phases.append(f"{arm}: {', '.join(ends)}")
+    marks = [Mark(scale(tick), format_amount(int(tick), "bytes"), "tick") for tick in scale.ticks()]
+    if limit is not None and is_limit_near:
+        marks.append(Mark(scale(limit), format_amount(limit, "bytes"), "threshold"))
+    explanation = f"from the first kernel of the step to the last; {'; '.join(phases)}"
+    return Plot("Live bytes over the step", explanation, marks, lines=lines, css_class="live-bytes")
 
 
 def _draw_runs(runs: Sequence[TimedRun], left_out: str) -> Plot:

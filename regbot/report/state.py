@@ -16,6 +16,7 @@ class State(Enum):
     """The states of a check. Every state has its own headline."""
 
     SHARDING_FAIL = auto()
+    """The sharding or the Program regressed."""
     THROUGHPUT_FAIL = auto()
     HEAD_BREAKS = auto()
     """Head fails to run, base runs."""
@@ -109,7 +110,7 @@ class Check:
         They have the status of the verdict. Of INVALID workloads, only those count whose cause the state names.
         """
         if self.state is State.SHARDING_FAIL:
-            return [entry for entry in self.entries if _get_sharding_status(entry) == "FAIL"]
+            return [entry for entry in self.entries if _has_failed_trace(entry)]
         if self.state is State.THROUGHPUT_FAIL:
             return self.slower
         if self.state is State.HEAD_BREAKS:
@@ -123,8 +124,12 @@ class Check:
 
     @property
     def changed(self) -> list[WorkloadSection]:
-        """The workloads whose ledgers were compared and differ, or that have a finding."""
-        return [entry for entry in self.entries if entry.judged and (entry.changed or entry.findings)]
+        """The workloads whose ledgers were compared and differ, or that have a finding of the sharding."""
+        return [
+            entry
+            for entry in self.entries
+            if entry.judged and (entry.changed or (entry.verdict.sharding and entry.verdict.sharding.findings))
+        ]
 
     @property
     def slower(self) -> list[WorkloadSection]:
@@ -166,8 +171,8 @@ def _find_state(verdict: Verdict, entries: Sequence[WorkloadSection]) -> State:
 
 
 def _find_failed_state(entries: Sequence[WorkloadSection]) -> State:
-    """A regression of the sharding comes first, then a head that fails to run, then a slowdown."""
-    if any(_get_sharding_status(entry) == "FAIL" for entry in entries):
+    """A regression of the sharding or of the Program comes first, then a head that fails to run, then a slowdown."""
+    if any(map(_has_failed_trace, entries)):
         return State.SHARDING_FAIL
     head_breaks = any(entry.verdict.validity.status == "FAIL" for entry in entries)
     return State.HEAD_BREAKS if head_breaks else State.THROUGHPUT_FAIL
@@ -214,5 +219,6 @@ def _find_invalid_state(entry: WorkloadSection | None) -> State:
     return State.UNTIMED if entry.judged and entry.throughput is not None else State.UNMEASURED
 
 
-def _get_sharding_status(entry: WorkloadSection) -> Status | None:
-    return entry.verdict.sharding.status if entry.verdict.sharding else None
+def _has_failed_trace(entry: WorkloadSection) -> bool:
+    sections = (entry.verdict.sharding, entry.verdict.program)
+    return any(section is not None and section.status == "FAIL" for section in sections)

@@ -24,9 +24,11 @@ from regbot.report.notes import (
     name_small_variants,
 )
 from regbot.report.quantities import milliseconds, with_interval
+from regbot.report.source_lines import describe_lines
 from regbot.report.state import Check, State, prepare_check
 from regbot.report.tables import Block, Items, Log, Table, compare_collectives, name_axis, share, tabulate_step_times
 from regbot.report.throughput import format_change, select_mean_only_test
+from regbot.report.walls import list_walls, tabulate_walls
 from regbot.report.workload_section import TimedRun, kind_words
 
 MAX_SETTINGS = 8
@@ -88,7 +90,7 @@ def build_view(verdict: Verdict, session: Session, *, is_self_reported: bool = F
     """Return the view of a verdict with its session. ``is_self_reported``: a job that the pull request controls
     reported the result, so the answer about trust refers to the note that says so."""
     check = prepare_check(verdict, session)
-    tables = [compare_collectives(check), tabulate_step_times(check)]
+    tables = [[*compare_collectives(check), *tabulate_walls(check)], tabulate_step_times(check)]
     has_other_operators = check.state is State.UNCHANGED and any(entry.has_other_operators for entry in check.entries)
     findings = share_findings(verdict.workloads)
     warnings = dict.fromkeys([*verdict.warnings, *session.header.warnings])
@@ -137,17 +139,21 @@ def _describe_arm(arm: Arm) -> Words:
 
 
 def tabulate_workloads(verdict: Verdict) -> Table:
-    """Return a table with the status of each section of every workload, and its findings or a reason."""
+    """Return a table with the status of each section of every workload, and its findings or a reason. The section on
+    the Program is left out if no workload has one."""
+    has_programs = any(entry.program is not None for entry in verdict.workloads)
     rows: list[tuple[Words, ...]] = []
     shown: set[str] = set()
     for entry in verdict.workloads:
         summary = _summarise_entry(entry)
         is_repeated = entry.validity.status == "INVALID" and summary in shown
         shown.add(summary)
-        cells = (entry.sharding.status if entry.sharding else "-", _format_throughput(entry.throughput))
+        statuses = [section.status if section else "-" for section in (entry.sharding, entry.program)]
+        cells = (*statuses[: 1 + has_programs], _format_throughput(entry.throughput), entry.validity.status)
         reason = UntrustedText("as above" if is_repeated else summary)
-        rows.append(((Name(entry.name),), *((cell,) for cell in (*cells, entry.validity.status)), (reason,)))
-    return Table(("workload", "sharding", "throughput", "validity", "findings or reason"), rows)
+        rows.append(((Name(entry.name),), *((cell,) for cell in cells), (reason,)))
+    program = ("program",) if has_programs else ()
+    return Table(("workload", "sharding", *program, "throughput", "validity", "findings or reason"), rows)
 
 
 def _format_throughput(section: Throughput | None) -> str:
@@ -163,8 +169,8 @@ def _summarise_entry(entry: WorkloadVerdict) -> str:
     """Return the patterns of an entry's findings. Without findings, return its first reason, shortened. A validity
     section that is not PASS decides, so its reason comes before that of the sharding section."""
     sharding, validity = entry.sharding, entry.validity
-    if sharding is not None and sharding.findings:
-        return ", ".join(dict.fromkeys(finding.pattern for finding in sharding.findings))
+    if entry.findings:
+        return ", ".join(dict.fromkeys(finding.pattern for finding in entry.findings))
     if sharding is not None and validity.status != "PASS" and validity.reasons:
         return clip_line(validity.reasons[0].partition(": ")[0], 100)
     reasons = sharding.reasons if sharding is not None else validity.reasons
@@ -204,6 +210,8 @@ def describe_finding(item: SharedFinding, check: Check) -> Words:
     if len(item.workloads) < len(check.entries):
         words += ["\n", *list_names(item.workloads)]
     words += ["\n", *item.text]
+    if lines := describe_lines(finding):
+        words += ["\n", *lines]
     if finding.accepted is not None:
         words += ["\nAccepted with the declared reason: ", Name(clip(finding.accepted, 400))]
     return tuple(words)
@@ -225,6 +233,7 @@ def _list_folds(check: Check) -> list[Fold]:
     return [
         Fold("Ends of the logs", list(_list_logs(check))),
         Fold("All collectives, with phase and role", list(_list_collectives(check))),
+        Fold("Compute, memory and host of a step", list(list_walls(check)), in_comment=bool(tabulate_walls(check))),
         Fold("Modelled wire time (a model, not a measurement)", _tabulate_wire_times(check)),
         Fold("Can this be trusted: code, backends, counter", list(_list_trust(check))),
         Fold("Step times, run by run", list(_list_timed_runs(check))),

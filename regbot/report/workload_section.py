@@ -10,7 +10,7 @@ from functools import cached_property
 
 from regbot.judge.profiled_steps import choose_run
 from regbot.ledgers.rows import Row, build_rows, find_unit, template
-from regbot.records.ledger import Entry, Kind, Ledger
+from regbot.records.ledger import Entry, Kind, Ledger, Program
 from regbot.records.run import Run
 from regbot.records.session import Session, TimedPlan
 from regbot.records.verdict import (
@@ -128,7 +128,7 @@ class WorkloadSection:
 
     @property
     def findings(self) -> list[Finding]:
-        return self.verdict.sharding.findings if self.verdict.sharding else []
+        return self.verdict.findings
 
     @property
     def throughput(self) -> Throughput | None:
@@ -151,7 +151,8 @@ class WorkloadSection:
     @property
     def reasons(self) -> list[str]:
         """The reasons for the status of the workload. The reasons of the section that decided the status come first."""
-        sections = [self.verdict.validity, self.verdict.sharding, self.verdict.throughput]
+        verdict = self.verdict
+        sections = [verdict.validity, verdict.sharding, verdict.program, verdict.throughput]
         known_sections = [section for section in sections if section is not None]
         known_sections.sort(key=lambda section: section.status != self.status)  # False, the decisive one, sorts first
         return list(dict.fromkeys(reason for section in known_sections for reason in section.reasons))
@@ -170,6 +171,12 @@ class WorkloadSection:
         return sorted({path for path, _ in files[0].items() ^ files[1].items()}) if all(files) else []
 
     @property
+    def programs(self) -> tuple[Program, Program] | None:
+        """The Programs of base and head; None if one of them was not observed."""
+        programs = [ledger.program for ledger in self.ledgers or () if ledger.program is not None]
+        return (programs[0], programs[1]) if self.judged and len(programs) == 2 else None
+
+    @property
     def judged(self) -> bool:
         """Whether the ledgers were compared, so that they may be shown as base and head."""
         sharding = self.verdict.sharding
@@ -178,7 +185,7 @@ class WorkloadSection:
     @property
     def has_other_operators(self) -> bool:
         """Whether the device programs of the arms are known and differ."""
-        base, head = (ledger.program for ledger in self.ledgers) if self.ledgers else (None, None)
+        base, head = (ledger.fingerprint for ledger in self.ledgers) if self.ledgers else (None, None)
         return base is not None and head is not None and base != head
 
     @cached_property

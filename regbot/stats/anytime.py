@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from regbot.stats.arm_luck import SharedLuck
-from regbot.stats.paired import Interval, SequentialTest, Thresholds, count_pairs, interval, judge_pairs
+from regbot.stats.paired import Interval, SequentialTest, Thresholds, interval, judge_pairs
 
 ANYTIME_ALPHA = 0.01
 """Two-sided error over all requests for more runs. It is divided among the primary tests of the check."""
@@ -27,7 +27,7 @@ def anytime_interval(log_ratios: Sequence[float], alpha: float) -> Interval:
     pairs, low and high are -inf and inf. Raises ValueError for fewer than two pairs, or a log-ratio that is not finite.
     """
     t_interval = interval(log_ratios, alpha)  # for its mean and standard deviation
-    estimate, sd, pairs = t_interval.estimate, t_interval.sd, t_interval.pairs
+    estimate, sd, pairs = t_interval.estimate, t_interval.sd, t_interval.count
     width_in_sds = _half_width(pairs, alpha)
     # With too few pairs the width is infinite, even if all pairs are equal. Multiplying would give inf * 0 = NaN.
     half_width = width_in_sds * sd if math.isfinite(width_in_sds) else math.inf
@@ -42,9 +42,7 @@ def decide_anytime(
 ) -> SequentialTest:
     """Judge all pairs by always-valid intervals. The arguments have the same meaning as in ``paired.sequential_test``.
     An infinite interval is undecided."""
-    count_pairs(log_ratios, primary_tests)
-    alpha = ANYTIME_ALPHA / primary_tests
-    return judge_pairs(log_ratios, alpha, thresholds, None, luck, anytime_interval)
+    return judge_pairs(log_ratios, ANYTIME_ALPHA / primary_tests, thresholds, None, luck, anytime_interval)
 
 
 def _half_width(pairs: int, alpha: float) -> float:

@@ -13,12 +13,12 @@ counts as one draw of the session.
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
-from itertools import count
+from dataclasses import dataclass
 
 from scipy.special import fdtri
 
-from regbot.stats.slow_launches import find_outliers
+from regbot.records.calibration_summary import ArmLuck
+from regbot.stats.slow_launches import blank_outliers
 
 DRAW_PAIRS = 4
 """Pairs of one draw: those between two looks."""
@@ -51,38 +51,13 @@ explain it. Noise that lasts longer than one pair is shared by the pairs of a dr
 
 
 @dataclass(frozen=True)
-class LuckEstimate:
-    """Luck of an arm, as a standard deviation on the log scale."""
-
-    sd: float
-    """The estimate."""
-    low: float
-    high: float
-    """Ends of the 95% interval of ``sd``."""
-    counted: float
-    """Luck by which intervals must be widened. 0 if chance explains the estimate, or if the luck is proven to be
-    small."""
-    draws: int
-    """Number of draws that the estimate is from, or of allocations if ``lasts``."""
-    allocations: int = 0
-    """Number of allocations with enough pairs."""
-    lasts: bool = False
-    """Whether emptied caches do not draw the luck anew."""
-
-    @property
-    def is_small(self) -> bool:
-        """Whether the luck is proven to do no harm."""
-        return self.high <= SMALL_LUCK
-
-
-@dataclass(frozen=True)
 class SharedLuck:
     """Luck of the arms in the pairs of a session."""
 
     sd: float
     """Standard deviation of the luck of one arm."""
-    df: int | None
-    """Degrees of freedom of ``sd``: the number of draws that it was estimated from. None if ``sd`` is assumed."""
+    df: float
+    """Degrees of freedom of ``sd``: the number of draws that it was estimated from; inf if ``sd`` is assumed."""
     draws: Sequence[Hashable]
     """For each pair, in session order: which compiler caches it used. Pairs with equal values share their luck."""
     lasts: bool = False
@@ -90,16 +65,12 @@ class SharedLuck:
 
     @property
     def is_assumed(self) -> bool:
-        return self.df is None
+        return math.isinf(self.df)
 
     @property
     def draw_pairs(self) -> float:
         """Number of pairs that share a draw of luck; inf if all do."""
         return math.inf if self.lasts else DRAW_PAIRS
-
-    @classmethod
-    def assume(cls, draws: Sequence[Hashable]) -> "SharedLuck":
-        return cls(sd=ASSUMED_LUCK, df=None, draws=draws)
 
     def sd_of_mean(self, pairs: int) -> float:
         """Return the standard deviation that luck adds to the mean of the first ``pairs`` log-ratios. Both arms have
@@ -110,7 +81,7 @@ class SharedLuck:
 
 def estimate_luck(
     draws: Sequence[Sequence[float]], neighbour_correlation: float = 0.0, allocations: Sequence[Hashable] = ()
-) -> LuckEstimate | None:
+) -> ArmLuck | None:
     """Estimate the luck of an arm from the log-ratios of placebo pairs, one list for each draw.
 
     ``neighbour_correlation``: correlation of neighbouring pairs of a session, 0 if unknown. ``allocations`` has that of
@@ -122,16 +93,16 @@ def estimate_luck(
         pairs_of_allocation.setdefault(allocation, []).extend(draw)
     long_draws = [pairs for pairs in pairs_of_allocation.values() if len(pairs) >= ALLOCATION_PAIRS]
     lasting = _analyse_draws(long_draws, neighbour_correlation, ALLOCATION_CHANCE)
-    if of_draws is None or lasting is None or not lasting.counted:
-        return of_draws and replace(of_draws, allocations=len(long_draws))
-    return replace(lasting, counted=max(lasting.counted, of_draws.counted), allocations=len(long_draws), lasts=True)
+    if of_draws is None or lasting is None or not lasting.counted_pct:
+        return of_draws and of_draws.model_copy(update={"allocations": len(long_draws)})
+    counted_pct = max(lasting.counted_pct, of_draws.counted_pct)
+    return lasting.model_copy(update={"counted_pct": counted_pct, "allocations": len(long_draws), "lasts": True})
 
 
-def _analyse_draws(
-    draws: Sequence[Sequence[float]], neighbour_correlation: float, chance: float
-) -> LuckEstimate | None:
+def _analyse_draws(draws: Sequence[Sequence[float]], neighbour_correlation: float, chance: float) -> ArmLuck | None:
     """A one-way analysis of variance with the known mean 0. Pairs with a slow launch are left out."""
-    kept_draws = [draw for draw in _without_slow_launches(draws) if len(draw) > 1]
+    usual = [[value for value in draw if value is not None] for draw in blank_outliers(draws)]
+    kept_draws = [draw for draw in usual if len(draw) > 1]
     df_between, pairs = len(kept_draws), sum(map(len, kept_draws))
     df_within = pairs - df_between
     means = [math.fsum(draw) / len(draw) for draw in kept_draws]
@@ -143,23 +114,23 @@ def _analyse_draws(
     mean_square_between = squares_between / df_between
 
     def luck_at(f_quantile: float) -> float:
-        """Return the luck with which the observed ratio of the mean squares is the quantile ``f_quantile``."""
+        """Return the luck, in percent, with which the observed ratio of mean squares is the quantile ``f_quantile``."""
         excess = mean_square_between / f_quantile - mean_square_within
-        return math.sqrt(max(0.0, excess) * df_between / pairs / 2)
+        return 100 * math.sqrt(max(0.0, excess) * df_between / pairs / 2)
 
     # ``fdtri`` returns a quantile of the F distribution. A larger quantile gives a smaller luck.
     low, high = (luck_at(float(fdtri(df_between, df_within, p))) for p in (0.975, 0.025))
-    # Without luck, both mean squares have the same expectation. So the estimate is the luck at the ratio 1.
-    estimate = LuckEstimate(luck_at(1.0), low, high, counted=0.0, draws=df_between)
     is_chance = mean_square_between <= mean_square_within * float(fdtri(df_between, df_within, 1 - chance))
     if neighbour_correlation > SHARED_NOISE:  # the pairs share noise that the F test may not detect
         is_chance = False
-    # ``counted`` is the luck by which intervals are widened.
-    return estimate if is_chance or estimate.is_small else replace(estimate, counted=estimate.sd)
-
-
-def _without_slow_launches(draws: Sequence[Sequence[float]]) -> list[list[float]]:
-    values = [value for draw in draws for value in draw]
-    outliers = find_outliers(values) if values else {}  # by index in ``values``
-    index = count()
-    return [[value for value in draw if next(index) not in outliers] for draw in draws]
+    # Without luck, both mean squares have the same expectation. So the estimate is the luck at the ratio 1.
+    sd = luck_at(1.0)
+    return ArmLuck(
+        sd_pct=sd,
+        low_pct=low,
+        high_pct=high,
+        counted_pct=0.0 if is_chance or high <= 100 * SMALL_LUCK else sd,
+        draws=df_between,
+        allocations=0,
+        lasts=False,
+    )

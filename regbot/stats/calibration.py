@@ -8,13 +8,12 @@ that pairs depend on each other more than the paired test tolerates.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from scipy.special import betaincinv, gammaincinv
 
-from regbot.records.calibration_summary import PairNoise
-from regbot.stats.arm_luck import MAX_LUCK, LuckEstimate
-from regbot.stats.correlation import MAX_CORRELATION, CorrelationEstimate
+from regbot.records.calibration_summary import ArmLuck, Correlation, PairNoise, Rate
+from regbot.stats.arm_luck import MAX_LUCK
+from regbot.stats.correlation import MAX_CORRELATION
 from regbot.stats.slow_launches import find_outliers
 from regbot.stats.summary import mean_and_squares
 
@@ -27,21 +26,10 @@ MIN_NOISE_DF = 8
 estimate."""
 
 
-@dataclass(frozen=True)
-class RateEstimate:
-    """The rate ``count`` / ``total``, such as false flags / placebo sessions."""
-
-    count: int
-    total: int
-    low: float
-    high: float
-    """Ends of the exact two-sided 95% interval of the rate, in [0, 1]."""
-
-    @classmethod
-    def from_counts(cls, count: int, total: int) -> "RateEstimate":
-        """Return the rate with its interval."""
-        low, high = rate_bounds(count, total)
-        return cls(count, total, low, high)
+def estimate_rate(count: int, total: int) -> Rate:
+    """Return the rate ``count`` / ``total``, such as false flags / placebo sessions, with its interval."""
+    low, high = rate_bounds(count, total)
+    return Rate(count=count, total=total, low=low, high=high)
 
 
 def rate_bounds(count: int, total: int, level: float = 0.95) -> tuple[float, float]:
@@ -59,10 +47,8 @@ def rate_upper_bound(count: int, total: int, level: float = 0.95) -> float:
 
 def estimate_pair_sd(placebo: Sequence[float]) -> tuple[float, float, float]:
     """Return the standard deviation of a pair and the ends of its 95% interval, for normal log-ratios. With 20 pairs it
-    reaches from -24% to +46% of the estimate. Raises ValueError for fewer than two pairs."""
+    reaches from -24% to +46% of the estimate. At least two pairs are needed."""
     pairs = len(placebo)
-    if pairs < 2:
-        raise ValueError(f"a standard deviation needs 2 placebo pairs; there are {pairs}")
     _, squares = mean_and_squares(placebo)
     # The chi-square quantile with f degrees of freedom is 2 gammaincinv(f / 2, p).
     high_quantile, low_quantile = (2 * float(gammaincinv((pairs - 1) / 2, p)) for p in (0.975, 0.025))
@@ -70,20 +56,20 @@ def estimate_pair_sd(placebo: Sequence[float]) -> tuple[float, float, float]:
 
 
 def contradiction(
-    false_flags: RateEstimate,
-    covered: RateEstimate,
-    correlations: Mapping[str, CorrelationEstimate | None] | None = None,
-    luck: LuckEstimate | None = None,
+    false_flags: Rate,
+    covered: Rate,
+    correlations: Mapping[str, Correlation | None] | None = None,
+    luck: ArmLuck | None = None,
 ) -> str:
     """Return why the gate must not decide on this node class; '' if it may decide. A proof needs a whole 95% interval
     beyond the promised value.
 
     ``covered`` is the rate of sessions with a known effect (placebos, injected slowdowns) whose interval contains it.
     ``correlations`` is keyed by a phrase that names the pairs, such as "neighbouring pairs"."""
-    if luck is not None and luck.low > MAX_LUCK:
+    if luck is not None and luck.low_pct > 100 * MAX_LUCK:
         return (
             f"part of the speed of one commit is drawn by chance: the luck of an arm has a standard "
-            f"deviation of {luck.sd:.2%} (at least {luck.low:.2%}); the gate tolerates {MAX_LUCK:.1%}"
+            f"deviation of {luck.sd_pct:.2f}% (at least {luck.low_pct:.2f}%); the gate tolerates {MAX_LUCK:.1%}"
         )
     if false_flags.low > MAX_FALSE_FLAGS:
         return (

@@ -6,11 +6,12 @@ a slow launch are left out, because two such pairs would dominate the estimate.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 
 from scipy.special import ndtri
 
-from regbot.stats.slow_launches import find_outliers
+from regbot.records.calibration_summary import Correlation
+from regbot.stats.slow_launches import blank_outliers
 
 MAX_CORRELATION = 0.2
 """Largest correlation that the gate tolerates. If more is proven, the gate loses its vote."""
@@ -19,46 +20,25 @@ MIN_NEIGHBOURS = 8
 """Minimum number of products for an estimate. With fewer, Fisher's interval is too rough."""
 
 
-@dataclass(frozen=True)
-class CorrelationEstimate:
-    """Correlation of the log-ratios of two pairs, such as neighbouring pairs, in [-1, 1]."""
-
-    value: float
-    low: float
-    high: float
-    """Ends of the 95% interval of ``value``."""
-    count: int
-    """Number of products x y that the estimate is from; x and y are the log-ratios of two pairs."""
-
-
-def lag_correlation(sessions: Sequence[Sequence[float]]) -> CorrelationEstimate | None:
+def lag_correlation(sessions: Sequence[Sequence[float]]) -> Correlation | None:
     """Return the correlation of neighbouring pairs of a session, in session order. None if there are fewer than
     ``MIN_NEIGHBOURS`` products, or if all log-ratios are 0."""
     return _correlate(sessions, first_distance=1)
 
 
-def block_correlation(sessions: Sequence[Sequence[float]]) -> CorrelationEstimate | None:
+def block_correlation(sessions: Sequence[Sequence[float]]) -> Correlation | None:
     """Return the correlation of the two pairs of a block, or None as ``lag_correlation``."""
     return _correlate(sessions, first_distance=2)
 
 
-def _correlate(sessions: Sequence[Sequence[float]], first_distance: int) -> CorrelationEstimate | None:
+def _correlate(sessions: Sequence[Sequence[float]], first_distance: int) -> Correlation | None:
     """Return the correlation of neighbouring log-ratios, of which the first ones are ``first_distance`` apart.
 
     The estimate for n products x y of values with mean 0 is sum(x y) / (sum(x^2 + y^2) / 2). The interval is Fisher's:
     atanh of the estimate is roughly normal with the standard deviation 1 / sqrt(n - 1).
     """
-    values = [value for session in sessions for value in session]
-    outliers = set(find_outliers(values)) if values else set()  # indices in ``values``
-    factors: list[tuple[float, float]] = []  # x and y of each product
-    start = 0  # index in ``values`` of the session's first log-ratio
-    for session in sessions:
-        factors += [
-            (session[first], session[first + 1])
-            for first in range(0, len(session) - 1, first_distance)
-            if not outliers & {start + first, start + first + 1}
-        ]
-        start += len(session)
+    neighbours = [pair for session in blank_outliers(sessions) for pair in [*pairwise(session)][::first_distance]]
+    factors = [(x, y) for x, y in neighbours if x is not None and y is not None]
     squares = math.fsum(x * x + y * y for x, y in factors) / 2
     count = len(factors)
     if count < MIN_NEIGHBOURS or squares == 0:
@@ -66,4 +46,5 @@ def _correlate(sessions: Sequence[Sequence[float]], first_distance: int) -> Corr
     value = math.fsum(x * y for x, y in factors) / squares
     half_width = float(ndtri(0.975)) / math.sqrt(count - 1)
     centre = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, value)))  # atanh of 1 and -1 is infinite
-    return CorrelationEstimate(value, math.tanh(centre - half_width), math.tanh(centre + half_width), count)
+    low, high = math.tanh(centre - half_width), math.tanh(centre + half_width)
+    return Correlation(value=value, low=low, high=high, count=count)

@@ -19,7 +19,6 @@ posterior is a sum over the few sets that explain the runs best. Level, effect a
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -97,26 +96,7 @@ class CulpritModel:
     @property
     def prior_before(self) -> Floats:
         """For each point, the prior probability of the hypotheses that affect it."""
-        return mass_before(self.prior)
-
-
-@dataclass(frozen=True)
-class Posterior:
-    """Posterior of the culprit, the noise and the effect."""
-
-    culprit: Floats
-    """Probability of each hypothesis. Their sum is 1 minus ``no_culprit``."""
-    no_culprit: float
-    noise: float
-    """Standard deviation of a run's log time: root mean square over the posterior."""
-    effect: float
-    effect_sd: float
-    """Mean and standard deviation of the effect as a log-ratio, given that there is a culprit."""
-
-
-def mass_before(mass: Floats) -> Floats:
-    """Return, for each point, the sum of ``mass`` over the hypotheses that affect the point."""
-    return np.concatenate([[0.0], np.cumsum(mass)])
+        return np.concatenate([[0.0], np.cumsum(self.prior)])
 
 
 def culprit_model(
@@ -130,10 +110,7 @@ def culprit_model(
 ) -> CulpritModel:
     """Return the model. ``weights`` are relative priors of the hypotheses. ``smallest`` and ``largest`` limit the
     effect, as log-ratios. ``noise`` is the standard deviation of one run, None if unknown, and ``pairs`` the number of
-    pairs that it was estimated from; 0 if the user stated it. Raises ValueError if ``smallest`` or ``noise`` is not
-    positive."""
-    if not 0 < smallest < math.inf:
-        raise ValueError(f"the smallest effect is {smallest}; it must be positive")
+    pairs that it was estimated from; 0 if the user stated it. Raises ValueError if ``noise`` is not positive."""
     if noise is not None and not 0 < noise < math.inf:
         raise ValueError(f"the noise is {noise}; it must be positive")
     largest = max(largest, 2 * smallest)
@@ -163,26 +140,6 @@ def culprit_model(
     )
 
 
-def posterior(model: CulpritModel, samples: Sequence[Sample]) -> Posterior:
-    """Return the posterior after ``samples``. If the probability that there is a culprit is 0, the effect is that of
-    the prior."""
-    beliefs = group_posterior(model, samples)
-    group_mass = beliefs.posterior.sum(axis=(1, 2))
-    if (culprit_mass := float(group_mass.sum())) > 0:
-        component_weights = beliefs.posterior.sum(axis=2) / culprit_mass  # shape (groups, effects), sum 1
-        effect = float((component_weights * beliefs.effect_mean).sum())
-        mean_square = float((component_weights * (beliefs.effect_mean**2 + beliefs.effect_var)).sum())
-    else:
-        effect, mean_square = float(model.effects.mean()), float((model.effects**2).mean())
-    return Posterior(
-        culprit=split_groups(model, beliefs.labels, group_mass, beliefs.prior),
-        no_culprit=beliefs.no_culprit,
-        noise=beliefs.noise,
-        effect=effect,
-        effect_sd=math.sqrt(max(0.0, mean_square - effect**2)),
-    )
-
-
 def is_noise_known(model: CulpritModel, samples: Sequence[Sample]) -> bool:
     """Return whether the noise is known well enough to trust the posterior: it is on record, or at least
     ``MIN_REPEATS`` runs repeat a point in the same stratum."""
@@ -204,18 +161,6 @@ class RunTable:
     stratum_rows: NDArray[np.intp]
     point_columns: NDArray[np.intp]
     """For each run, the index of its stratum in ``strata``, and of its point in ``points``."""
-
-    @cached_property
-    def can_be_outlier(self) -> Bools:
-        """False for the only run of a stratum, which is compared with no other run."""
-        runs_of_stratum = np.bincount(self.stratum_rows, minlength=len(self.strata))
-        has_other_runs: Bools = runs_of_stratum[self.stratum_rows] > 1
-        return has_other_runs
-
-    @property
-    def freedom(self) -> int:
-        """Degrees of freedom of the values. Each stratum has a level of its own."""
-        return len(self.values) - len(self.strata)
 
     def sum_strata(self, weights: Floats) -> "StratumSums":
         """Return weighted sums over the runs. ``weights`` has the shape (sets, runs)."""
@@ -284,25 +229,28 @@ def _inner_products(table: RunTable, hits: Floats, outliers: Bools) -> InnerProd
     return InnerProducts(affected=np.maximum(a_a, 0.0), slope=a_y, residual=np.maximum(y_y, 0.0), log_prior=log_prior)
 
 
-class GroupPosterior(NamedTuple):
-    """Posterior over groups of hypotheses. A group is a set of hypotheses that the runs do not distinguish."""
+@dataclass(frozen=True)
+class Posterior:
+    """Posterior of the culprit, the noise and the effect. A *group* is a set of neighbouring hypotheses that the runs
+    do not distinguish."""
 
-    labels: NDArray[np.intp]
-    """Number of the group of each hypothesis. The hypotheses of a group are neighbours."""
-    hits: Floats
-    """Array of shape (groups, measured points): 1 if the hypotheses of the group affect the point, else 0."""
-    prior: Floats
-    """Prior probability of each group."""
-    posterior: Floats
-    """Array of shape (groups, effects, noises): joint posterior probabilities. Their sum is 1 minus ``no_culprit``."""
+    culprit: Floats
+    """Probability of each hypothesis. Their sum is 1 minus ``no_culprit``."""
     no_culprit: float
-    """Posterior probability that no commit is the culprit."""
     noise: float
     """Standard deviation of a run's log time: root mean square over the posterior."""
-    effect_mean: Floats
-    effect_var: Floats
-    """Arrays of shape (groups, effects): posterior mean and variance of each Gaussian of the effect, at the noise
-    ``noise``."""
+    effect: float
+    effect_sd: float
+    """Mean and standard deviation of the effect as a log-ratio, given that there is a culprit. If the probability of a
+    culprit is 0, they are those of the prior."""
+    hits: Floats
+    """Array of shape (groups, measured points): 1 if the hypotheses of the group affect the point, else 0."""
+    group_prior: Floats
+    group_mass: Floats
+    """Prior and posterior probability of each group."""
+    group_effect: Floats
+    group_effect_var: Floats
+    """Mean and variance of the effect, given that the culprit is in the group, at the noise ``noise``."""
     table: RunTable
     counts: Floats
     sums: Floats
@@ -310,7 +258,7 @@ class GroupPosterior(NamedTuple):
     weight of a run is near 1, and smaller the more probably the run is an outlier."""
 
 
-def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPosterior:
+def posterior(model: CulpritModel, samples: Sequence[Sample]) -> Posterior:
     """Return the posterior after ``samples``, as a sum over the plausible sets of outliers."""
     table = _tabulate_runs(samples)
     # Hypotheses between two neighbouring measured points form a group.
@@ -345,28 +293,34 @@ def group_posterior(model: CulpritModel, samples: Sequence[Sample]) -> GroupPost
     log_total = float(np.logaddexp(logsumexp(joint), logsumexp(no_culprit)))
     joint, no_culprit = np.exp(joint - log_total), np.exp(no_culprit - log_total)
     noise = math.sqrt(float((joint.sum(axis=(0, 1, 2)) + no_culprit.sum(axis=0)) @ variances))
-    # Moments of the effect at this noise, for each set; then the mean over the sets by their posterior shares.
+    # Moments of each Gaussian of the effect at this noise; then those of its mixture in each group.
     variance_ratio = 1 + fit.affected[:, :, None] / noise**2 * model.widths**2
     mean = (model.effects + model.widths**2 * fit.slope[:, :, None] / noise**2) / variance_ratio
     var = model.widths**2 / variance_ratio  # shape (sets, groups, effects)
     by_set = joint.sum(axis=3)  # shape (sets, groups, effects)
+    group_mass = by_set.sum(axis=(0, 2))
     with np.errstate(invalid="ignore", divide="ignore"):
-        set_shares = by_set / by_set.sum(axis=0)
-    set_shares[:, by_set.sum(axis=0) == 0] = 1 / len(outliers)
-    effect_mean = (set_shares * mean).sum(axis=0)
-    effect_var = (set_shares * (var + mean**2)).sum(axis=0) - effect_mean**2
+        shares = np.where(group_mass[:, None] > 0, by_set / group_mass[:, None], 1 / by_set[:, 0].size)
+        culprit = model.prior * np.where(prior > 0, group_mass / prior, 0.0)[labels]
+    group_effect = (shares * mean).sum(axis=(0, 2))
+    mean_squares = (shares * (var + mean**2)).sum(axis=(0, 2))
+    effect, mean_square = float(model.effects.mean()), float((model.effects**2).mean())
+    if (culprit_mass := float(group_mass.sum())) > 0:
+        effect, mean_square = (float(moments @ group_mass) / culprit_mass for moments in (group_effect, mean_squares))
     set_posterior = joint.sum(axis=(1, 2, 3)) + no_culprit.sum(axis=1)
     run_weights = set_posterior @ _outlier_weights(outliers)
     sums = table.sum_strata(run_weights[None, :])
-    return GroupPosterior(
-        labels=labels,
-        hits=hits,
-        prior=prior,
-        posterior=joint.sum(axis=0),
+    return Posterior(
+        culprit=culprit,
         no_culprit=float(no_culprit.sum()),
         noise=noise,
-        effect_mean=effect_mean,
-        effect_var=np.maximum(effect_var, 0.0),
+        effect=effect,
+        effect_sd=math.sqrt(max(0.0, mean_square - effect**2)),
+        hits=hits,
+        group_prior=prior,
+        group_mass=group_mass,
+        group_effect=group_effect,
+        group_effect_var=np.maximum(mean_squares - group_effect**2, 0.0),
         table=table,
         counts=sums.counts[0],
         sums=sums.sums[0],
@@ -380,8 +334,10 @@ def _plausible_sets(table: RunTable, model: CulpritModel, hits: Floats, log_grou
     tried_sets = np.zeros((1, len(table.values)), dtype=bool)  # the empty set
     evidence = _approximate_evidence(table, model, hits, log_group_prior, tried_sets)
     sets_to_extend = tried_sets
+    # The only run of a stratum is compared with no other run, so it is no outlier.
+    can_be_outlier = np.bincount(table.stratum_rows, minlength=len(table.strata))[table.stratum_rows] > 1
     for _ in range(MOST_OUTLIERS):
-        larger_sets = _add_one_outlier(sets_to_extend, table.can_be_outlier)
+        larger_sets = _add_one_outlier(sets_to_extend, can_be_outlier)
         if not len(larger_sets):
             break
         larger_evidence = _approximate_evidence(table, model, hits, log_group_prior, larger_sets)
@@ -427,8 +383,9 @@ def _approximate_evidence(
 
 def _log_unaffected(table: RunTable, model: CulpritModel, fit: InnerProducts) -> Floats:
     """Logarithm of prior times likelihood if no run is affected, up to a constant, of shape (sets, noises)."""
+    freedom = len(table.values) - len(table.strata)  # each stratum has a level of its own
     with np.errstate(divide="ignore"):
-        log_noise = np.log(model.noise_prior) - table.freedom * np.log(model.noises)
+        log_noise = np.log(model.noise_prior) - freedom * np.log(model.noises)
     unaffected: Floats = log_noise - fit.residual[:, None] / (2 * model.noises**2) + fit.log_prior[:, None]
     return unaffected
 
@@ -451,10 +408,3 @@ def _tabulate_runs(samples: Sequence[Sample]) -> RunTable:
     values = np.array([sample.value - mean for sample in samples], dtype=float)
     stratum_rows = np.array([rows[sample.stratum] for sample in samples], dtype=np.intp)
     return RunTable(strata, points, values, stratum_rows, columns)
-
-
-def split_groups(model: CulpritModel, labels: NDArray[np.intp], group_mass: Floats, prior_mass: Floats) -> Floats:
-    """Return the probability of each hypothesis: that of its group, divided in proportion to the prior."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratio = np.where(prior_mass > 0, group_mass / prior_mass, 0.0)
-    return model.prior * ratio[labels]

@@ -15,7 +15,6 @@ All values are on the log scale; positive means slower. Constants come from simu
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from scipy.special import stdtrit
@@ -74,9 +73,8 @@ Night = tuple[float, int]
 """Mean log-ratio of head against the anchor over the valid pairs of one night, and the number of these pairs."""
 
 
-@dataclass(frozen=True)
-class Creep:
-    """Result of the CUSUM after the last night."""
+class Creep(NamedTuple):
+    """The CUSUM after one night."""
 
     value: float
     """The CUSUM, converted to a log-ratio with the standard error of a night of ``NIGHT_PAIRS`` pairs."""
@@ -85,85 +83,43 @@ class Creep:
     alarm: bool
     """Whether the sum is at or above the limit now. The alarm lasts until the sum falls below the limit."""
     nights: int
-    since: int | None
-    """Index of the night at which the current rise begins; None if the sum is 0."""
-    estimate: float | None
-    """Mean of the nights from ``since`` on, log scale. It is too high for a recent rise, which begins with slow nights.
-    """
+    rise: tuple[Night, ...]
+    """The nights of the current rise; () if the sum is 0."""
     pair_sd: float
-    """The sd of a pair after the last night: the calibrated sd, corrected by the differences of nights."""
+    """The sd of a pair: the calibrated sd, corrected by the differences of nights."""
     correlation: float
     """Estimated correlation of neighbouring nights, in [0, ``MAX_CORRELATION``]."""
 
-
-class CusumState(NamedTuple):
-    """The CUSUM after one night."""
-
-    total: float
-    """The sum, in standard errors of a night."""
-    limit: float
-    """Sum at which the alarm is raised, in the same unit."""
-    since: int | None
-    pair_sd: float
-    """Estimate of the sd of a pair from the calibration and the nights so far, log scale."""
-    correlation: float
-    """Estimate of the correlation of neighbouring nights from the nights so far."""
+    @property
+    def since(self) -> int | None:
+        """Index of the night at which the current rise begins; None if the sum is 0."""
+        return self.nights - len(self.rise) if self.rise else None
 
     @property
-    def alarm(self) -> bool:
-        return self.total >= self.limit
-
-    def night_error(self, pairs: int) -> float:
-        """Return the standard error of a night with ``pairs`` pairs, log scale. It is inflated because neighbouring
-        nights are correlated (the module's head has the factor)."""
-        return self.pair_sd * math.sqrt((1 + self.correlation) / (1 - self.correlation)) / math.sqrt(pairs)
+    def estimate(self) -> float | None:
+        """Mean of the current rise, log scale. It is too high for a recent rise, which begins with slow nights."""
+        return _mean(self.rise) if self.rise else None
 
 
-def cusum(nights: Sequence[Night], pair_sd: float, series: int = 1, luck: float = 0.0) -> Creep:
-    """Return the one-sided CUSUM of ``nights``, oldest first. ``pair_sd`` is the calibrated sd of one pair's log-ratio.
-    ``series`` is the number of monitors (workloads times summaries) that share one false alarm rate. ``luck`` is the
-    standard deviation of the luck of an arm (``regbot.stats.arm_luck``). Raises ValueError for an sd that is not
-    positive and finite."""
-    last_state = _initial_state(pair_sd, series)
-    for state in cusum_states(nights, pair_sd, series, luck):
-        last_state = state
-    night_error = last_state.night_error(NIGHT_PAIRS)
-    return Creep(
-        value=last_state.total * night_error,
-        limit=last_state.limit * night_error,
-        alarm=last_state.alarm,
-        nights=len(nights),
-        since=last_state.since,
-        estimate=None if last_state.since is None else _mean(nights[last_state.since :]),
-        pair_sd=last_state.pair_sd,
-        correlation=last_state.correlation,
-    )
-
-
-def cusum_states(nights: Iterable[Night], pair_sd: float, series: int = 1, luck: float = 0.0) -> Iterator[CusumState]:
-    """Yield the CUSUM after each night. Later nights do not change earlier states."""
-    if not 0 < pair_sd < math.inf:
-        raise ValueError(f"the sd of a pair is {pair_sd}; it must be positive and finite")
+def cusum(nights: Iterable[Night], pair_sd: float, series: int = 1, luck: float = 0.0) -> Iterator[Creep]:
+    """Yield the one-sided CUSUM after each of ``nights``, oldest first. Later nights do not change earlier states.
+    ``pair_sd`` is the calibrated sd of one pair's log-ratio, above 0. ``series`` is the number of monitors (workloads
+    times summaries) that share one false alarm rate. ``luck`` is the standard deviation of the luck of an arm
+    (``regbot.stats.arm_luck``)."""
     noise = _NightNoise(pair_sd)
-    state = _initial_state(pair_sd, series)
-    for index, (mean, pairs) in enumerate(nights):
+    # With the slack ``SLACK``, raising the limit by 1 divides the false alarm rate of a series by e. Sum and limit are
+    # in standard errors of a night.
+    total, limit = 0.0, LIMIT + math.log(series)
+    rise: tuple[Night, ...] = ()
+    for number, (mean, pairs) in enumerate(nights, 1):
         noise.add(mean, pairs)
-        state = state._replace(pair_sd=noise.pair_sd, correlation=noise.correlation)
-        error = state.night_error(pairs)
+        error = noise.night_error(pairs)
         slack = max(SLACK * error, MIN_SLACK, LUCK_SLACK * luck)
-        night_step = (mean - slack) / error  # in standard errors of a night
-        clipped_step = max(-MAX_NIGHT_STEP, min(night_step, MAX_NIGHT_STEP))
-        total = max(state.total + clipped_step, 0.0)
-        rise_start = index if state.since is None else state.since
-        since = rise_start if total > 0 else None
-        state = state._replace(total=min(total, state.limit + MAX_EXCESS), since=since)
-        yield state
-
-
-def _initial_state(pair_sd: float, series: int) -> CusumState:
-    """With the slack ``SLACK``, raising the limit by 1 divides the false alarm rate of a series by e."""
-    limit = LIMIT + math.log(series)
-    return CusumState(total=0.0, limit=limit, since=None, pair_sd=pair_sd, correlation=PRIOR_CORRELATION)
+        clipped_step = max(-MAX_NIGHT_STEP, min((mean - slack) / error, MAX_NIGHT_STEP))
+        total = min(max(total + clipped_step, 0.0), limit + MAX_EXCESS)
+        rise = (*rise, (mean, pairs)) if total > 0 else ()
+        unit = noise.night_error(NIGHT_PAIRS)
+        yield Creep(total * unit, limit * unit, total >= limit, number, rise, noise.pair_sd, noise.correlation)
 
 
 def budget_interval(nights: Sequence[Night]) -> Interval | None:
@@ -186,8 +142,6 @@ def budget_interval(nights: Sequence[Night]) -> Interval | None:
 def night_pairs(pair_sd: float) -> int:
     """Return the number of pairs per night for a standard error of at most ``TARGET_ERROR``, in whole blocks of two
     pairs, at least ``NIGHT_PAIRS``."""
-    if not 0 <= pair_sd < math.inf:
-        raise ValueError(f"the sd of a pair is {pair_sd}; it must be finite and not negative")
     return max(NIGHT_PAIRS, 2 * math.ceil((pair_sd / TARGET_ERROR) ** 2 / 2))
 
 
@@ -205,6 +159,11 @@ class _NightNoise:
         self.neighbour_squares, self.neighbour_count = 0.0, 0
         # The same for nights that are ``SCALE_LAG`` nights apart (Dk).
         self.distant_squares, self.distant_count = 0.0, 0
+
+    def night_error(self, pairs: int) -> float:
+        """Return the standard error of a night with ``pairs`` pairs, log scale. It is inflated because neighbouring
+        nights are correlated (the module's head has the factor)."""
+        return self.pair_sd * math.sqrt((1 + self.correlation) / (1 - self.correlation)) / math.sqrt(pairs)
 
     @property
     def pair_sd(self) -> float:

@@ -6,19 +6,14 @@ it reports changes that no commit made. ``benchmarks/history.py --rates`` prints
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from regbot.stats.slow_launches import SD_PER_MAD
-from regbot.stats.steady import hampel_filter
+from regbot.stats.steady import find_segments, hampel_filter
 
 Array = NDArray[np.float64]
-
-PENALTY = 4.0
-"""PELT's penalty per change, in units of log(n) times the variance. With 4.0, one in 250 flat series of 200 sessions
-shows a change; with 3.0, one in 60."""
 
 MIN_SEGMENT = 3
 """Minimum number of sessions between two change points."""
@@ -41,28 +36,13 @@ _MIN_SCATTER = 1e-6
 
 def change_points(levels: ArrayLike) -> list[int]:
     """Return the positions in ``levels`` at which the step time changes. ``levels`` has the mean log step time of each
-    session, oldest first. Returns [] for fewer than ``MIN_SESSIONS``. Raises ValueError if a level is not finite, or
-    for more than ``MAX_LEVELS``."""
+    session, oldest first, at most ``MAX_LEVELS``. Returns [] for fewer than ``MIN_SESSIONS``."""
     samples = np.asarray(levels, dtype=np.float64)
-    if samples.ndim != 1 or not np.isfinite(samples).all():
-        raise ValueError("levels must be a list of finite numbers")
-    if len(samples) > MAX_LEVELS:
-        raise ValueError(f"{len(samples)} levels are more than {MAX_LEVELS}")
     if len(samples) < MIN_SESSIONS:
         return []
-    from ruptures import KernelCPD  # type: ignore[import-untyped]  # imported late: the import takes longer than the search
-
     filtered_levels = hampel_filter(samples, HAMPEL_WINDOW)
     noise = max(_scatter(filtered_levels), _MIN_SCATTER)
-    search = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(filtered_levels[:, None])
-    segment_ends: list[int] = search.predict(pen=PENALTY * math.log(len(filtered_levels)) * noise**2)
-    return [int(end) for end in segment_ends[:-1]]  # a segment ends where the next one begins
-
-
-def bucket_starts(total: int, max_buckets: int) -> Sequence[int]:
-    """Return the start positions of at most ``max_buckets`` buckets of nearly equal size."""
-    count = min(total, max_buckets)
-    return [bucket * total // count for bucket in range(count)]
+    return find_segments(filtered_levels, noise, MIN_SEGMENT)[1:]
 
 
 def _scatter(session_levels: Array) -> float:

@@ -5,7 +5,6 @@ count some delays twice: a rank that is late after its last collective is the sl
 for it is the slowest in the next.
 """
 
-from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from regbot.records.run import Timing
@@ -27,10 +26,10 @@ def launch_cut(timing: Timing) -> int:
     return max(timing.cut, state.cut) if state is not None else timing.cut
 
 
-def launch_summaries(ranks: Iterable[Sequence[float]], cut: int) -> dict[str, float]:
-    """Return the median and the mean step time after ``cut`` on the log scale, each as the maximum over the ranks.
-    ``ranks`` has the step times of each rank in seconds. Raises ValueError if no step is left."""
-    rank_summaries = [summarise(steps[cut:]) for steps in ranks]
+def summarise_timing(timing: Timing, cut: int) -> dict[str, float]:
+    """Return the median and the mean step time after ``cut`` on the log scale, each as the maximum over the ranks. At
+    least one step is left."""
+    rank_summaries = [summarise(steps.step_s[cut:]) for steps in timing.ranks.values()]
     return {name: max(summary[name] for summary in rank_summaries) for name in SUMMARIES}
 
 

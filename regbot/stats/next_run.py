@@ -9,25 +9,10 @@ from collections.abc import Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from regbot.stats.culprit import (
-    Bools,
-    CulpritModel,
-    Floats,
-    GroupPosterior,
-    Sample,
-    group_posterior,
-    is_noise_known,
-    mass_before,
-    split_groups,
-)
+from regbot.stats.culprit import Bools, CulpritModel, Floats, Posterior, Sample, is_noise_known, posterior
 
 NEGLIGIBLE = 1e-5
 """Groups of hypotheses with a smaller probability are ignored in the choice of the next run."""
-
-SPLIT_QUANTILES = (0.1, 0.25, 0.4, 0.6, 0.75, 0.9)
-"""Candidate points split the posterior of all hypotheses in half or at these quantiles."""
-SPLIT_GROUPS = 5
-"""Candidate points also split each of this many likeliest groups of hypotheses in half."""
 
 _NODES, _NODE_WEIGHTS = np.polynomial.hermite_e.hermegauss(7)
 """Nodes and weights of Gauss-Hermite quadrature, for means over a standard normal distribution."""
@@ -39,59 +24,28 @@ def choose_next_run(
     """Return the point to run next in ``stratum``: the one with the most expected information per unit of ``costs``.
 
     The first two runs of a stratum are the two ends. If the noise is not known, the ends are repeated until it is.
-    ``available`` and ``costs`` have a value for each point. Raises ValueError if no point can be measured."""
+    ``available`` and ``costs`` have a value for each point. At least one point is available."""
     points = np.flatnonzero(available)
-    if not points.size:
-        raise ValueError("no point can be measured")
     good_end, bad_end = int(points[0]), int(points[-1])
     run_points = [sample.point for sample in samples if sample.stratum == stratum]
     if len(run_points) < 2:
         return bad_end if good_end in run_points else good_end
     if not is_noise_known(model, samples):
         return min((bad_end, good_end), key=run_points.count)
-    beliefs = group_posterior(model, samples)
-    candidates = _candidate_points(model, beliefs, available)
-    worth = _information_gain(model, beliefs, stratum, candidates)
+    worth = _information_gain(model, posterior(model, samples), stratum, points)
     if costs is not None:
-        worth = worth / costs[candidates]
-    return int(candidates[int(np.argmax(worth))])
+        worth = worth / costs[points]
+    return int(points[int(np.argmax(worth))])
 
 
-def _candidate_points(model: CulpritModel, beliefs: GroupPosterior, available: Bools) -> NDArray[np.intp]:
-    """Return the ends, measured points, and points that split the hypotheses, or one of the likeliest groups."""
-    available_points = np.flatnonzero(available)
-    group_mass = beliefs.posterior.sum(axis=(1, 2))
-    all_hypotheses = split_groups(model, beliefs.labels, group_mass, beliefs.prior)
-    likeliest_groups = [int(group) for group in np.argsort(-group_mass)[:SPLIT_GROUPS]]
-    group_distributions = [np.where(beliefs.labels == group, model.prior, 0.0) for group in likeliest_groups]
-    distributions = [all_hypotheses, *group_distributions]  # probabilities of the hypotheses, not normalised
-    # Shape (distributions, points): probability of the hypotheses that affect the point.
-    affected_mass = np.array([mass_before(distribution) for distribution in distributions])[:, available_points]
-    positions = {0, len(available_points) - 1}  # the two ends, as indices of ``available_points``
-    for distribution, mass in zip(distributions, affected_mass, strict=True):
-        # Proportional to the probability that two commits, chosen by this distribution, are on different sides.
-        positions.add(int(np.argmax(mass * (distribution.sum() - mass))))
-    total = float(all_hypotheses.sum())
-    for quantile in SPLIT_QUANTILES:
-        positions.add(int(np.argmin(np.abs(affected_mass[0] - quantile * total))))
-    measured_points = np.intersect1d(beliefs.table.points, available_points).tolist()
-    chosen = {*measured_points, *(int(available_points[position]) for position in positions)}
-    return np.array(sorted(chosen), dtype=np.intp)
-
-
-def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str, points: NDArray[np.intp]) -> Floats:
+def _information_gain(model: CulpritModel, beliefs: Posterior, stratum: str, points: NDArray[np.intp]) -> Floats:
     """Return, for each of ``points``, the mutual information in nats between the hypothesis and the value of a run. The
     value is a mixture of Gaussians: two for each group (the point is affected or not), one for "no culprit"."""
-    group_mass = beliefs.posterior.sum(axis=(1, 2))
-    group_ids = np.flatnonzero(group_mass > NEGLIGIBLE)
+    group_ids = np.flatnonzero(beliefs.group_mass > NEGLIGIBLE)
     if not group_ids.size:
         return np.zeros(len(points))
-    # Mean and variance of the effect in each group, over the Gaussians of the effect's posterior.
-    component_weights = beliefs.posterior[group_ids].sum(axis=2) / group_mass[group_ids, None]
-    mean, var = beliefs.effect_mean[group_ids], beliefs.effect_var[group_ids]
-    group_effect = (component_weights * mean).sum(axis=1)
-    mean_square = (component_weights * (mean**2 + var)).sum(axis=1)
-    group_effect_var = np.maximum(mean_square - group_effect**2, 0.0)
+    group_mass, group_prior = beliefs.group_mass[group_ids], beliefs.group_prior[group_ids]
+    group_effect, group_effect_var = beliefs.group_effect[group_ids], beliefs.group_effect_var[group_ids]
     # The mixture: first all groups with the point not affected, then all groups with it affected, then no culprit.
     level, share, level_var = _stratum_level(beliefs, beliefs.hits[group_ids], stratum)
     run_var = beliefs.noise**2 + level_var  # without the uncertainty of the effect
@@ -103,13 +57,13 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
         [run_var + if_unaffected**2 * group_effect_var, run_var + if_affected**2 * group_effect_var, [run_var]]
     )
     # Shape (points, groups): share of the group's prior probability that belongs to hypotheses which affect the point.
-    prior_before_group = np.concatenate([[0.0], np.cumsum(beliefs.prior)[:-1]])[group_ids]
+    prior_before_group = np.concatenate([[0.0], np.cumsum(beliefs.group_prior)[:-1]])[group_ids]
     affected_mass = model.prior_before[points][:, None] - prior_before_group
-    affected_shares = np.clip(affected_mass / beliefs.prior[group_ids], 0.0, 1.0)
+    affected_shares = np.clip(affected_mass / group_prior, 0.0, 1.0)
     weights = np.concatenate(
         [
-            group_mass[group_ids] * (1 - affected_shares),
-            group_mass[group_ids] * affected_shares,
+            group_mass * (1 - affected_shares),
+            group_mass * affected_shares,
             np.full((len(points), 1), beliefs.no_culprit),
         ],
         axis=1,
@@ -126,7 +80,7 @@ def _information_gain(model: CulpritModel, beliefs: GroupPosterior, stratum: str
     return np.maximum(gain, 0.0)
 
 
-def _stratum_level(beliefs: GroupPosterior, hits: Floats, stratum: str) -> tuple[float, Floats, float]:
+def _stratum_level(beliefs: Posterior, hits: Floats, stratum: str) -> tuple[float, Floats, float]:
     """Return the mean value of a stratum, the share of affected runs in that mean for each group, and the variance of
     the mean, which is very large for a stratum without runs."""
     if stratum not in beliefs.table.strata:

@@ -18,14 +18,14 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from scipy.special import fdtri, nctdtrinc, ndtri, stdtrit
 
 from regbot.records.calibration_summary import PairNoise
-from regbot.records.verdict import Decision
+from regbot.records.verdict import Decision, SlowLaunch
 from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck
-from regbot.stats.slow_launches import PairOutlier, find_pair_outliers, has_more_slow_launches, set_aside
+from regbot.stats.slow_launches import find_pair_outliers, has_more_slow_launches, set_aside
 from regbot.stats.summary import mean_and_squares
 
 LOOKS = (4, 8, 12)
@@ -72,11 +72,6 @@ class Thresholds:
     eps: float
     """An interval above ``eps`` proves a regression, an interval below -``eps`` an improvement."""
 
-    def __post_init__(self) -> None:
-        for name, value in (("delta", self.delta), ("eps", self.eps)):
-            if not 0 < value < math.inf:
-                raise ValueError(f"{name} is {value}; a threshold must be positive and finite")
-
     @classmethod
     def from_percent(cls, threshold_pct: float, indifference_pct: float) -> "Thresholds":
         """Return the limits on the log scale. ``threshold_pct`` becomes delta, ``indifference_pct`` becomes eps."""
@@ -103,29 +98,21 @@ class ClassNoise:
         return replace(self, base={name: [levels[pair] for pair in pairs] for name, levels in self.base.items()})
 
 
-class Bounds(Protocol):
-    """Anything with a confidence interval on the log scale."""
-
-    @property
-    def low(self) -> float: ...
-
-    @property
-    def high(self) -> float: ...
-
-
 @dataclass(frozen=True)
 class Interval:
-    """Two-sided confidence interval of the mean log-ratio at level 1 - ``alpha``."""
+    """Two-sided interval of a log-ratio at level 1 - ``alpha``: of the mean of pairs, or of head against other runs."""
 
     estimate: float
     low: float
     high: float
     sd: float
-    """Standard deviation of one pair's log-ratio, estimated or known. 0 means that all pairs agree to the last bit."""
-    pairs: int
+    """Standard deviation of one pair's log-ratio, estimated or known. 0 means that all pairs agree to the last bit. For
+    other runs: of one run of head minus one of base (Welch), or of the level of a stored session."""
+    count: int
+    """Number of pairs, or of the other samples that ``sd`` is from."""
     alpha: float
-    prior_df: int = 0
-    """Degrees of freedom of ``sd`` that the noise of the node class has given."""
+    prior_df: float = 0
+    """Degrees of freedom of ``sd`` that the noise of the node class has given; inf if ``sd`` is known."""
     luck_sd: float = 0.0
     """Standard deviation that the luck of the arms adds to the estimate (``arm_luck``). ``sd`` does not include it."""
     draw_pairs: float = DRAW_PAIRS
@@ -145,7 +132,7 @@ class SequentialTest:
     """Decision and interval by summary ("median" and "mean" step time), at the last look."""
     unused: int
     """Pairs measured after the last look."""
-    outliers: tuple[PairOutlier, ...] = ()
+    outliers: tuple[SlowLaunch, ...] = ()
     """Pairs with a slow launch, at the last look."""
     withheld: bool = False
     """Whether a pass is withheld: head passes only without the slow launches, and has more of them."""
@@ -158,18 +145,21 @@ class SequentialTest:
         return self.decision != "undecided" or self.pairs == LOOKS[-1]
 
 
-def interval(log_ratios: Sequence[float], alpha: float, known_sd: float | None = None) -> Interval:
-    """Return the interval of the mean: Student's t interval, or a normal interval if the sd of a pair is known. Raises
-    ValueError for fewer than two pairs (one if the sd is known), or a log-ratio that is not finite."""
-    pairs = len(log_ratios)
-    min_pairs = 2 if known_sd is None else 1
+def interval(
+    log_ratios: Sequence[float], alpha: float, prior_sd: float = 0.0, prior_df: float = 0, factor: float = 1.0
+) -> Interval:
+    """Return the moderated t interval of the mean, wider by ``factor``. ``prior_sd`` is the sd of a pair that earlier
+    pairs show with ``prior_df`` degrees of freedom: 0 gives Student's interval, inf a normal one. Raises ValueError for
+    fewer than two pairs (one if the sd is known), or a log-ratio that is not finite."""
+    pairs, is_known = len(log_ratios), math.isinf(prior_df)
+    min_pairs = 1 if is_known else 2
     if pairs < min_pairs:
         raise ValueError(f"an interval needs {min_pairs} pairs; there are {pairs}")
     estimate, squares = mean_and_squares(log_ratios)
-    sd = known_sd if known_sd is not None else math.sqrt(squares / (pairs - 1))
-    degrees_of_freedom = None if known_sd is not None else pairs - 1  # None: a normal quantile
-    half_width = _quantile(1 - alpha / 2, degrees_of_freedom) * sd / math.sqrt(pairs)
-    return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha)
+    df = prior_df + pairs - 1
+    sd = prior_sd if is_known else math.sqrt((prior_df * prior_sd**2 + squares) / df)
+    half_width = factor * _quantile(1 - alpha / 2, df) * sd / math.sqrt(pairs)
+    return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha, prior_df)
 
 
 def look_alpha(pairs: int, primary_tests: int) -> float:
@@ -184,19 +174,6 @@ def correlation_factor(pairs: int) -> float:
     that of independent ones."""
     terms = [(1 - lag / pairs) * math.pow(CORRELATION, lag) for lag in range(1, pairs)]
     return math.sqrt(1 + 2 * math.fsum(terms))
-
-
-def look_interval(log_ratios: Sequence[float], alpha: float, class_sd: float = 0.0, prior_df: int = 0) -> Interval:
-    """Return the interval of one look: the moderated t interval, widened for correlated pairs. Without ``prior_df`` it
-    is Student's. Raises ValueError as ``interval``."""
-    pairs = len(log_ratios)
-    if pairs < 2:
-        raise ValueError(f"an interval needs 2 pairs; there are {pairs}")
-    estimate, squares = mean_and_squares(log_ratios)
-    df = prior_df + pairs - 1
-    sd = math.sqrt((prior_df * class_sd**2 + squares) / df)
-    half_width = correlation_factor(pairs) * _quantile(1 - alpha / 2, df) * sd / math.sqrt(pairs)
-    return Interval(estimate, estimate - half_width, estimate + half_width, sd, pairs, alpha, prior_df)
 
 
 def is_noisier(log_ratios: Mapping[str, Sequence[float]], noise: ClassNoise) -> bool:
@@ -219,14 +196,14 @@ def add_luck(interval: Interval, luck: SharedLuck | None) -> Interval:
     that of ``interval``, and that of an interval of the luck alone."""
     if luck is None or luck.sd == 0:
         return interval
-    luck_sd = luck.sd_of_mean(interval.pairs)
+    luck_sd = luck.sd_of_mean(interval.count)
     luck_half_width = _quantile(1 - interval.alpha / 2, luck.df) * luck_sd
     half_width = math.hypot(interval.high - interval.estimate, luck_half_width)
     low, high = interval.estimate - half_width, interval.estimate + half_width
     return replace(interval, low=low, high=high, luck_sd=luck_sd, draw_pairs=luck.draw_pairs)
 
 
-def decide(interval: Bounds, thresholds: Thresholds) -> Decision:
+def decide(interval: Interval, thresholds: Thresholds) -> Decision:
     """Return what one interval proves. An interval between eps and delta proves a regression, although it would also
     prove that the change is small. ``within_bound``: no slowdown of delta or more, and perhaps a gain. An interval
     below 0 that is too wide for a decision is undecided, because more pairs may prove an improvement."""
@@ -241,7 +218,7 @@ def decide(interval: Bounds, thresholds: Thresholds) -> Decision:
     return "undecided"
 
 
-def combine(tests: Collection[tuple[Decision, Bounds]], thresholds: Thresholds) -> Decision:
+def combine(tests: Collection[tuple[Decision, Interval]], thresholds: Thresholds) -> Decision:
     """Return one decision from the tests of one workload's summaries. One improvement makes it "improved" if the
     intervals of all summaries exclude a slowdown of delta or more: a faster median is no improvement while the mean,
     which includes stalls, may still be slower."""
@@ -271,13 +248,12 @@ def sequential_test(
     ``log_ratios`` has the log-ratios of the valid pairs by summary, in session order. ``primary_tests`` is the number
     of primary tests of the whole check, not of this workload. With ``known_sd``, one pair suffices, and the intervals
     are normal. ``offset`` is how far all log-ratios may be shifted alike.
-    ``reason_to_go_on`` returns why the runs of so many pairs must not give a decision, '' if they may. Raises
-    ValueError for summaries of unequal length."""
-    available_pairs = count_pairs(log_ratios, primary_tests)
+    ``reason_to_go_on`` returns why the runs of so many pairs must not give a decision, '' if they may."""
+    available_pairs = min(map(len, log_ratios.values()))
     looks: tuple[int, ...] = LOOKS if noise is None else CLASS_LOOKS
     if known_sd is not None and 0 < available_pairs < LOOKS[0]:
         looks = (available_pairs,)
-    interval_of = None if known_sd is None else partial(interval, known_sd=known_sd)
+    interval_of = None if known_sd is None else partial(interval, prior_sd=known_sd, prior_df=math.inf)
     result = None
     for pairs in looks:
         if pairs > available_pairs:
@@ -293,16 +269,6 @@ def sequential_test(
         if result.final:
             break
     return result
-
-
-def count_pairs(log_ratios: Mapping[str, Sequence[float]], primary_tests: int) -> int:
-    """Return the number of pairs. Raises ValueError for summaries of unequal length, or too few ``primary_tests``."""
-    lengths = {len(values) for values in log_ratios.values()}
-    if len(lengths) != 1:
-        raise ValueError("give at least one summary, and the same number of pairs for each summary")
-    if primary_tests < len(log_ratios):
-        raise ValueError(f"primary_tests is {primary_tests}, but there are {len(log_ratios)} summaries")
-    return lengths.pop()
 
 
 def judge_pairs(
@@ -331,7 +297,8 @@ def judge_pairs(
             if interval_of is not None:
                 bounds = interval_of(values, alpha)
             else:
-                bounds = look_interval(values, alpha, noise.sds[name] if noise is not None else 0.0, prior_df)
+                class_sd, factor = noise.sds[name] if noise is not None else 0.0, correlation_factor(len(values))
+                bounds = interval(values, alpha, class_sd, prior_df, factor)
             wide = add_luck(bounds, kept_luck)
             wide = replace(wide, low=wide.low - offset, high=wide.high + offset)
             tests[name] = (decide(wide, thresholds), wide)
@@ -357,46 +324,44 @@ class DrawLuck(NamedTuple):
 NO_LUCK = DrawLuck()
 
 
-def mde(
-    sd: float, pairs: int, alpha: float, eps: float, known: bool = False, prior_df: int = 0, luck: DrawLuck = NO_LUCK
-) -> float:
+def mde(sd: float, pairs: int, alpha: float, eps: float, prior_df: float = 0, luck: DrawLuck = NO_LUCK) -> float:
     """Return the minimum detectable effect: the slowdown that ``pairs`` pairs prove to exceed ``eps`` with power 0.8.
 
-    ``sd`` is the standard deviation of one pair, known or estimated with ``prior_df`` further degrees of freedom.
+    ``sd`` is the standard deviation of one pair, estimated with ``prior_df`` further degrees of freedom; inf: known.
     Without luck, the effect is eps + c sd / sqrt(pairs), where c is the sum of two normal quantiles if the sd is known,
     else a noncentrality of t. Infinite for one pair with an estimated sd."""
     # A reach is the detectable effect beyond ``eps``, in standard errors of the mean.
-    known_sd_reach = _quantile(1 - alpha / 2, df=None) + _quantile(POWER, df=None)
+    known_sd_reach = _quantile(1 - alpha / 2, math.inf) + _quantile(POWER, math.inf)
     luck_effect = known_sd_reach * luck.sd / math.sqrt(max(1, pairs / luck.pairs))
     if sd == 0:
         return eps + luck_effect
-    min_pairs = 1 if known else 2
-    if pairs < min_pairs:
+    is_known = math.isinf(prior_df)
+    if pairs < (1 if is_known else 2):
         return math.inf
-    reach = known_sd_reach if known else _reach(alpha, prior_df + pairs - 1, correlation_factor(pairs))
+    reach = known_sd_reach if is_known else _reach(alpha, prior_df + pairs - 1, correlation_factor(pairs))
     return eps + math.hypot(reach * sd / math.sqrt(pairs), luck_effect)
 
 
-def session_mde(intervals: Collection[Interval], pairs: int, eps: float, known: bool = False) -> float:
+def session_mde(intervals: Collection[Interval], pairs: int, eps: float) -> float:
     """Return the ``mde`` of an imagined session of ``pairs`` pairs that is as noisy as a measured session.
     ``intervals`` are those of the measured session, and the noisiest counts."""
     noisiest = max(intervals, key=lambda bounds: bounds.sd)
-    alpha = noisiest.alpha * pairs / noisiest.pairs  # see ``look_alpha``
-    return mde(noisiest.sd, pairs, alpha, eps, known, noisiest.prior_df, luck_of_draw(noisiest))
+    alpha = noisiest.alpha * pairs / noisiest.count  # see ``look_alpha``
+    return mde(noisiest.sd, pairs, alpha, eps, noisiest.prior_df, luck_of_draw(noisiest))
 
 
 def luck_of_draw(bounds: Interval) -> DrawLuck:
-    return DrawLuck(bounds.luck_sd * math.sqrt(max(1, bounds.pairs / bounds.draw_pairs)), bounds.draw_pairs)
+    return DrawLuck(bounds.luck_sd * math.sqrt(max(1, bounds.count / bounds.draw_pairs)), bounds.draw_pairs)
 
 
 def pairs_needed(
-    sd: float, alpha: float, thresholds: Thresholds, known: bool = False, luck: DrawLuck = NO_LUCK
+    sd: float, alpha: float, thresholds: Thresholds, prior_df: float = 0, luck: DrawLuck = NO_LUCK
 ) -> int | None:
     """Return the smallest number of pairs, at least those of the first look, whose ``mde`` is at most delta. None above
     ``MAX_PAIRS``."""
 
     def suffices(pairs: int) -> bool:
-        return mde(sd, pairs, alpha, thresholds.eps, known, luck=luck) <= thresholds.delta
+        return mde(sd, pairs, alpha, thresholds.eps, prior_df, luck) <= thresholds.delta
 
     # The mde decreases with every pair.
     needed = bisect_left(range(MAX_PAIRS + 1), True, lo=LOOKS[0], key=suffices)
@@ -404,8 +369,8 @@ def pairs_needed(
 
 
 @lru_cache(maxsize=4096)
-def _quantile(probability: float, df: float | None) -> float:
-    return float(ndtri(probability) if df is None else stdtrit(df, probability))
+def _quantile(probability: float, df: float) -> float:
+    return float(ndtri(probability) if math.isinf(df) else stdtrit(df, probability))
 
 
 @lru_cache(maxsize=4096)

@@ -11,12 +11,11 @@ cannot detect that head undoes a gain that main made since. All values are on th
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from scipy.special import stdtr, stdtrit
 
 from regbot.records.verdict import Decision
-from regbot.stats.paired import Thresholds, combine, count_pairs, decide
+from regbot.stats.paired import Interval, Thresholds, combine, decide
 from regbot.stats.summary import mean_and_squares
 
 SESSION_RUNS = 3
@@ -34,45 +33,17 @@ SESSION_ALPHA = 0.05
 """Two-sided error of the prediction intervals of all summaries together."""
 
 
-@dataclass(frozen=True)
-class PredictionInterval:
-    """Two-sided interval of head's effect against the mean of the stored sessions, at level 1 - ``alpha``."""
-
-    estimate: float
-    """Level of head's session minus the mean level of the stored sessions: a log-ratio, positive if head is slower."""
-    low: float
-    high: float
-    """Ends of the interval, as log-ratios."""
-    sd: float
-    """Standard deviation of a session's level, not of a pair."""
-    sessions: int
-    """Number of stored sessions, or of their nodes if head's node is new."""
-    alpha: float
-
-    @property
-    def p_value(self) -> float:
-        """Two-sided p-value, in [0, 1]. It is below ``alpha`` exactly if the interval does not contain 0."""
-        if self.sd == 0:
-            return 1.0 if self.estimate == 0 else 0.0
-        distance = abs(self.estimate) / (self.sd * math.sqrt(1 + 1 / self.sessions))
-        return 2 * float(stdtr(self.sessions - 1, -distance))
-
-
 def session_level(run_values: Sequence[float], runs: int = SESSION_RUNS) -> float:
     """Return the level of a session: the mean over its first ``runs`` runs, log scale. Only as many runs are used as
-    head's session has, because a mean over more runs scatters less. Raises ValueError for fewer runs, or a value that
-    is not finite."""
+    head's session has, because a mean over more runs scatters less. Raises ValueError for fewer runs."""
     if len(run_values) < runs:
         raise ValueError(f"a session's level needs {runs} runs; there are {len(run_values)}")
-    mean = math.fsum(run_values[:runs]) / runs
-    if not math.isfinite(mean):
-        raise ValueError("the summary of a run is not finite")
-    return mean
+    return math.fsum(run_values[:runs]) / runs
 
 
 def prediction_interval(
     stored: Sequence[float], head: float, alpha: float = SESSION_ALPHA, nodes: Sequence[str] = ()
-) -> PredictionInterval:
+) -> Interval:
     """Return the interval of head - mean(stored): the difference +- t(1 - alpha/2, n - 1) s sqrt(1 + 1/n), from the
     levels of n stored sessions with the standard deviation s.
 
@@ -92,11 +63,18 @@ def prediction_interval(
     if count < 2:
         raise ValueError(f"a prediction interval needs 2 stored {'nodes' if nodes else 'sessions'}; there are {count}")
     mean, squares = mean_and_squares(levels)
-    if not math.isfinite(head):
-        raise ValueError("the level of a session is not finite")
     sd, estimate = math.sqrt(squares / (count - 1) + excess), head - mean
     half_width = float(stdtrit(count - 1, 1 - alpha / 2)) * sd * math.sqrt(1 + 1 / count)
-    return PredictionInterval(estimate, estimate - half_width, estimate + half_width, sd, count, alpha)
+    return Interval(estimate, estimate - half_width, estimate + half_width, sd, count, alpha)
+
+
+def p_value(prediction: Interval) -> float:
+    """Return the two-sided p-value of a prediction, in [0, 1]. It is below ``alpha`` exactly if the interval does not
+    contain 0."""
+    if prediction.sd == 0:
+        return 1.0 if prediction.estimate == 0 else 0.0
+    distance = abs(prediction.estimate) / (prediction.sd * math.sqrt(1 + 1 / prediction.count))
+    return 2 * float(stdtr(prediction.count - 1, -distance))
 
 
 def stored_gate(
@@ -106,21 +84,15 @@ def stored_gate(
     thresholds: Thresholds,
     bound: float,
     nodes: Sequence[str] = (),
-) -> tuple[Decision, dict[str, tuple[Decision, PredictionInterval]]]:
+) -> tuple[Decision, dict[str, tuple[Decision, Interval]]]:
     """Return the decision of the workload by stored sessions, and the decision and interval of each summary.
 
-    ``stored`` has the levels of the stored sessions by summary, ``head`` that of head's session, ``nodes`` see
-    ``prediction_interval``. Each interval has
-    alpha ``SESSION_ALPHA`` / ``primary_tests`` and is judged like an interval of pairs. If the workload is then
-    undecided, but every interval contains 0 and no upper end exceeds ``bound``, a log-ratio, the decision is
-    ``within_bound``."""
-    sessions = count_pairs(stored, primary_tests)
-    if sessions < 2:
-        return "undecided", {}
+    ``stored`` has the levels of the stored sessions by summary, at least ``MIN_SESSIONS``; ``head`` has that of head's
+    session, and ``nodes`` see ``prediction_interval``. Each interval has alpha ``SESSION_ALPHA`` / ``primary_tests``
+    and is judged like an interval of pairs. If the workload is then undecided, but every interval contains 0 and no
+    upper end exceeds ``bound``, a log-ratio, the decision is ``within_bound``."""
     alpha = SESSION_ALPHA / primary_tests
     predictions = {name: prediction_interval(stored[name], value, alpha, nodes) for name, value in head.items()}
-    if sessions < MIN_SESSIONS:
-        return "undecided", {name: ("undecided", prediction) for name, prediction in predictions.items()}
     tests = {name: (decide(prediction, thresholds), prediction) for name, prediction in predictions.items()}
     decision = combine(tests.values(), thresholds)
     are_within_bound = all(prediction.low <= 0 <= prediction.high <= bound for prediction in predictions.values())

@@ -8,9 +8,11 @@ the log scale. ``benchmarks/gate.py`` has sessions with slow launches.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import count
 from statistics import median
-from typing import Literal
+
+from regbot.records.verdict import SlowLaunch
+from regbot.stats.summary import percent
 
 MAX_DEVIATION = 8.0
 """A pair has a slow launch if its log-ratio is farther than this from the median, in robust standard deviations. With
@@ -33,39 +35,30 @@ WITHHOLDING_PAIRS = 12
 If one launch in 20 is slow by chance, a pass is withheld in at most 6% of sessions."""
 
 
-@dataclass(frozen=True)
-class PairOutlier:
-    """A pair with a slow launch."""
-
-    pair: int
-    """Index of the pair, from 0."""
-    arm: Literal["base", "head"]
-    """Arm of the slow launch."""
-    excess: float
-    """Distance of the pair's log-ratio from the median of all pairs. It shows how much slower the launch is."""
-
-
-def find_pair_outliers(log_ratios: Mapping[str, Sequence[float]], class_sds: Mapping[str, float]) -> list[PairOutlier]:
+def find_pair_outliers(log_ratios: Mapping[str, Sequence[float]], class_sds: Mapping[str, float]) -> list[SlowLaunch]:
     """Return the pairs with a slow launch, in order. ``log_ratios`` has the log-ratios of all pairs by summary. One
     summary, the median or the mean step time, is enough to show a slow launch. ``class_sds`` are the standard
     deviations of a pair on the node class, {} if they are unknown. Too few pairs have no outlier."""
     pairs = min(map(len, log_ratios.values()))
     if pairs < (MIN_CLASS_PAIRS if class_sds else MIN_PAIRS):
         return []
-    outliers: dict[int, PairOutlier] = {}
+    outliers: dict[int, float] = {}  # signed distance from the median of all pairs
     for name, values in log_ratios.items():
         for pair, deviation in find_outliers(values, class_sds.get(name, 0.0)).items():
-            outliers.setdefault(pair, PairOutlier(pair, "head" if deviation > 0 else "base", abs(deviation)))
-    return [outliers[pair] for pair in sorted(outliers)]
+            outliers.setdefault(pair, deviation)
+    return [
+        SlowLaunch(pair=pair + 1, arm="head" if deviation > 0 else "base", slower_pct=percent(abs(deviation)))
+        for pair, deviation in sorted(outliers.items())
+    ]
 
 
-def set_aside(outliers: Sequence[PairOutlier], pairs: int) -> list[int]:
+def set_aside(outliers: Sequence[SlowLaunch], pairs: int) -> list[int]:
     """Return the indices of the pairs that count: all of ``pairs`` but those with a slow launch, if these are few."""
-    slow = {outlier.pair for outlier in outliers} if SET_ASIDE_SHARE * len(outliers) <= pairs else set()
+    slow = {outlier.pair - 1 for outlier in outliers} if SET_ASIDE_SHARE * len(outliers) <= pairs else set()
     return [pair for pair in range(pairs) if pair not in slow]
 
 
-def has_more_slow_launches(outliers: Sequence[PairOutlier], pairs: int) -> bool:
+def has_more_slow_launches(outliers: Sequence[SlowLaunch], pairs: int) -> bool:
     """Return whether head must not pass without its slow launches (``WITHHOLDING_PAIRS``)."""
     head_launches = sum(outlier.arm == "head" for outlier in outliers)
     base_launches = len(outliers) - head_launches
@@ -82,3 +75,11 @@ def find_outliers(log_ratios: Sequence[float], class_sd: float = 0.0) -> dict[in
     deviations = [value - centre for value in log_ratios]
     limit = MAX_DEVIATION * max(SD_PER_MAD * median(map(abs, deviations)), class_sd)
     return {index: value for index, value in enumerate(deviations) if 0 < limit < abs(value)}
+
+
+def blank_outliers(groups: Sequence[Sequence[float]]) -> list[list[float | None]]:
+    """Return groups of log-ratios with None in place of the values that ``find_outliers`` finds among all of them."""
+    values = [value for group in groups for value in group]
+    outliers = find_outliers(values) if values else {}
+    index = count()
+    return [[None if next(index) in outliers else value for value in group] for group in groups]

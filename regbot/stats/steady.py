@@ -15,6 +15,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -44,7 +45,8 @@ TOLERANCE = math.log(1.01)
 """Changes of level below this value are ignored, log scale."""
 
 PENALTY = 4.0
-"""PELT's penalty per change point is this times log(n) times the long-run variance."""
+"""PELT's penalty per change point is this times log(n) times the (long-run) variance. With 4.0, one in 250 flat
+histories of 200 sessions shows a change; with 3.0, one in 60."""
 
 WARM_UP_Z, TAIL_Z = 2.0, 3.0
 """Thresholds of the tail search, in standard errors. ``WARM_UP_Z`` is for a fall in the first quarter, which looks like
@@ -118,8 +120,6 @@ class SteadyState:
     reason: str
     """A phrase: the evidence for the steady state, or why there is none."""
     method: Method
-    warmup_steps: int | None
-    """Steps to the last change of level. None for short logs and for runs that are not steady."""
     restart: int = 0
     """Step of the last restart of the process; 0 if there is none."""
     rise: float = 0.0
@@ -137,9 +137,8 @@ class LevelChange(NamedTuple):
 
 
 def steady_state(step_s: ArrayLike) -> SteadyState:
-    """Return the steady state of one run. ``step_s`` has the seconds of each step. Everything before the last restart
-    of the process is left out. Raises ValueError for fewer than two steps, or a time that is not positive and finite.
-    """
+    """Return the steady state of one run. ``step_s`` has the seconds of each step, of at least two. Everything before
+    the last restart of the process is left out. Raises ValueError for a time that is not positive and finite."""
     logs = _log_times(step_s)
     steps = len(logs)
     start = max(_find_restarts(logs), default=0)
@@ -190,10 +189,6 @@ def _log_times(step_s: ArrayLike) -> Array:
     """Return log step times minus their median. They are rounded, because their last digits depend on the unit of
     time."""
     seconds = np.asarray(step_s, dtype=np.float64)
-    if seconds.ndim != 1:
-        raise ValueError(f"step times must be a list of seconds, not an array of {seconds.ndim} dimensions")
-    if len(seconds) < 2:
-        raise ValueError(f"a steady state needs at least 2 step times; there are {len(seconds)}")
     bad_steps = np.flatnonzero(~(np.isfinite(seconds) & (seconds > 0)))
     if len(bad_steps):
         raise ValueError(f"step {bad_steps[0]} took {seconds[bad_steps[0]]} s; a step time must be positive and finite")
@@ -235,7 +230,7 @@ def _judge_short_log(logs: Array, min_cut: int) -> SteadyState:
         reason = f"{_describe_rise(rise)} over the {len(kept_steps)} steps after {min_cut}"
         return _not_steady(min_cut, reason, "short-log", rise)
     reason = f"the {len(kept_steps)} steps after {min_cut} neither rise nor fall"
-    return SteadyState(min_cut, steady=True, reason=reason, method="short-log", warmup_steps=None)
+    return SteadyState(min_cut, steady=True, reason=reason, method="short-log")
 
 
 def mann_kendall(values: Array, signs: Array) -> float:
@@ -275,12 +270,11 @@ def _judge_long_log(logs: Array, min_cut: int) -> SteadyState:
         rise = float(after.mean() - before.mean()) if len(before) else 0.0
         return _not_steady(cut, reason, "changes-and-tail", rise)
     reason = f"no change of level of 1% or more after step {cut}"
-    warmup_steps = last_change if search.last_change else 1  # without a change, only the first step is warm-up
-    return SteadyState(cut, steady=True, reason=reason, method="changes-and-tail", warmup_steps=warmup_steps)
+    return SteadyState(cut, steady=True, reason=reason, method="changes-and-tail")
 
 
 def _not_steady(cut: int, reason: str, method: Method, rise: float = 0.0) -> SteadyState:
-    return SteadyState(cut, steady=False, reason=reason, method=method, warmup_steps=None, rise=rise)
+    return SteadyState(cut, steady=False, reason=reason, method=method, rise=rise)
 
 
 class SteadySearch(NamedTuple):
@@ -355,22 +349,28 @@ def _long_run_sd(points: Array) -> float:
     return math.sqrt(squares / n * (1 + rho) / (1 - rho)) * (1 + STEP_FIT_STEPS / n)
 
 
+def find_segments(points: Array, noise: float, min_size: int) -> list[int]:
+    """Return where the segments of constant mean begin (PELT, Killick 2012): 0 and the change points. ``noise`` is the
+    standard deviation of a point."""
+    from ruptures import KernelCPD  # type: ignore[import-untyped]  # imported late: it is slow
+
+    search = KernelCPD(kernel="linear", min_size=min_size).fit(points[:, None])
+    ends: list[int] = search.predict(pen=PENALTY * math.log(len(points)) * noise**2)
+    return [0, *map(int, ends[:-1])]  # a segment ends where the next one begins
+
+
 def _find_last_change(points: Array, noise: float) -> tuple[int, bool]:
     """Return the point at which the last level begins (0 without a change of level), and whether the level falls there.
 
     A segment that differs from the last one by at most ``TOLERANCE`` belongs to the last level.
     """
-    from ruptures import KernelCPD  # type: ignore[import-untyped]  # imported late: it is slow
-
-    search = KernelCPD(kernel="linear", min_size=MIN_SEGMENT).fit(points[:, None])
-    ends: list[int] = search.predict(pen=PENALTY * math.log(len(points)) * noise**2)
-    starts = [0, *ends[:-1]]
-    means = [float(points[start:end].mean()) for start, end in zip(starts, ends, strict=True)]
+    starts = find_segments(points, noise, MIN_SEGMENT)
+    means = [float(points[start:end].mean()) for start, end in pairwise([*starts, len(points)])]
     first_of_level = len(means) - 1  # the first segment of the last level
     while first_of_level > 0 and abs(means[first_of_level - 1] - means[-1]) <= TOLERANCE:
         first_of_level -= 1
     falls = first_of_level > 0 and means[first_of_level] < means[first_of_level - 1]
-    return int(starts[first_of_level]), falls
+    return starts[first_of_level], falls
 
 
 def _find_level_change(

@@ -6,7 +6,7 @@ This assumes that all ranks have the same work. Pipeline stages do not; see ``do
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,38 +23,23 @@ MIN_OWN_SHARE = 0.05
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Lateness:
+class Lateness(NamedTuple):
     """One rank's own work compared with that of the other ranks, over the steady steps of one run."""
 
-    rank: int
-    log_ratio: float
-    """Median over steps of log(own work / median own work of the other ranks). Positive means slower."""
+    slowdown: float
+    """Relative slowdown of the rank's own work, as the median over steps; 0.1 is 10% longer."""
     seconds: float
     """Median over steps of own work minus the median own work of the other ranks."""
     steps_share: float
     """Share of steps in which the rank's own work took longer than that of the other ranks, in [0, 1]."""
-    step_ratio: float
-    """``seconds`` / median step time: an upper bound of the share of a step that removing the delay would save."""
-
-    @property
-    def slowdown(self) -> float:
-        """Relative slowdown of the rank's own work; 0.1 is 10% longer."""
-        return float(np.expm1(self.log_ratio))
-
-    @property
-    def is_late(self) -> bool:
-        """Whether the other ranks wait for this rank: its own work takes clearly longer, in most steps, and the delay
-        is a noticeable part of the step."""
-        is_slower = self.slowdown > LATE_SHARE
-        is_slower_in_most_steps = self.steps_share >= MIN_SLOWER_SHARE
-        delays_the_step = self.step_ratio > LATE_SHARE * MIN_OWN_SHARE
-        return is_slower and is_slower_in_most_steps and delays_the_step
+    is_late: bool
+    """Whether the other ranks wait for this rank: its own work takes clearly longer, in most steps, and the delay is a
+    noticeable part of the step."""
 
 
 def rank_lateness(step_s: Sequence[Sequence[float]], wait_s: Sequence[Sequence[float]]) -> list[Lateness]:
-    """Return the lateness of every rank of one run. ``step_s`` and ``wait_s`` have a list for each rank, with the
-    seconds of each steady step. Returns [] for one rank, for fewer than ``MIN_STEPS`` steps, and if the ranks wait
+    """Return the lateness of every rank of one run, by rank. ``step_s`` and ``wait_s`` have a list for each rank, with
+    the seconds of each steady step. Returns [] for one rank, for fewer than ``MIN_STEPS`` steps, and if the ranks wait
     nearly all the time."""
     if len(step_s) < 2 or len({*map(len, step_s), *map(len, wait_s)}) > 1:
         return []
@@ -70,14 +55,10 @@ def rank_lateness(step_s: Sequence[Sequence[float]], wait_s: Sequence[Sequence[f
     results = []
     for rank, rank_work in enumerate(own_work):
         others_work = np.median(np.delete(own_work, rank, axis=0), axis=0)  # one value for each step
+        slowdown = float(np.expm1(np.median(np.log(rank_work / others_work))))
         delay_s = float(np.median(rank_work - others_work))
-        results.append(
-            Lateness(
-                rank=rank,
-                log_ratio=float(np.median(np.log(rank_work / others_work))),
-                seconds=delay_s,
-                steps_share=float(np.mean(rank_work > others_work)),
-                step_ratio=delay_s / median_step_s,
-            )
-        )
+        steps_share = float(np.mean(rank_work > others_work))
+        delays_the_step = delay_s > LATE_SHARE * MIN_OWN_SHARE * median_step_s
+        is_late = slowdown > LATE_SHARE and steps_share >= MIN_SLOWER_SHARE and delays_the_step
+        results.append(Lateness(slowdown, delay_s, steps_share, is_late))
     return results

@@ -12,10 +12,8 @@ from collections.abc import Sequence
 def summarise(step_s: Sequence[float]) -> dict[str, float]:
     """Return the value of each summary by name, from a run's steady step times in seconds.
 
-    Raises ValueError if there is no step, or a step time is not positive and finite.
+    There is at least one step. Raises ValueError if a step time is not positive and finite.
     """
-    if not len(step_s):
-        raise ValueError("the run has no steady step")
     if not all(0 < value < math.inf for value in step_s):
         position = next(i for i, value in enumerate(step_s) if not 0 < value < math.inf)
         raise ValueError(f"steady step {position} took {step_s[position]} s; a step time must be positive and finite")
@@ -35,3 +33,8 @@ def mean_and_squares(values: Sequence[float]) -> tuple[float, float]:
         raise ValueError("a value is not finite")
     mean = values[0] if min(values) == max(values) else math.fsum(values) / len(values)
     return mean, math.fsum((value - mean) ** 2 for value in values)
+
+
+def percent(log_ratio: float) -> float:
+    """Return a log-ratio as 100 (ratio - 1). The log-ratio is capped at 20, so that the result stays finite."""
+    return 100 * math.expm1(min(log_ratio, 20.0))

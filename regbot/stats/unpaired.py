@@ -6,55 +6,37 @@ of the code. The caller must know that all runs are of one session.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import stdtrit
 
+from regbot.stats.paired import Interval
 from regbot.stats.summary import mean_and_squares
 
 MIN_RUNS = 4
 """Minimum number of runs per arm for a decision. It equals the number of pairs at the first look of the paired test."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """Two-sided confidence interval of mean(head) - mean(base) on the log scale, at level 1 - ``alpha``."""
-
-    estimate: float
-    low: float
-    high: float
-    sd: float
-    """Standard deviation of one head run minus one base run; comparable with the sd of a pair."""
-    df: float
-    """Degrees of freedom of the t interval; inf for a normal interval."""
-    alpha: float
-
-
-def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Difference:
-    """Return Welch's interval (1947), for unequal variances. ``base`` and ``head`` have one value per run, on the log
-    scale. If both arms are constant, the interval is a point. Raises ValueError for fewer than two runs in an arm."""
-    if min(len(base), len(head)) < 2:
-        raise ValueError("each arm needs at least two runs")
+def welch(base: Sequence[float], head: Sequence[float], alpha: float) -> Interval:
+    """Return Welch's interval (1947) of mean(head) - mean(base), for unequal variances. ``base`` and ``head`` have one
+    value per run, at least two, on the log scale. If both arms are constant, the interval is a point."""
     (base_mean, base_squares), (head_mean, head_squares) = mean_and_squares(base), mean_and_squares(head)
     base_var, head_var = base_squares / (len(base) - 1), head_squares / (len(head) - 1)
     estimate = head_mean - base_mean
-    sd = math.sqrt(base_var + head_var)
+    sd, count = math.sqrt(base_var + head_var), len(base) + len(head)
     base_error_sq, head_error_sq = base_var / len(base), head_var / len(head)  # squared standard errors of the means
     if base_error_sq + head_error_sq == 0:  # both arms are constant, so the interval is a point
-        return Difference(estimate, estimate, estimate, 0.0, math.inf, alpha)
+        return Interval(estimate, estimate, estimate, 0.0, count, alpha)
     # Use shares of the variance, because squares of tiny variances would underflow to 0 / 0.
     base_share = base_error_sq / (base_error_sq + head_error_sq)
     df = 1 / (base_share**2 / (len(base) - 1) + (1 - base_share) ** 2 / (len(head) - 1))
     half_width = float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(base_error_sq + head_error_sq)
-    return Difference(estimate, estimate - half_width, estimate + half_width, sd, df, alpha)
+    return Interval(estimate, estimate - half_width, estimate + half_width, sd, count, alpha)
 
 
 def student(base: Sequence[float], head: Sequence[float], alpha: float) -> float:
     """Return half the width of Student's interval of mean(head) - mean(base), for equal variances, at level 1 -
-    ``alpha``. Raises ValueError for fewer than two values in an arm."""
-    if min(len(base), len(head)) < 2:
-        raise ValueError("each arm needs at least two values")
+    ``alpha``. Each arm needs at least two values."""
     df = len(base) + len(head) - 2
     variance = (mean_and_squares(base)[1] + mean_and_squares(head)[1]) / df
     return float(stdtrit(df, 1 - alpha / 2)) * math.sqrt(variance * (1 / len(base) + 1 / len(head)))

@@ -35,6 +35,9 @@ class FrameworkNeeds:
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 """Package index of torch's CPU builds. They are smaller than builds with CUDA, and a trace needs no more."""
 
+NEWER_GLIBC: Mapping[str, str] = {"nvidia-resiliency-ext": "manylinux_2_39"}
+"""Packages whose wheels ask pip for a newer glibc than the Python code in them needs, and the platform of the wheel."""
+
 MODULES: Mapping[str, str] = {
     "aqtp": "aqt",
     "hydra-core": "hydra",
@@ -65,11 +68,12 @@ _MEGATRON_PACKAGES = (
     "triton", "einops", "pyyaml", "packaging", "pybind11", "omegaconf", "six", "pydantic", "onnx", "onnxscript",
     "regex", "transformer_engine==2.20.2",
 )  # fmt: skip
+# The last five packages are those that nvidia-resiliency-ext requires.
 _MEGATRON_BRIDGE_PACKAGES = (
     "triton", "transformers<=5.12.1,>=5.8", "accelerate", "datasets", "diffusers", "einops", "hydra-core",
     "megatron-energon==7.4.1", "mistral-common", "nvidia-modelopt", "nvidia-resiliency-ext==0.6.0", "omegaconf",
     "onnx", "onnxscript", "packaging", "peft", "pybind11", "pydantic", "pyyaml", "regex", "six", "tensorboard",
-    "transformer_engine==2.20.2",
+    "transformer_engine==2.20.2", "defusedxml", "grpcio-tools", "httpx", "nvidia-ml-py", "psutil",
 )  # fmt: skip
 _MAXTEXT_PACKAGES = (
     "jax==0.12.0.1", "jaxlib==0.12.0.1", "flax==0.12.12", "optax==0.2.8", "orbax-checkpoint==0.12.8", "grain==0.2.18",

@@ -127,8 +127,8 @@ def ledger_of(ledgers: Sequence[Ledger]) -> Ledger:
 
 
 def digest(ledger: Ledger) -> str:
-    """Return the SHA-256 of a ledger's entries, in any order."""
-    entries = sorted(entry.model_dump_json() for entry in ledger.entries)
+    """Return the SHA-256 of a ledger's entries, in any order and without their source lines."""
+    entries = sorted(entry.model_dump_json() for entry in ledger.without_lines().entries)
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 

@@ -38,7 +38,7 @@ from support.baseline_builder import (
 from support.baseline_cases import NOW, add, block_runs, header_of, make_intake, store_one, write_session
 from support.git_repos import Repository
 from support.ledger_builder import WORKLOAD, backend, smoke_ledger
-from support.store_cases import holds, script
+from support.store_cases import holds, kill_writers
 from support.store_cases import store as store
 from support.timed_builder import BASE, NODE, PLAN, statics
 
@@ -152,19 +152,11 @@ def volatile(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.mark.slow
 def test_two_writers_killed_at_any_moment_leave_a_sound_store_with_all_reported_sessions(volatile: Store) -> None:
-    output = script("killed", volatile.root)
+    output = kill_writers(volatile.root)
     assert [item["problems"] for item in output] == [[]] * 32
     assert holds(volatile, output) > 32
     names = [session.session for session in read_workload(volatile, WORKLOAD, CPU) if session.tier == "timed"]
     assert len(names) == len(set(names)) >= 16
-
-
-@pytest.mark.slow
-def test_a_disk_that_fills_at_any_byte_loses_no_stored_session(volatile: Store) -> None:
-    output = script("limited", volatile.root)
-    assert {bool(item["code"]) for item in output} == {True, False}
-    assert [item["problems"] for item in output] == [[]] * len(output)
-    assert holds(volatile, output) > 2
 
 
 # ---- git

@@ -1,6 +1,5 @@
 """What users, commands and machines do to a bisection: each is told in a sentence, or does no harm."""
 
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from regbot.bisect.costs import parse_cost
-from regbot.workloads.checkout.cache import repository_cache
 from support.costs import Bisecting, line, state_of
 from support.git_repos import Repository
 
@@ -91,12 +89,6 @@ def test_ends_that_are_no_range_are_refused_before_anything_is_made(
     assert list(alone.home.iterdir()) == []
 
 
-def test_good_and_bad_that_cost_the_same_leave_nothing_to_find(case: Bisecting, commits: list[str]) -> None:
-    noisy = case.typed(commits[0], commits[-1], "--command", "echo 7", "--effect", "5")
-    assert noisy.exit_code == 3
-    assert "NO CULPRIT" in noisy.stdout, "no scatter at all is no fault either"
-
-
 # ---- which options
 
 
@@ -126,9 +118,6 @@ def test_options_that_do_not_go_together_are_a_sentence_and_exit_code_2(
     assert message in result.stderr
     assert result.stdout == ""
     assert list(alone.home.iterdir()) == []
-
-
-# ---- which repository
 
 
 # ---- what the command prints
@@ -202,14 +191,6 @@ def test_a_good_commit_that_cannot_be_measured_ends_it_with_the_reason(
 
 
 @pytest.mark.slow
-def test_processes_that_a_command_leaves_are_gone(alone: Bisecting, commits: list[str]) -> None:
-    stray = "(setsid sleep 600 &) ; sleep 601 & "
-    result = alone.found(commits[3], commits[-1], f"{stray} {STEP}; echo $cost", exact=True)
-    assert result.culprit == commits[CULPRIT]
-    assert alone.processes() == []
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "harm",
     [
@@ -259,22 +240,6 @@ def test_a_command_that_kills_its_supervisor_spoils_its_commit_only(alone: Bisec
     (change,) = result.changes
     assert {candidate.point.commit for candidate in change.candidates} == {commits[4], commits[CULPRIT]}
     assert alone.processes() == []
-
-
-# ---- what happens to the cache
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("lost", ["worktrees", "repos", "."])
-def test_a_cache_that_was_deleted_is_made_again(alone: Bisecting, commits: list[str], lost: str) -> None:
-    command = f"{STEP}; echo $cost"
-    first = alone.found(commits[0], commits[-1], command, exact=True)
-    folder = (repository_cache(alone.cache, alone.repository.path) / lost).resolve()
-    assert folder.is_dir()
-    shutil.rmtree(folder)
-    again = alone.found(commits[0], commits[-1], command, exact=True)
-    assert first.culprit == again.culprit == commits[CULPRIT]
-    assert again.unmeasurable == []
 
 
 # ---- build commands

@@ -1,20 +1,16 @@
 """docs/bisect.md is true: its commands are executed in order, and print what stands below them."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from typer.main import get_group
 
 from regbot.cli.app import app
-from support.docs_cases import missing
+from support.docs_cases import BLOCK, execute, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "bisect.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"<!-- run: (\w+) -->\n```sh\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
 REPOSITORY, EXACT, NOISY = "repository", "exact", "noisy"
 
 MINUTES = re.compile(r"\d+\.\d minutes")
@@ -34,13 +30,6 @@ def steady(kind: str, text: str) -> str:
     return MINUTES.sub("# minutes", text)
 
 
-def execute(commands: str, at: Path, cache: Path) -> subprocess.CompletedProcess[str]:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    env = {**os.environ, "PATH": path, "REGBOT_CACHE": str(cache)}
-    words = ["bash", "-e", "-c", commands]
-    return subprocess.run(words, cwd=at, env=env, capture_output=True, text=True, timeout=600, check=False)
-
-
 @pytest.mark.long
 def test_every_command_prints_what_the_page_shows(tmp_path: Path) -> None:
     (tmp_path / "docs").symlink_to(ROOT / "docs")
@@ -48,10 +37,11 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path) -> None:
     assert first[0] == REPOSITORY
     assert {kind for kind, _, _ in blocks} == {EXACT, NOISY}
     assert 1 + len(blocks) == PAGE.count("```sh\n") >= 6
-    made = execute(first[1], tmp_path, tmp_path / "cache")
+    cache = str(tmp_path / "cache")
+    made = execute(first[1], tmp_path, REGBOT_CACHE=cache)
     assert made.returncode == 0, made.stderr
     for kind, commands, shown in blocks:
-        result = execute(commands, tmp_path / "example", tmp_path / "cache")
+        result = execute(commands, tmp_path / "example", REGBOT_CACHE=cache)
         printed = f"{result.stdout}exit code {result.returncode}\n"
         assert shown.splitlines()[-1] == f"exit code {result.returncode}", f"{commands}\n{printed}{result.stderr}"
         wrong = missing(steady(kind, shown), steady(kind, printed))

@@ -13,7 +13,7 @@ from regbot.bisect.reuse import LEASE_GAP_S, CheckLease, load_reused_runs
 from regbot.records.bisection import BisectionHeader, Observation
 from regbot.records.files import RecordError, append_line
 from regbot.records.run import Allocation, Run
-from support.bisect_cases import Runs, line
+from support.bisect_cases import line
 from support.git_repos import Repository
 from support.timed_builder import BASE, HEAD, HEADER, NODE, PLAN, Slot, noisy, play
 
@@ -145,30 +145,6 @@ def test_a_second_mesh_is_traced_where_the_first_one_has_led_to(
     assert of_second == {"0", str(culprit - 1), str(culprit), "9"}
     assert of_second <= of_first, "no commit is built for the second one alone"
     assert len(of_first) <= max_measurements(9)
-
-
-def test_a_log_is_not_gone_on_with_on_other_terms(repository: Repository, tmp_path: Path) -> None:
-    asked = {"command": "never run", "noise_pct": 1.0}
-    told = Runs(lambda _: 0.0)
-    flow.bisect(options(repository, tmp_path, most_runs=2, **asked), measurer=_costs(told))
-    for other in ({"build": ["make"]}, {"timeout_min": 3.0}):
-        with pytest.raises(RecordError, match="terms differs"):
-            flow.bisect(options(repository, tmp_path, resume=True, **asked, **other), measurer=_costs(told))
-
-
-class _costs:  # noqa: N801
-    """Any measurer whose values are costs."""
-
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
-
-    def stratum(self) -> str:
-        return "here"
-
-    def measure(self, wanted: MeasurementRequest) -> Observation:
-        return Observation(
-            point=wanted.point.key, purpose=wanted.purpose, usable=True, values={"cost": 0.0}, stratum="here", wall_s=60
-        )
 
 
 # ---- reuse

@@ -1,7 +1,5 @@
 """Which device a bisection's traces run on, and which traces count."""
 
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +14,12 @@ from regbot.records.bisection import Point
 from regbot.records.config import Workload
 from regbot.records.run import Run
 from regbot.workloads.guest import Limits
-from regbot.workloads.paper import Libraries
 from regbot.workloads.paper.build import PaperLibrary
 from regbot.workloads.shapes import load_shape
 from regbot.workloads.task import Task, single_task
 from support.git_repos import Repository
 from support.ledger_builder import smoke_ledger, smoke_run
 
-SMALL_TORCHTITAN = Path(__file__).parents[1] / "guest" / "small_torchtitan"
 TASK = single_task("moe", Workload(adapter="smoke", shapes=["mixtral-8x7b"]), load_shape("mixtral-8x7b"), "ep")
 
 
@@ -117,32 +113,3 @@ def test_a_trace_that_a_check_would_not_believe_is_no_measurement(
         observation = scene.measurer().measure(_request(scene.points[0]))
         assert observation.usable == (words == "")
         assert words in observation.reason
-
-
-@pytest.mark.slow
-@pytest.mark.torch
-@pytest.mark.usefixtures("paper_library")
-def test_a_program_that_needs_gpus_is_traced_on_a_paper_gpu(tmp_path: Path) -> None:
-    files = {str(path.relative_to(SMALL_TORCHTITAN)): path.read_text() for path in SMALL_TORCHTITAN.rglob("*.py")}
-    repository = Repository.create(tmp_path / "titan")
-    repository.commit("one", files)
-    repository.commit("two", {"README": "two"})
-    (point, *_) = list_commits(repository.path, "HEAD~1", "HEAD").points
-    workload = Workload(
-        adapter="torchtitan", shapes=["mixtral-8x7b"], variant="cpu", recipe="qwen3_moe_debug", python=sys.executable
-    )
-    task = replace(single_task("titan", workload, load_shape("mixtral-8x7b"), "ep", 2, 2))
-    trees = Worktrees(repository.path, tmp_path / "cache", lambda _: None)
-    libraries = Libraries(tmp_path / "cache", tmp_path / "spare", lambda _: None)
-    measurer = TraceMeasurer(
-        {task.entry: task},
-        PointCheckouts(trees, lambda _: None),
-        LocalEngine(),
-        tmp_path / "out",
-        Limits(),
-        libraries=libraries,
-        known={},
-    )
-    observation = measurer.measure(_request(point, task))
-    libraries.close()
-    assert (observation.usable, observation.reason) == (True, "")

@@ -11,9 +11,7 @@ from packaging.version import Version
 
 from regbot.bisect.environments import AxisError, VersionFolder, VersionUnavailable, find_shadowing, provide_version
 from regbot.bisect.versions import VersionAxis, parse_axis, versions_between
-from support.version_packages import namespace_wheel, sdist, unpack, wheel
-
-LIBRARY = {"vendor/fast/libfast.so.2": "", "vendor/fast/__init__.py": ""}
+from support.version_packages import sdist, unpack, wheel
 
 
 def module(version: str) -> str:
@@ -28,7 +26,6 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     wheel(folder, "fast-dep", "3.0", module("3.0"), requires=("absent-thing>=1",))
     for version in ("4.0+cpu", "4.0+gpu", "4.1+cpu", "4.2+cpu"):
         wheel(folder, "labelled", version, module(version))
-    namespace_wheel(folder, "vendor-fast", "1.0", LIBRARY)
     sdist(folder, "fast-dep", "5.0", module("5.0"), how="raise SystemExit('no compiler here')")
     return folder
 

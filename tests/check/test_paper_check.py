@@ -50,36 +50,6 @@ def test_an_arm_that_cannot_be_traced_on_paper_makes_both_cpu_programs(tmp_path:
 
 
 @pytest.mark.slow
-def test_what_fails_on_paper_and_on_the_cpu_is_told_once_and_no_trace_of_the_other_arm_is_repeated(
-    tmp_path: Path,
-) -> None:
-    two_meshes = CONFIG.replace('meshes = ["ep"]', 'meshes = ["ep", "ep-dp"]')
-    case = Case(tmp_path)
-    case.pull_request(
-        BRANCHING_LAYER.replace("        if x.sum()", "        assert x.is_cuda, 'a CPU'\n        if x.sum()"),
-        config=two_meshes,
-    )
-    done = case.regbot("check", "--base", "main", "--out", "../out", "--no-timing")
-    lines = [" ".join(block.split()) for block in done.stdout.split("\n\n") if block.startswith("INVALID  mixtral")]
-    (told,) = lines  # one block for both meshes
-    assert re.search(r"a condition that depends on real data.*\(paper GPU\); then as a CPU program: Asse.*a CPU", told)
-    assert [run["workload"] for run in case.runs() if run["arm"]["name"] == "base"] == [
-        "mixtral-8x7b@1/ep",
-        "mixtral-8x7b@1/ep-dp",
-    ]
-
-
-@pytest.mark.slow
-def test_an_import_that_fails_on_paper_is_not_tried_on_the_cpu(tmp_path: Path) -> None:
-    case = Case(tmp_path)
-    case.pull_request(GOOD_LAYER, "import kernels_of_nobody\n" + GOOD_LAYER)
-    case.check("--no-timing")
-    (reason,) = {run["reason"] for run in case.runs() if run["arm"]["name"] == "base"}
-    assert reason.startswith("ModuleNotFoundError: No module named 'kernels_of_nobody'")
-    assert not list(tmp_path.glob("out/runs/*.base.1"))  # the folder of a CPU program
-
-
-@pytest.mark.slow
 def test_a_layer_that_is_converted_after_it_is_built_has_one_ledger_on_both_devices(tmp_path: Path) -> None:
     layer = GOOD_LAYER.replace(", bias=False, device=device, dtype=dtype)", ")").replace(
         "return Layer(config, mesh, device, dtype)",

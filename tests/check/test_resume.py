@@ -1,27 +1,19 @@
 """Resuming an interrupted check: after any interruption no run is lost and none is repeated."""
 
-import contextlib
 import json
 import os
-import random
 import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from support.check_cases import REGBOT, Case, guests_of, only
-from support.command_cases import CONFIG as COMMAND_CONFIG
-from support.command_cases import train
+from support.check_cases import REGBOT, Case, guests_of
 from support.guest_runs import Shared
-from support.layers import CONFIG, GOOD_LAYER, TIMED_CONFIG, genuine_runs, replay
+from support.layers import GOOD_LAYER, TIMED_CONFIG, genuine_runs, replay
 
-SEED = int(os.environ.get("REGBOT_TEST_SEED", "20261121"))
-COMBINE = "Exchange.apply(F.silu(self.experts(Exchange.apply(x, self.group))), self.group)"
-MORE_EXCHANGES = GOOD_LAYER.replace(COMBINE, f"Exchange.apply(Exchange.apply({COMBINE}, self.group), self.group)")
 REPLAYED = TIMED_CONFIG.replace("[session]", 'python = "tools/python"\n[session]')
 
 
@@ -81,62 +73,6 @@ def guests(case: Case) -> list[str]:
     while (remaining := guests_of(case.home)) and time.monotonic() < until:
         time.sleep(0.05)
     return remaining
-
-
-def kill_often(case: Case, kills: int, latest_s: float, *arguments: str) -> bytes:
-    """Kill regbot, but not its guests, at random moments. Return the lines that are written after the last kill."""
-    random_moments = random.Random(SEED)
-    print(f"REGBOT_TEST_SEED={SEED}")  # pytest prints it if a test fails
-    kept_lines = b""
-    for _ in range(kills):
-        moment = random_moments.uniform(0.1, latest_s)
-        process = begin(case, "--resume", *arguments)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=moment)
-        process.kill()
-        _, output = process.communicate()
-        assert process.returncode in (-signal.SIGKILL, 0, 1, 3), output
-        written = complete_lines(case)
-        assert written.startswith(kept_lines), "written lines never change"
-        kept_lines = written
-        assert guests(case) == []
-    return kept_lines
-
-
-def change_workload(case: Case, tier: str) -> None:
-    """Create a pull request that is traced only, or a slower one that is timed only. Its runs take little time."""
-    if tier == "timed":
-        case.repository.commit("base", {"regbot.toml": COMMAND_CONFIG, "train.py": train(0.02)})
-        case.repository.git("checkout", "-q", "-b", "pr")
-        case.repository.commit("head", {"train.py": train(0.05)})
-    else:
-        case.pull_request(MORE_EXCHANGES, config=f'{CONFIG}device = "cpu"\n')
-
-
-def essence(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return what does not depend on the measured times."""
-    entry = only(verdict)
-    decision = entry["throughput"] and entry["throughput"]["decision"]
-    return {"verdict": verdict["verdict"], "sharding": entry["sharding"], "decision": decision}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("tier", ["static", "timed"])
-def test_a_check_that_is_killed_at_twenty_random_moments_ends_like_an_undisturbed_one(
-    tmp_path: Path, tier: str
-) -> None:
-    undisturbed, killed = Case(tmp_path / "undisturbed"), Case(tmp_path / "killed")
-    change_workload(undisturbed, tier)
-    change_workload(killed, tier)
-    start = time.monotonic()
-    code, verdict = undisturbed.check()
-    duration_s = time.monotonic() - start
-    kept = kill_often(killed, 20, duration_s if tier == "static" else duration_s / 2)  # a trace must be able to end
-    killed_code, killed_verdict = killed.check("--resume")
-    assert (killed_code, essence(killed_verdict)) == (code, essence(verdict))
-    assert session_file(killed).read_bytes().startswith(kept)
-    runs = [(run["tier"], run["arm"]["name"], run["position"], run["attempt"]) for run in killed.runs()]
-    assert len({json.dumps(run) for run in runs}) == len(runs), "no run is repeated"
 
 
 # ---- other interruptions

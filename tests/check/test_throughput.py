@@ -49,25 +49,6 @@ def changed(runs: Sequence[Run], arm: str, **changes: object) -> list[Run]:
     return [run.model_copy(update=changes) if run.arm.name == arm else run for run in runs]
 
 
-def test_a_head_with_50_percent_longer_steps_is_a_regression_with_estimate_interval_and_pairs() -> None:
-    section = throughput(play(noisy(1.5, 0.01)))
-    assert (section.status, section.decision, section.by, section.pairs) == ("FAIL", "regressed", "pairs", 4)
-    assert section.low_pct is not None
-    assert section.estimate_pct is not None
-    assert section.high_pct is not None
-    assert 40 < section.low_pct < section.estimate_pct < section.high_pct < 60
-    assert section.bound_pct is None
-    assert verdict(play(noisy(1.5, 0.01))).verdict == "FAIL"
-
-
-def test_no_change_is_proven_with_an_upper_bound() -> None:
-    section = throughput(play(noisy(1.0, 0.001)))
-    assert (section.status, section.decision) == ("PASS", "no_change")
-    assert section.bound_pct is not None
-    assert 0 < section.bound_pct < 2
-    assert section.bound_pct == max(test.high_pct for test in section.tests)
-
-
 def test_the_error_of_one_test_is_shared_by_all_timed_workloads() -> None:
     timed = [PLAN.model_copy(update={"entry": entry}) for entry in (PLAN.entry, "a@1/ep", "b@1/ep")]
     runs = play(noisy(1.5, 0.01))
@@ -197,43 +178,6 @@ def test_a_failure_that_is_not_the_heads_or_not_shown_to_be_is_invalid(
     validity = entry(runs).validity
     assert validity.status == "INVALID"
     assert words in validity.reasons[0]
-
-
-def test_a_failure_whose_repeat_succeeds_is_a_warning() -> None:
-    runs = play(fails({(1, 1, 2)}))
-    result = verdict(runs)
-    assert result.verdict == "FAIL"
-    section = result.workloads[0].throughput
-    assert section is not None
-    assert (section.decision, section.void_pairs) == ("regressed", 2)
-    assert any("does not count, because a run failed" in warning for warning in result.warnings)
-
-
-def test_times_of_another_dispatcher_in_both_arms_decide_nothing() -> None:
-    fallback = {"dispatcher": backend("alltoall", requested="deepep")}
-    result = entry([run.model_copy(update={"backends": fallback}) for run in play(noisy(1.5, 0.01))])
-    section = result.throughput
-    assert section is not None
-    assert (section.status, section.decision, section.fallback) == ("INVALID", None, True)
-    assert section.head_step_s == pytest.approx(0.15, rel=0.05)
-    assert result.validity.status == "INVALID"
-
-
-def with_loss(runs: Sequence[Run], arm: str, add: float) -> list[Run]:
-    return [
-        run.model_copy(update={"loss": [v + add * n if v is not None else v for n, v in enumerate(run.loss)]})
-        if run.arm.name == arm
-        else run
-        for run in runs
-    ]
-
-
-def test_another_training_is_review() -> None:
-    runs = play(noisy(1.0, 0.001))
-    result = entry(with_loss(runs, "head", 0.05))
-    assert (result.validity.status, result.throughput and result.throughput.status) == ("REVIEW", "PASS")
-    assert "trains differently" in result.validity.reasons[0]
-    assert entry(with_loss(runs, "head", 1e-5)).validity.status == "PASS"
 
 
 def identical(header: SessionHeader = HEADER, **head: object) -> WorkloadVerdict:

@@ -41,7 +41,7 @@ def test_another_version_of_the_compiler_is_named(tmp_path: Path) -> None:
 
 
 def test_unknown_communication_in_one_arm_never_passes() -> None:
-    section = judged(A2A, having(A2A, unclassified=[DEEPEP], program="b" * 64))
+    section = judged(A2A, having(A2A, unclassified=[DEEPEP], fingerprint="b" * 64))
     assert (section.status, section.findings) == ("REVIEW", [])
     assert "deepep_dispatch (0 in base, 48 in head)" in section.reasons[0]
 
@@ -70,7 +70,7 @@ def test_counts_over_an_unknown_number_of_steps_are_review() -> None:
 
 
 def test_equal_counts_with_lost_calls_are_review() -> None:
-    lost = having(A2A, scope="whole", guesses=["the ring lost 23 calls"], program=None)
+    lost = having(A2A, scope="whole", guesses=["the ring lost 23 calls"], fingerprint=None)
     assert judged(lost, lost).status == "REVIEW"
 
 

@@ -13,7 +13,7 @@ from support.ledger_builder import edited, smoke_ledger, where
 
 
 def saved(folder: Path, ledger: Ledger, rank: int = 0) -> Path:
-    path = folder / f"rank-{rank}-{ledger.program or 'x'}.json"
+    path = folder / f"rank-{rank}-{ledger.fingerprint or 'x'}.json"
     path.write_text(ledger.model_copy(update={"rank": rank}).to_json())
     return path
 

@@ -115,26 +115,6 @@ def test_a_push_with_another_collective_is_stopped_and_a_harmless_one_is_not(wor
 
 @needs_pre_commit
 @pytest.mark.slow
-def test_a_push_without_commits_of_its_own_is_not_stopped(workplace: Workplace) -> None:
-    workplace.start({"regbot.toml": CONFIG, **LAYER})
-    workplace.clone.git("branch", "same")
-    code, text = workplace.push("same")
-    assert code == 0, text
-    workplace.clone.git("tag", "-a", "-m", "release", "v1")
-    code, text = workplace.push("v1")
-    assert code == 0, text
-    # git names commits of main to the hook if the branch on origin has been rewritten.
-    first = workplace.clone.git("rev-parse", "HEAD")
-    workplace.branch("reset", {"README.md": ""})
-    assert workplace.push("--no-verify", "reset")[0] == 0
-    code, text = workplace.push("--force", f"{first}:refs/heads/reset")
-    assert (code, "Nothing to compare" in text) == (0, True), text
-    assert workplace.push(":reset")[0] == 0
-    assert workplace.pushed_branches() == {"main", "same"}
-
-
-@needs_pre_commit
-@pytest.mark.slow
 def test_the_push_that_introduces_regbot_is_not_stopped(workplace: Workplace) -> None:
     workplace.start({"README.md": ""})
     workplace.clone.commit("layer and configuration", {"regbot.toml": CONFIG, **LAYER})

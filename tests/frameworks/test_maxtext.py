@@ -14,6 +14,7 @@ import pytest
 from regbot.records.ledger import Ledger
 from regbot.records.run import Run
 from regbot.workloads.task import Task
+from regbot_guest.frameworks.maxtext import RAGGED
 from support.framework_traces import Edit, copy_package, ledger_of, make_task, trace_once
 from support.guest_runs import Shared
 
@@ -24,8 +25,9 @@ pytestmark = [
 ]
 
 TWO_LAYERS = {"layers": 2, "sequence": 1024}
-FALLBACK = {"moe_dispatch_no_expert_sharding": False}
-DISPATCH = {"moe_dispatch_no_expert_sharding": True}
+DENSE = {"sparse_matmul": False, "megablox": False, "capacity_factor": 1.25}
+FALLBACK = {**DENSE, "moe_dispatch_no_expert_sharding": False}
+DISPATCH = {**DENSE, "moe_dispatch_no_expert_sharding": True}
 Traced = Callable[..., Run]
 
 
@@ -84,6 +86,22 @@ def test_mixtral_of_two_layers_issues_the_known_collectives(
     assert (ledger.source, ledger.scope, ledger.world_size) == ("hlo:cpu", "step", 8)
 
 
+@pytest.mark.parametrize("config", [{}, {"megablox": False}])
+def test_the_default_exchanges_ragged_rows_and_no_kernel_changes_the_counts(
+    traced: Traced, config: dict[str, Any]
+) -> None:
+    ledger = ledger_of(traced(f"sparse-{len(config)}", task(variant="cpu", world=4, ep=2, config=config)))
+    counted = Counter[tuple[str, str]]()
+    for entry in ledger.entries:
+        counted[entry.kind, entry.role] += entry.count
+    # Two layers. Dispatch and return: once in forward, once in recompute, once in backward; and 2 of the head.
+    assert counted["all_to_all", "payload"] == 2 * 2 * 3 + 2
+    # The gradient of each ragged exchange first exchanges its offsets and its sizes.
+    assert counted["all_to_all", "control"] == 2 * 2 * 2
+    assert RAGGED in ledger.patches
+    assert not [warning for warning in ledger.warnings if "not compiled" in warning]
+
+
 def test_a_run_records_what_was_compiled_and_leaves_no_other_files(traced: Traced, shared: Shared) -> None:
     run = traced("dispatch", task(geometry=TWO_LAYERS, config=DISPATCH))
     ledger = ledger_of(run)
@@ -105,7 +123,7 @@ def test_a_run_records_what_was_compiled_and_leaves_no_other_files(traced: Trace
 def test_the_same_sources_give_the_same_program(traced: Traced) -> None:
     first, second = (ledger_of(traced(name, task(variant="cpu", world=4, ep=2))) for name in ("small", "again"))
     assert first == second
-    assert first.program is not None
+    assert first.fingerprint is not None
     ranks = {name: axis.ranks for name, axis in first.axes.items()}
     assert ranks == {"fsdp": [0, 2], "ep": [0, 1], "fsdp+ep": [0, 1, 2, 3]}
 

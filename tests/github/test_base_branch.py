@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from github_fake import FakeGitHub
-from github_fake.fixtures import hub as hub
 from regbot.check.configuration import find_config
 from regbot.github.base_branch import load_base_config, load_github_settings
 from regbot.github.metadata import MEASURE, STATIC, Subject, identify_subject

@@ -7,18 +7,13 @@ from typing import Any
 import pytest
 
 from github_fake import FakeGitHub
-from github_fake.fixtures import hub
 from regbot.github.client import Forge
 from regbot.github.events import PullEvent, read_event
 from regbot.github.gate import handle_pull
 from regbot.records.config import GitHub
 from support.forge_cases import BOT, FALLBACK, NONCE, Bench, only
-from support.forge_cases import bench as bench
-from support.gate_scene import LABEL, POST, Scene, before_last_look, posted, retargeted, scene, workflow
+from support.gate_scene import LABEL, POST, Scene, before_last_look, posted, retargeted, workflow
 from support.timed_builder import noisy
-
-__all__ = ["hub", "scene"]
-
 
 # It becomes another one
 

@@ -5,15 +5,11 @@ from typing import Any
 
 import pytest
 
-from github_fake.fixtures import hub
 from github_fake.state import Comment
 from regbot.github.client import AwayError, Forge, RefusedError
 from regbot.github.replies import build_marker
 from regbot.github.types import WorkflowRun
-from support.gate_scene import COMMANDS, MEASURE, Scene, client, end_runs, posted, scene, workflow
-
-__all__ = ["hub", "scene"]
-
+from support.gate_scene import COMMANDS, MEASURE, Scene, client, end_runs, posted, workflow
 
 # Nothing twice
 
@@ -55,16 +51,6 @@ def test_a_repeated_label_event_starts_nothing_twice(scene: Scene) -> None:
     scene.push({"moe.py": "3\n"})
     assert [scene.pulled(event).effect for _ in range(2)] == ["refused", "nothing"]
     assert len(scene.started) == len(scene.replies) == 1
-
-
-def test_a_restored_head_does_not_restore_its_approval(scene: Scene) -> None:
-    event = scene.commented(f"/regbot run {scene.sha}")
-    scene.replay(event)
-    end_runs(scene)
-    scene.push({"moe.py": "3\n"})
-    scene.fork.git.set_ref("refs/heads/topic", scene.sha)
-    assert scene.replay(event).effect == "nothing"
-    assert len(scene.started) == 1
 
 
 def answers(scene: Scene, event: dict[str, Any]) -> list[str]:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 import pytest
 
 from github_fake import Run as FakeRun
-from github_fake.fixtures import hub as hub
 from regbot.cli.github import print_safely
 from regbot.github.stamped_text import StampedText
 from regbot.records.hang import Frame, Hang, RankHang
@@ -17,7 +16,6 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Run
 from regbot.records.session import Session
 from support.forge_cases import A2A, FALLBACK, OTHER_PROGRAM, Bench, lines_of, only, zipped
-from support.forge_cases import bench as bench
 from support.hostile import COMMIT, LINES, Page, inert
 from support.timed_builder import noisy
 

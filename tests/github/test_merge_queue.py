@@ -8,7 +8,6 @@ import pytest
 
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
-from github_fake.fixtures import hub as hub
 from regbot.check.sessions.schedule import Slot
 from regbot.github.approval import GateOutcome
 from regbot.github.merge_queue import handle_group
@@ -18,7 +17,6 @@ from regbot.records.config import GitHub
 from regbot.records.run import Run
 from regbot.records.session import Session
 from support.forge_cases import A2A, FALLBACK, MORE, SAME, TOML, Bench, build_text, only, result
-from support.forge_cases import bench as bench
 from support.gate_scene import client, token, workflow
 
 QUEUE = '[github]\nqueue = "timed"\n'
@@ -173,14 +171,6 @@ def test_a_measurement_of_a_commit_that_is_no_group_is_not_posted(queue: Queue) 
     queue.repo.runs[traced.id] = replace(traced, event="push")
     assert isinstance(queue.post(run), IgnoredRun)
     assert queue.check(0, traced.head_sha).status == "in_progress"
-
-
-def test_a_measurement_of_a_group_that_nobody_asked_for_is_not_posted(queue: Queue) -> None:
-    traced = queue.traced(queue.pull())
-    queue.gate(traced)
-    run = queue.measure(traced, queue.times(traced, SAME))
-    run.title = run.title[:-16] + "f" * 16
-    assert isinstance(queue.post(run), IgnoredRun)
 
 
 @pytest.mark.parametrize(("level", "conclusion"), [("success", "success"), ("neutral", "neutral")])

@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from github_fake import Run as FakeRun
-from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
 from regbot.github.artifact import MAX_ARCHIVE_BYTES
-from regbot.github.client import END_POLL_INTERVAL_S, MAX_END_POLLS, AwayError, Forge, RefusedError
-from regbot.github.metadata import MEASURE, IgnoredRun, PostRequest, read_request
+from regbot.github.client import END_POLL_INTERVAL_S, MAX_END_POLLS, AwayError, Forge
+from regbot.github.metadata import IgnoredRun, PostRequest, read_request
 from regbot.github.post import PostedResult, post_run
 from support.forge_cases import (
     BOT,
@@ -25,7 +24,6 @@ from support.forge_cases import (
     only,
     zipped,
 )
-from support.forge_cases import bench as bench
 from support.timed_builder import noisy
 
 # What is shown
@@ -263,19 +261,6 @@ def test_github_that_is_down_for_an_hour_leaves_nothing_half_done_and_a_rerun_co
     assert only(bench.post(run)).status == "FAIL"
     assert bench.check(number).conclusion == "failure"
     assert "slower" in bench.comment(number)
-
-
-def test_posting_needs_only_the_permissions_of_its_workflow(bench: Bench) -> None:
-    """``bench.forge`` has the permissions of regbot-post; without any one of them it is refused."""
-    number = bench.pull()
-    run = bench.static(number, bench.session(bench.head(number)))
-    all_of = {"actions": "read", "checks": "write", "pull_requests": "write", "contents": "read"}
-    for lacking in all_of:
-        token = bench.hub.token(BOT, **{key: value for key, value in all_of.items() if key != lacking})
-        with pytest.raises(RefusedError):
-            post_run(Forge(token, "acme/moe", bench.hub.url, lambda _: None), run.id, bench.checkout)
-    assert only(bench.post(run)).status == "PASS"
-    assert run.path != MEASURE
 
 
 # When a run is posted

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from github_fake import FakeGitHub
-from github_fake.fixtures import hub as hub
 from regbot.baselines import Store
 from regbot.baselines.intake import environment_of
 from regbot.check.references import with_references
@@ -31,7 +30,6 @@ from support.forge_cases import (
     only,
     zipped,
 )
-from support.forge_cases import bench as bench
 from support.timed_builder import NODE, PLAN, statics, timed_run
 
 
@@ -285,19 +283,6 @@ def test_stored_references_of_the_change_do_not_judge_it(bench: Bench, tmp_path:
     assert "no session of this workload is stored" in posted.text
 
 
-def test_impossible_step_times_are_refused(bench: Bench) -> None:
-    number = bench.pull()
-
-    def faster(run: Run) -> Run:
-        if run.timing is None or run.arm.name == "base":
-            return run
-        return run.model_copy(update={"timing": run.timing.model_copy(update={"harness_s": 30.0})})
-
-    posted = bench.judged(number, changed(bench.session(bench.head(number), timed=SAME), faster))
-    assert posted.status == "INVALID"
-    assert "its times cannot be true" in posted.text
-
-
 @pytest.mark.parametrize(("spare_s", "status"), [(-100.0, "PASS"), (-140.0, "INVALID")])
 def test_runs_cannot_take_longer_than_the_job_that_made_them(bench: Bench, spare_s: float, status: str) -> None:
     """The difference is larger than that of two machines' clocks."""
@@ -337,19 +322,6 @@ def test_a_pull_request_with_the_first_configuration_does_not_judge_itself(hub: 
     posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
     assert posted.status == "INVALID"
     assert "merge one first" in posted.text
-
-
-def test_a_base_without_a_configuration_is_judged_by_that_of_its_target(hub: FakeGitHub, tmp_path: Path) -> None:
-    bench = Bench.make(hub, tmp_path)
-    bench.repo.commit({"regbot.toml": None})
-    number = bench.pull()
-    bench.repo.commit({"regbot.toml": TOML})
-    bench.update()
-    posted = only(bench.post(bench.static(number, bench.session(bench.head(number)))))
-    assert posted.status == "PASS"
-    assert (
-        "the base commit has no regbot&#46;toml" in posted.text or "the base commit has no regbot.toml" in posted.text
-    )
 
 
 def test_a_checkout_without_history_is_reported(bench: Bench) -> None:

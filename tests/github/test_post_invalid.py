@@ -7,7 +7,6 @@ import pytest
 
 from github_fake import FakeGitHub
 from github_fake import Run as FakeRun
-from github_fake.fixtures import hub as hub
 from regbot.github.approval import GateOutcome
 from regbot.github.client import Forge
 from regbot.github.events import CommentEvent, PullEvent, read_event
@@ -98,18 +97,6 @@ def test_a_sharding_regression_is_not_hidden_by_a_measurement_that_was_cancelled
         check = bench.check(number)
         assert (check.status, check.conclusion) == ("completed", "failure")
         assert "FAIL: all-to-all replaced" in str(check.title)
-
-
-def test_a_declaration_that_makes_a_static_verdict_pass_shows_the_invalid_measurement(bench: Gated) -> None:
-    number = bench.pull()
-    static = bench.static(number, bench.session(bench.head(number), theirs=FALLBACK))
-    only(bench.post(static))
-    only(bench.post(bench.cancelled(number)))
-    assert bench.says(number, "/regbot expect all-to-all replaced by gather and sum@ep@*: meant").effect == "noted"
-    bench.update_head(number)
-    text = both(bench, number)
-    assert headline(text).startswith("### ⛔ INVALID: the job for this commit was cancelled")
-    assert bench.check(number).conclusion == "failure"
 
 
 def test_a_rerun_that_fails_keeps_the_first_verdict(bench: Gated) -> None:

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from github_fake import FakeGitHub
-from github_fake.fixtures import hub as hub
 from regbot.baselines.names import session_path
 from regbot.baselines.store import record_digest
 from regbot.records.session import Session, UnconcernedWorkload
@@ -66,18 +65,3 @@ def test_a_stored_trace_of_the_base_proves_a_pass(hub: FakeGitHub, tmp_path: Pat
     bench = bench_with(hub, tmp_path, ["train.py"], loaded=["train.py"])
     number = bench.pull()
     assert only(bench.post(bench.static(number, nothing_run(bench, number)))).status == "PASS"
-
-
-def test_a_stored_trace_that_shows_wrong_paths_demands_the_runs(hub: FakeGitHub, tmp_path: Path) -> None:
-    bench = bench_with(hub, tmp_path, ["train.py"], loaded=["moe.py", "train.py"])
-    number = bench.pull()
-    posted = only(bench.post(bench.static(number, nothing_run(bench, number))))
-    assert posted.status == "INVALID"
-    assert "moe.py" in posted.text
-    assert only(bench.post(bench.static(number, bench.session(bench.head(number))))).status == "PASS"
-
-
-def test_a_measurement_on_a_node_may_leave_out_what_is_not_concerned(hub: FakeGitHub, tmp_path: Path) -> None:
-    bench = bench_with(hub, tmp_path, ["train.py"])
-    number = bench.pull()
-    assert bench.judged(number, nothing_run(bench, number)).status == "INCONCLUSIVE"

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 
-from github_fake.fixtures import hub as hub
 from regbot.github.post import PostedResult
 from support.forge_cases import (
     BOT,
@@ -15,7 +14,6 @@ from support.forge_cases import (
     headline,
     only,
 )
-from support.forge_cases import bench as bench
 
 # What people say
 

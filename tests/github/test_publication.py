@@ -2,16 +2,13 @@
 
 import pytest
 
-from github_fake.fixtures import hub as hub
 from regbot.github import checks
 from regbot.github.client import Forge
 from regbot.github.publication import publish
-from regbot.github.stamped_text import StampedText
 from regbot.github.types import NewCheck
 from regbot.records.config import GitHub
 from regbot.records.verdict import Status
-from support.forge_cases import NONCE, OTHER, Bench, build_text, result
-from support.forge_cases import bench as bench
+from support.forge_cases import NONCE, Bench, build_text, result
 
 # One comment, one check run
 
@@ -28,28 +25,6 @@ def test_the_first_result_creates_comment_and_check_run_and_the_next_edits_both(
     assert settled.stamp.run == 2
 
 
-def test_posting_the_same_result_again_writes_nothing(bench: Bench) -> None:
-    number = bench.pull()
-    posted = result(build_text(number, bench.head(number)))
-    publish(bench.forge, posted, GitHub())
-    writes = [request for request in bench.hub.requests if request[0] != "GET"]
-    publish(bench.forge, posted, GitHub())
-    assert [request for request in bench.hub.requests if request[0] != "GET"] == writes
-
-
-@pytest.mark.parametrize("weaker", [{"run": 1}, {"run": 9, "tier": "static"}, {"run": 9, "head": OTHER}])
-def test_a_weaker_result_replaces_nothing(bench: Bench, weaker: dict[str, object]) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    publish(bench.forge, result(build_text(number, sha, 5, "measured", "FAIL")), GitHub())
-    if weaker.get("head"):
-        weaker["head"] = str(bench.repo.git.branch("main"))
-    late = build_text(number, **{"head": sha, "tier": "measured", **weaker})  # type: ignore[arg-type]
-    publish(bench.forge, result(late), GitHub())
-    assert '"run":5' in bench.comment(number)
-    assert bench.check(number).conclusion == "failure"
-
-
 def test_a_deleted_comment_is_made_again(bench: Bench) -> None:
     number = bench.pull()
     posted = result(build_text(number, bench.head(number)))
@@ -57,22 +32,6 @@ def test_a_deleted_comment_is_made_again(bench: Bench) -> None:
     bench.repo.all_comments.clear()
     publish(bench.forge, posted, GitHub())
     assert len(bench.repo.comments(number)) == 1
-
-
-def test_a_comment_deleted_during_an_edit_is_created_again(bench: Bench) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    publish(bench.forge, result(build_text(number, sha, 1)), GitHub())
-
-    class Deleting(Forge):
-        def edit_comment(self, id: int, body: str) -> None:
-            bench.repo.all_comments.clear()
-            super().edit_comment(id, body)
-
-    forge = bench.forge
-    forge.__class__ = Deleting
-    publish(forge, result(build_text(number, sha, 2)), GitHub())
-    assert '"run":2' in bench.comment(number)
 
 
 def test_the_comment_is_recognized_only_by_its_author(bench: Bench) -> None:
@@ -141,17 +100,6 @@ def test_a_check_run_called_regbot_of_another_app_changes_nothing(bench: Bench) 
     assert bench.check(number).conclusion == "neutral"
 
 
-def test_a_pending_measurement_concludes_the_check_and_a_static_result_does_not(bench: Bench) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    bench.approve(number)
-    publish(bench.forge, result(build_text(number, sha, 1)), GitHub())
-    assert bench.check(number).status == "in_progress"
-    assert '"tier":"static"' in bench.comment(number)
-    publish(bench.forge, result(build_text(number, sha, 2, "measured", "FAIL"), "0123456789abcdef"), GitHub())
-    assert (bench.check(number).status, bench.check(number).conclusion) == ("completed", "failure")
-
-
 # Conclusions
 
 
@@ -183,21 +131,6 @@ def test_static_results_of_pull_requests_are_self_reported(bench: Bench) -> None
 
 
 # Edited comments and heads that move
-
-
-@pytest.mark.parametrize("claim", [{"run": 9}, {"run": 5, "tier": "measured"}, {"run": 1}])
-@pytest.mark.parametrize("tier", ["measured", "static"])
-def test_an_edited_comment_changes_no_check_and_is_corrected(bench: Bench, claim: dict[str, object], tier: str) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    strong = build_text(number, sha, 5, tier, "FAIL", "### ❌ FAIL: slow\n")
-    publish(bench.forge, result(strong), GitHub())
-    (comment,) = bench.repo.comments(number)
-    forged = build_text(number, sha, text="### ✅ PASS: trust me\n", **{"tier": tier, **claim})  # type: ignore[arg-type]
-    bench.repo.edit_comment(comment.id, forged.body())
-    publish(bench.forge, result(build_text(number, sha, 2)), GitHub())
-    assert StampedText.read(bench.comment(number)) == strong
-    assert bench.check(number).conclusion == "failure"
 
 
 def test_a_push_marks_the_comment_stale_and_the_next_verdict_removes_the_mark(bench: Bench) -> None:

@@ -5,11 +5,9 @@ import re
 import pytest
 
 from github_fake import githttp
-from github_fake.fixtures import hub as hub
 from regbot.github.client import AwayError
 from regbot.github.refresh import BRANCH
 from support.forge_refresh_cases import Proposal, Site, changing
-from support.forge_refresh_cases import site as site
 
 # One pull request
 
@@ -64,18 +62,6 @@ def test_a_regressed_night_shows_in_the_title_and_is_stored_as_evidence_only(sit
     site.post(site.night(2)[1])
     assert site.repo.pulls[number].title.startswith("Baselines of ")
     assert "HELD BACK" in site.repo.git.run("log", "--format=%s", BRANCH), "GitHub lists the commit of the night before"
-
-
-def test_a_slowdown_accepted_by_name_moves_the_anchor_in_the_pull_request(site: Site) -> None:
-    site.started()
-    main = site.push_main(train__py="slower")
-    report, data = site.night(1, slower=0.03, accept_pct=4.0, why="the new router")
-    assert report.workloads[0].accepted is not None
-    number = site.post(data).number or 0
-    moved = [line for line in site.changed("main", BRANCH) if line.startswith("M")]
-    assert [line.rpartition("/")[2] for line in moved] == ["anchor.json"]
-    assert f'"commit": "{main}"' in site.repo.git.run("show", f"{BRANCH}:{moved[0][2:]}")
-    assert "accepted by ada" in site.repo.pulls[number].body
 
 
 @pytest.mark.slow

@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from github_fake.fixtures import hub as hub
 from regbot.errors import UserError
 from regbot.github.client import AwayError
 from regbot.github.git_remote import Remote
 from regbot.github.refresh import BRANCH
 from support.forge_refresh_cases import Site
-from support.forge_refresh_cases import site as site
 
 
 def test_a_persons_commit_on_the_branch_stays(site: Site) -> None:

@@ -5,14 +5,12 @@ GitHub's limits and rules are in ``tests/github_fake/rules.md``.
 
 import pytest
 
-from github_fake.fixtures import hub as hub
 from github_fake.records import CheckRun
 from regbot.github import checks
 from regbot.github.comment_thread import MAX_AUTHORS, MAX_PAGES
 from regbot.github.types import NewCheck
 from regbot.records.verdict import Status
 from support.forge_cases import BOT, FALLBACK, Bench, build_text, only
-from support.forge_cases import bench as bench
 
 RULE = "/regbot expect all-to-all replaced by gather and sum@ep@*: meant"
 MAX_REQUESTS = 40

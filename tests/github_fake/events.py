@@ -1,7 +1,5 @@
-"""Payloads of events, as Actions writes them to GITHUB_EVENT_PATH.
-
-Their fields are those of GitHub's examples (npm @octokit/webhooks-examples); a test holds them against these.
-"""
+"""Payloads of events, as Actions writes them to GITHUB_EVENT_PATH, in the fields of GitHub's examples (npm
+@octokit/webhooks-examples)."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 KINDS = {
     "502-before", "502-after", "503-before", "503-after", "reset-before", "reset-after", "secondary-403",
-    "secondary-429", "404-once", "primary-403",
+    "secondary-429", "404-once", "primary-403", "moved-302", "moved-307", "moved-308",
 }  # fmt: skip
 """Of these, primary-403 is the answer where no request quota is left."""
 

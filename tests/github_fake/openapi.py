@@ -1,9 +1,8 @@
-"""Requests and answers held against GitHub's own description of its API: openapi.json, which is that of npm
-@octokit/openapi without texts, examples, refusals and other routes. The head of a pull request may have no repository
-there, once the fork was deleted, and a list of values that may be null holds null.
+"""Requests held against GitHub's own description of its API: openapi.json, which is that of npm @octokit/openapi
+without texts, examples, answers and other routes. A list of values that may be null holds null.
 
-Requests strictly: a parameter or a property that the description does not know is a violation too, although GitHub
-would ignore it: it is a misspelling.
+A parameter or a property that the description does not know is a violation too, although GitHub would ignore it: it is
+a misspelling.
 """
 
 import json
@@ -16,7 +15,6 @@ from openapi_schema_validator import OAS30Validator
 from referencing import Registry, Specification
 
 _NAME = "urn:github"  # under this name the validator finds the document that references point into
-_EPOCH = "1970-01-01T00:00:00Z"
 Schema = dict[str, Any]
 
 
@@ -52,58 +50,6 @@ class Description:
         if isinstance(body, dict) and names:
             found += [f"body: GitHub knows no property {name}" for name in body if name not in names]
         return found + self._errors(schema, body, "body")
-
-    def least_body(self, method: str, path: str) -> Any:
-        """The least body that a route takes, None where it takes none: for tests of the routes themselves."""
-        wanted = self._document["paths"][path][method.lower()].get("requestBody")
-        return self._least(wanted["content"]["application/json"]["schema"], "http://example.org") if wanted else None
-
-    def answer_schema(self, method: str, path: str, status: int) -> tuple[bool, Schema | None]:
-        """Whether the description knows such an answer, and what is in it; None where that is nothing."""
-        answer = self._document["paths"][path][method.lower()]["responses"].get(str(status))
-        content = self._resolved(answer).get("content", {}) if answer else {}
-        return answer is not None, content.get("application/json", {}).get("schema")
-
-    def answer_errors(self, schema: Schema, body: Any) -> list[str]:
-        return self._errors(schema, body, "answer")
-
-    def fill(self, schema: Schema, value: Any, url: str) -> Any:
-        """``value`` with every required property that it lacks, as the least value of its type: null, "", 0, or a URL
-        that leads nowhere. So a body is complete without meaning more than the fake knows."""
-        schema = self._resolved(schema)
-        for part in schema.get("allOf", []):
-            value = self.fill(part, value, url)
-        choices = schema.get("oneOf") or schema.get("anyOf") or []
-        fitting = [one for one in choices if self._is_of(one, value)]
-        if fitting and all(self._errors(one, value, "") for one in fitting):
-            value = self.fill(fitting[0], value, url)
-        if isinstance(value, list):
-            return [self.fill(schema.get("items", {}), one, url) for one in value]
-        if not isinstance(value, dict):
-            return value
-        properties = schema.get("properties", {})
-        filled = {name: self.fill(properties.get(name, {}), one, url) for name, one in value.items()}
-        missing = [name for name in schema.get("required", []) if name not in filled]
-        return filled | {name: self._least(properties.get(name, {}), url) for name in missing}
-
-    def _least(self, schema: Schema, url: str) -> Any:
-        schema = self._resolved(schema)
-        if schema.get("nullable"):
-            return None
-        if "enum" in schema:
-            return schema["enum"][0]
-        if "properties" in schema or schema.get("type") == "object":
-            return self.fill(schema, {}, url)
-        for part in (*schema.get("allOf", []), *schema.get("oneOf", []), *schema.get("anyOf", [])):
-            return self._least(part, url)
-        if schema.get("type") == "string":
-            return {"uri": f"{url}/not-modelled", "date-time": _EPOCH}.get(schema.get("format", ""), "")
-        return {"integer": 0, "number": 0, "boolean": False, "array": []}.get(schema.get("type", ""), {})
-
-    def _is_of(self, schema: Schema, value: Any) -> bool:
-        kind = {dict: "object", list: "array", str: "string", bool: "boolean", int: "integer"}.get(type(value))
-        wanted: str = self._resolved(schema).get("type", "object")
-        return wanted == kind
 
     def _properties(self, schema: Schema) -> Iterator[str]:
         schema = self._resolved(schema)

@@ -1,4 +1,4 @@
-"""The server: one request in, validated, allowed, hit by a fault or not, answered, and held against the description."""
+"""The server: one request in, validated, allowed, hit by a fault or not, and answered."""
 
 import json
 import socket
@@ -25,7 +25,7 @@ _LIMIT = "You have exceeded a secondary rate limit. Please wait a few minutes be
 
 class FakeGitHub(Hub):
     """A GitHub on a loopback port, from ``with`` to the end of it. Git's own protocol and the storage of artifacts are
-    in no description; every other request and answer is held against GitHub's."""
+    in no description; every other request is held against GitHub's."""
 
     def __init__(self, folder: Path) -> None:
         self._servers = [_Server(self), _Server(self, storage=True)]
@@ -56,8 +56,7 @@ class FakeGitHub(Hub):
                 call = Call(self, token, given, query, body, parts.path)
                 allow(route, call)
                 made = route.handler(call)
-                answer = made if isinstance(made, Answer) else Answer(200, made)
-                return self._complete(route, answer)
+                return made if isinstance(made, Answer) else Answer(200, made)
             except Refused as refused:
                 return refused.answer
             except Exception as error:  # the boundary of a request: the test is to hear of it, not a thread
@@ -84,17 +83,6 @@ class FakeGitHub(Hub):
         if found:
             self.violations += [f"{route.method} {route.path}: {one}" for one in found]
             raise Refused(422, "Invalid request.\n\n" + "\n".join(found))
-
-    def _complete(self, route: Route, answer: Answer) -> Answer:
-        known, schema = _description().answer_schema(route.method, route.path, answer.status)
-        if not known:
-            self.violations.append(f"the fake's own answer to {route.method} {route.path}: {answer.status}, unknown")
-        if schema is None:
-            return answer
-        body = _description().fill(schema, answer.body, self.url)
-        wrong = _description().answer_errors(schema, body)
-        self.violations += [f"the fake's own answer to {route.method} {route.path}: {one}" for one in wrong]
-        return Answer(answer.status, body, answer.headers)
 
     def stored(self, path: str, headers: Any) -> Answer:
         """What the storage answers: the zip to anyone who has the address, and a refusal to one who sends a token."""
@@ -196,4 +184,6 @@ def _faulty(kind: str, retry_after_s: float, reset_after_s: float) -> Answer | N
         reset = str(int(time.time() + reset_after_s))
         headers = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": reset}
         return Refused(403, "API rate limit exceeded for installation.", headers=headers).answer
+    if kind.startswith("moved"):
+        return Answer(int(kind[-3:]), {"message": "Moved Permanently"}, {"Location": "/repositories/5"})
     return Answer(int(kind[:3]), b"<html><body>Unicorn!</body></html>", {"Content-Type": "text/html"})

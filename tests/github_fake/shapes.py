@@ -1,5 +1,4 @@
-"""JSON as GitHub writes it. Only what regbot, its workflows or a test reads; what else the description requires,
-openapi.py fills in."""
+"""JSON as GitHub writes it. Only what regbot, its workflows or a test reads."""
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any

@@ -172,7 +172,7 @@ def fingerprints(world: World) -> dict[str, str]:
     def hash_of(program: Callable[[], Any], axes: Axes = world.axes) -> str:
         with Observer(axes) as observer:
             program()
-        return observer.fingerprint.hexdigest()
+        return observer.digest.hexdigest()
 
     def all_reduce(group: Any, op: Any = dist.ReduceOp.SUM) -> Callable[[], Any]:
         return lambda: dist.all_reduce(torch.ones(4), op=op, group=group)

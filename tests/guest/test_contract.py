@@ -90,6 +90,13 @@ LAYERS = {
         'self.experts = nn.Linear(config["hidden"], config["hidden"], bias=False,',
         'self.experts = nn.Linear(config["hidden"], config["hidden"],',
     ).replace("list(self.experts.parameters())", "[self.experts.weight]"),
+    "router_in_another_type": broken(
+        BUILD, "layer = Layer(config, mesh, device, dtype)\n    layer.router.double()\n    return layer"
+    ),
+    "gathers_a_scalar": broken(
+        CALL,
+        CALL + "\n        dist.all_gather([x.new_zeros(()) for _ in send], x.new_ones(()), group=self.group)",
+    ),
     "raises_in_backward": broken("receive, send, group = ctx.args", "raise RuntimeError('no way back')"),
     "exits": "import sys\n\nsys.exit('not without a GPU')\n",
     "needs_another": "import a_package_that_is_not_here\n" + GOOD,
@@ -180,6 +187,11 @@ def test_a_layer_that_keeps_the_contract_is_counted(traces: Path) -> None:
         ("returns_no_module", "entry", "returned list; it must return an nn.Module"),
         ("no_list_of_experts", "entry", "has no expert_parameters()"),
         ("mixed_parameters", "entry", "Linear in layers.0 holds both expert parameters and others"),
+        (
+            "router_in_another_type",
+            "entry",
+            "layers.0.moe.router.weight torch.float64: FSDP shards a block in one dtype",
+        ),
         ("wrong_shape", "shape", "(16, 32) torch.float32 to (3, 32) torch.float32"),
     ],
 )
@@ -189,6 +201,13 @@ def test_an_entry_or_output_against_the_contract_is_refused_with_the_reason(
     refusal = read_refusal(traces, name)
     assert refusal["kind"] == kind
     assert message in refusal["message"]
+
+
+def test_a_tensor_without_dimensions_is_gathered_and_counted(traces: Path) -> None:
+    record = answer(traces, "gathers_a_scalar")
+    assert ("all_gather", "ep", 4 * 2) in {
+        (entry["kind"], entry["axis"], entry["bytes"]) for entry in record["ledger"]["entries"]
+    }
 
 
 @pytest.mark.parametrize(

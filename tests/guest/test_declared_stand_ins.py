@@ -132,7 +132,7 @@ def test_a_declared_function_counts_with_its_collectives_and_is_listed_as_a_diff
 
 
 def test_the_fingerprint_includes_the_settings_of_a_declared_function(traces: Path) -> None:
-    programs = [answer(traces, name)["ledger"]["program"] for name in ("declared", "another setting")]
+    programs = [answer(traces, name)["ledger"]["fingerprint"] for name in ("declared", "another setting")]
     assert programs[0] != programs[1]
 
 

@@ -17,8 +17,8 @@ def fingerprint(program: Program) -> str:
     a, b = torch.ones(4, 4), torch.ones(4, 4)
     with Observer(Axes()) as observer:
         program(a, b)
-    assert observer.fingerprint.operators > 0
-    return observer.fingerprint.hexdigest()
+    assert observer.digest.operators > 0
+    return observer.digest.hexdigest()
 
 
 class _Saves(torch.autograd.Function):

@@ -81,7 +81,7 @@ def test_a_layer_with_triton_kernels_is_counted_on_a_paper_gpu(traces: Path, nam
 
 
 def test_the_fingerprint_includes_the_code_of_a_kernel_and_its_settings_but_no_comments(traces: Path) -> None:
-    programs = {name: answer(traces, name).get("ledger", {}).get("program") for name in LAYERS}
+    programs = {name: answer(traces, name).get("ledger", {}).get("fingerprint") for name in LAYERS}
     assert programs["plain"]
     assert programs["tuned"]
     assert programs["plain again"] == programs["plain"]

@@ -58,12 +58,12 @@ def failed(arm: str, outcome: Outcome, attempt: int = 1, reason: str = "") -> Ru
     [
         (A2A, "PASS", True, "device program identical"),
         (
-            A2A.model_copy(update={"program": "b" * 64}),
+            A2A.model_copy(update={"fingerprint": "b" * 64}),
             "PASS",
             False,
             "same collectives, but head runs other operators",
         ),
-        (GATHERED.model_copy(update={"program": A2A.program}), "FAIL", False, names.ALL_TO_ALL_REPLACED),
+        (GATHERED.model_copy(update={"fingerprint": A2A.fingerprint}), "FAIL", False, names.ALL_TO_ALL_REPLACED),
     ],
 )
 def test_only_the_same_collectives_and_operators_are_identical(
@@ -100,7 +100,7 @@ def test_configurations_of_one_commit_are_compared_and_not_judged() -> None:
 
 
 def guessing(*guesses: str, program: str | None = "a" * 64, ledger: Ledger = A2A) -> Ledger:
-    return ledger.model_copy(update={"guesses": list(guesses), "program": program})
+    return ledger.model_copy(update={"guesses": list(guesses), "fingerprint": program})
 
 
 def with_kinds(ledger: Ledger, kinds: dict[str, GuessKind]) -> Ledger:
@@ -214,6 +214,27 @@ def test_an_import_of_foreign_code_by_both_arms_is_one_reason() -> None:
     session = smoke_session(smoke_run(BASE, A2A, code=code), smoke_run(HEAD, A2A, code=code))
     (entry,) = verdict_of(session).workloads
     assert [reason.partition(" from ")[0] for reason in entry.validity.reasons] == ["base and head imported moe"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (["moe/a.py", "moe/b.py", "README.md"], "not every changed Python file. It did not load moe/b.py"),
+        (["moe/b.py"], "no changed Python file. It did not load moe/b.py"),
+        (["moe/a.py", "setup.cfg"], None),
+        (None, None),
+    ],
+)
+def test_changed_files_that_no_arm_loaded_are_named_in_the_validity(
+    changed: list[str] | None, said: str | None
+) -> None:
+    code = CodeProof(watched={"moe": "moe"}, foreign={}, files={"moe/a.py": "a" * 64})
+    session = smoke_session(smoke_run(BASE, A2A, code=code), smoke_run(HEAD, A2A, code=code))
+    session = session.model_copy(
+        update={"header": session.header.model_copy(update={"changed_files": changed, "inert_files": ["README.md"]})}
+    )
+    reasons = judged(session).validity.reasons[1:]
+    assert reasons == ([f"not exercised: the traced step loaded {said}"] if said else [])
 
 
 WRONG = {"dispatcher": backend("alltoall", "deepep")}

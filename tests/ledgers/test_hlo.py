@@ -166,7 +166,7 @@ def test_what_a_program_calls_its_scopes_changes_no_count(tmp_path: Path, name: 
     assert words in text
     ledger = read_text(tmp_path, text)
     assert (summarize(ledger), ledger.axes, ledger.unclassified) == (summarize(plain), plain.axes, plain.unclassified)
-    assert ledger.program == plain.program
+    assert ledger.fingerprint == plain.fingerprint
 
 
 @pytest.mark.parametrize(
@@ -261,9 +261,9 @@ def moved(text: str) -> str:
 
 @pytest.mark.parametrize("name", ["cpu_scan", "gpu_async", "tpu_unrolled"])
 def test_the_fingerprint_survives_other_names_and_moved_lines(tmp_path: Path, name: str) -> None:
-    program = read_text(tmp_path, text_of(name)).program
-    assert read_text(tmp_path, renamed(text_of(name))).program == program
-    assert read_text(tmp_path, moved(text_of(name))).program == program
+    program = read_text(tmp_path, text_of(name)).fingerprint
+    assert read_text(tmp_path, renamed(text_of(name))).fingerprint == program
+    assert read_text(tmp_path, moved(text_of(name))).fingerprint == program
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_the_fingerprint_survives_other_names_and_moved_lines(tmp_path: Path, na
 def test_the_fingerprint_changes_with_the_program(tmp_path: Path, old: str, new: str) -> None:
     text = text_of("cpu_scan")
     assert text.count(old) >= 1
-    assert read_text(tmp_path, text.replace(old, new, 1)).program != read_text(tmp_path, text).program
+    assert read_text(tmp_path, text.replace(old, new, 1)).fingerprint != read_text(tmp_path, text).fingerprint
 
 
 def test_an_unknown_operation_that_looks_like_a_collective_is_reported(tmp_path: Path) -> None:
@@ -359,8 +359,8 @@ ENTRY %main (p: bf16[8,16]) -> bf16[32,16] {{
 def test_a_brace_inside_an_attribute_of_several_lines_ends_nothing(tmp_path: Path) -> None:
     ledger = read_text(tmp_path, BROKEN_LINES)
     assert [(entry.kind, entry.group_size, entry.count) for entry in ledger.entries] == [("all_gather", 4, 1)]
-    assert ledger.program == read_text(tmp_path, BROKEN_LINES.replace('"jit(step)/moe/gather"', '"f"')).program
-    assert ledger.program != read_text(tmp_path, BROKEN_LINES.replace("128", "64")).program
+    assert ledger.fingerprint == read_text(tmp_path, BROKEN_LINES.replace('"jit(step)/moe/gather"', '"f"')).fingerprint
+    assert ledger.fingerprint != read_text(tmp_path, BROKEN_LINES.replace("128", "64")).fingerprint
 
 
 def test_a_text_with_such_attributes_that_was_cut_ends_in_the_middle(tmp_path: Path) -> None:

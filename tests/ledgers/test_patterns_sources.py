@@ -45,6 +45,8 @@ SOURCES: dict[str, Converter] = {
     "compiled": make_converter("hlo:gpu", lambda row: {"via": "xla", "where": scanned(row.where)}),
 }
 BY_EVIDENCE = {names.DISPATCHER_OFF, names.DISPATCHER_ON, names.HOST_READS_ADDED, names.HOST_READS_REMOVED}
+# A source of collectives does not know what else a step does.
+BY_EVIDENCE |= {*PATTERNS[PATTERNS.index(names.DOES_NOT_FIT) : PATTERNS.index(names.OVERLAP_LOST)]}
 NEEDS_LAYERS = {names.OTHER_LAYER}
 NEEDS_PHASES = {names.OPTIMIZER_SUM_REMOVED, names.OPTIMIZER_SUM_ADDED}
 NEEDS_MODULES = {names.RESHARDS, names.KEEPS_GATHERED}

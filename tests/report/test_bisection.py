@@ -4,15 +4,13 @@ import os
 import re
 from pathlib import Path
 
-import cmarkgfm
 import pytest
-from cmarkgfm.cmark import Options
 
 from regbot.records.bisection import BisectionPlan
 from regbot.records.text.printable import printable
 from regbot.report.bisection import LIMIT, bisection_page, bisection_text, list_named_points, plan_text
 from support.bisection_cases import CASES, point
-from support.hostile import inert
+from support.hostile import Page
 from support.report_cases import HOSTILE
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "bisect"
@@ -30,11 +28,8 @@ def test_every_answer_reads_as_its_golden_page() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_page_links_nothing_and_calls_nobody(name: str) -> None:
-    text = bisection_page(CASES[name]())
-    page = cmarkgfm.github_flavored_markdown_to_html(text, Options.CMARK_OPT_UNSAFE)
-    assert re.findall(r'<a[^>]* href="([^"]*)"', page) == []
-    assert inert(text) == []
-    assert not re.search(r"(?<![\w.])@\w", page)
+    page = Page(bisection_page(CASES[name]()))
+    assert (page.found, "a" in page.tags) == ([], False)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -69,10 +64,6 @@ def test_a_page_of_any_length_fits() -> None:
         (
             BisectionPlan(on="ledger", exact=True, commits=12, different=9, most_runs=200, expected_runs=6.0),
             "PLAN: bisect 12 points, 9 of which change the code that runs, by the collectives: at most 6 traces",
-        ),
-        (
-            BisectionPlan(on="time", exact=False, commits=64, different=64, most_runs=200),
-            "PLAN: bisect 64 points, by the step time: at most 200 runs",
         ),
         (
             BisectionPlan(

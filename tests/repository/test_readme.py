@@ -1,13 +1,12 @@
 """The README is true: its commands are executed, and show what they are for and nothing else."""
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.docs_cases import execute
 from support.git_repos import Repository
 from support.layers import CONFIG, GOOD_LAYER
 
@@ -26,20 +25,16 @@ def blocks(mark: str) -> list[tuple[str, int]]:
     return commands
 
 
-def execute(command: str, at: Path) -> subprocess.CompletedProcess[str]:
-    bin_folder = Path(sys.executable).parent
-    env = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "REGBOT_CACHE": str(at.parent / "cache")}
-    env |= {f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    return subprocess.run(
-        ["bash", "-c", command], cwd=at, env=env, capture_output=True, text=True, timeout=600, check=False
-    )
+def execute_as_user(command: str, at: Path) -> "subprocess.CompletedProcess[str]":
+    who = {f"GIT_{who}_{what}": "tester@example.org" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    return execute(command, at, REGBOT_CACHE=str(at.parent / "cache"), **who)
 
 
 def follow(mark: str, at: Path) -> str:
     """Execute the commands under a mark, and give what the last one printed."""
     printed = ""
     for command, code in blocks(mark):
-        found = execute(command, at)
+        found = execute_as_user(command, at)
         assert found.returncode == code, f"{command}\n{found.stdout}{found.stderr}"
         printed = found.stdout
     return printed
@@ -83,7 +78,7 @@ def judged(home: Repository) -> None:
 def test_the_five_minutes_lead_to_a_verdict(tmp_path: Path) -> None:
     home = repository(tmp_path)
     (init, _), *rest = blocks("run in a repository")
-    found = execute(init, home.path)
+    found = execute_as_user(init, home.path)
     assert found.returncode == 0, found.stderr
     assert SMALL.strip() in README
     configuration = home.path / "regbot.toml"
@@ -91,7 +86,7 @@ def test_the_five_minutes_lead_to_a_verdict(tmp_path: Path) -> None:
     assert 'entry = "mypkg.moe:build_layer"' in text
     configuration.write_text(text.replace("shapes = ", f"{SMALL}shapes = "), encoding="utf-8")
     for command, code in rest:
-        found = execute(command, home.path)
+        found = execute_as_user(command, home.path)
         assert found.returncode == code, f"{command}\n{found.stdout}{found.stderr}"
     judged(home)
 
@@ -107,7 +102,7 @@ def test_the_commit_that_changed_the_collectives_is_named(tmp_path: Path) -> Non
     repository.commit("Explain", {"README.md": "A layer."})
     culprit = repository.commit("Tidy up the dispatch", {"userpkg/moe.py": spoilt})
     ((command, _),) = blocks("run in a history")
-    found = execute(command, repository.path)
+    found = execute_as_user(command, repository.path)
     assert found.returncode == 0, found.stderr
     assert found.stdout.startswith(f'CULPRIT FOUND: {culprit[:12]} "Tidy up the dispatch"')
 

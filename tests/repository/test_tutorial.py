@@ -14,13 +14,12 @@ import pytest
 from github_fake import FakeGitHub
 from github_fake.fixtures import hub as hub
 from regbot.records.config import GitHub, parse_config
-from support.docs_cases import missing
+from support.docs_cases import BLOCK, missing
 from support.guest_runs import Shared
 from support.workflows_act import Actions, needs_act
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"<!-- run: (\w+) -->\n```sh\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
 SHOWN = re.compile(r"<!-- shown: (\w+) -->\n```text\n(.*?)\n```", re.DOTALL)
 INSTALL, REPOSITORY, MOE = "install", "repository", "moe"
 

@@ -56,4 +56,4 @@ class TestDecision:
         result = decide_anytime({"median": values}, 4, THRESHOLDS)
         assert result.alpha == ANYTIME_ALPHA / 4
         assert result.tests["median"][1] == anytime_interval(values, result.alpha)
-        assert result.tests["median"][1].pairs == 26
+        assert result.tests["median"][1].count == 26

@@ -5,11 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from regbot.stats.arm_luck import DRAW_PAIRS, LuckEstimate, SharedLuck, estimate_luck
-from regbot.stats.calibration import RateEstimate, contradiction
+from regbot.records.calibration_summary import ArmLuck
+from regbot.stats.arm_luck import DRAW_PAIRS, SharedLuck, estimate_luck
+from regbot.stats.calibration import contradiction, estimate_rate
 from regbot.stats.paired import DrawLuck, Thresholds, add_luck, interval, pairs_needed
 
-NO_PROOF = RateEstimate.from_counts(0, 0)
+NO_PROOF = estimate_rate(0, 0)
 
 
 def placebo_draws(luck: float, noise: float, draws: int, seed: int) -> list[list[float]]:
@@ -26,11 +27,11 @@ def test_the_estimate_is_the_excess_of_the_draws_over_the_pairs_within_them() ->
     assert luck is not None
     between = 2 * 4 * 0.03**2 / 4  # squares of the means around 0
     within = 8 * 0.005**2 / 4
-    assert luck.sd == pytest.approx(math.sqrt((between - within) / 2 / 2))  # pairs of a draw, and two arms
-    assert (luck.draws, luck.counted) == (4, luck.sd)
-    in_mean = SharedLuck(luck.sd, luck.draws, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12)
-    assert in_mean == pytest.approx(luck.sd * math.sqrt(2 / 3)), "three draws, and two arms"
-    assert luck.low < luck.sd < luck.high
+    assert luck.sd_pct == pytest.approx(100 * math.sqrt((between - within) / 2 / 2))  # pairs of a draw, and two arms
+    assert (luck.draws, luck.counted_pct) == (4, luck.sd_pct)
+    in_mean = SharedLuck(luck.sd_pct, luck.draws, [1] * 4 + [2] * 4 + [3] * 4).sd_of_mean(12)
+    assert in_mean == pytest.approx(luck.sd_pct * math.sqrt(2 / 3)), "three draws, and two arms"
+    assert luck.low_pct < luck.sd_pct < luck.high_pct
 
 
 def test_luck_lasts_if_the_draws_of_an_allocation_share_it() -> None:
@@ -48,7 +49,7 @@ def test_luck_lasts_if_the_draws_of_an_allocation_share_it() -> None:
         False,
         12,
     )
-    assert lasting.counted >= lasting.sd > 0.0025
+    assert lasting.counted_pct >= lasting.sd_pct > 0.25
     assert SharedLuck(0.003, 10, [1, 1, 2, 2], lasts=True).sd_of_mean(4) == pytest.approx(0.003 * math.sqrt(2))
     short = estimate_luck((draws + shared)[::2].tolist(), 0.0, allocations[::2])
     assert short is not None
@@ -67,7 +68,7 @@ def test_more_pairs_do_not_prove_more_if_luck_lasts() -> None:
 @pytest.mark.parametrize(("luck", "noise", "draws"), [(0.0, 0.008, 15), (0.003, 0.003, 15), (0.005, 0.008, 50)])
 def test_the_interval_contains_the_truth_in_95_percent(luck: float, noise: float, draws: int) -> None:
     estimates = [estimate_luck(placebo_draws(luck, noise, draws, seed)) for seed in range(1000)]
-    assert sum(e is not None and e.low <= luck <= e.high for e in estimates) > 930
+    assert sum(e is not None and e.low_pct <= 100 * luck <= e.high_pct for e in estimates) > 930
 
 
 def test_luck_that_chance_explains_counts_if_neighbouring_pairs_are_correlated() -> None:
@@ -75,8 +76,8 @@ def test_luck_that_chance_explains_counts_if_neighbouring_pairs_are_correlated()
     independent, dependent = estimate_luck(draws, 0.25), estimate_luck(draws, 0.26)
     assert independent is not None
     assert dependent is not None
-    assert (independent.counted, dependent.counted) == (0.0, dependent.sd)
-    assert dependent.sd > 0
+    assert (independent.counted_pct, dependent.counted_pct) == (0.0, dependent.sd_pct)
+    assert dependent.sd_pct > 0
 
 
 def test_few_draws_or_no_noise_give_no_estimate() -> None:
@@ -91,7 +92,7 @@ def test_a_slow_launch_is_no_luck() -> None:
     with_slow, without = estimate_luck(slow), estimate_luck(draws)
     assert with_slow is not None
     assert without is not None
-    assert with_slow.high < 2 * max(without.high, 0.001)
+    assert with_slow.high_pct < 2 * max(without.high_pct, 0.1)
 
 
 def test_an_interval_contains_the_luck() -> None:
@@ -105,7 +106,7 @@ def test_an_interval_contains_the_luck() -> None:
 
 
 def test_proven_luck_takes_the_vote_and_likely_luck_does_not() -> None:
-    proven = LuckEstimate(0.015, 0.008, 0.05, 0.015, 5)
+    proven = ArmLuck(sd_pct=1.5, low_pct=0.8, high_pct=5.0, counted_pct=1.5, draws=5, allocations=0, lasts=False)
     reason = contradiction(NO_PROOF, NO_PROOF, luck=proven)
     assert "the luck of an arm has a standard deviation of 1.50% (at least 0.80%)" in reason
-    assert contradiction(NO_PROOF, NO_PROOF, luck=LuckEstimate(0.008, 0.004, 0.03, 0.008, 5)) == ""
+    assert contradiction(NO_PROOF, NO_PROOF, luck=proven.model_copy(update={"low_pct": 0.4})) == ""

@@ -8,18 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from regbot.records.calibration_summary import Correlation
 from regbot.stats.calibration import (
-    RateEstimate,
     contradiction,
     estimate_pair_sd,
+    estimate_rate,
     pool_noise,
     rate_bounds,
 )
-from regbot.stats.correlation import CorrelationEstimate
 from regbot.stats.paired import Thresholds
 
 THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
-SOUND = RateEstimate.from_counts(0, 0)
+SOUND = estimate_rate(0, 0)
 
 
 def pool(pairs: int, sd: float = 0.008, seed: int = 1) -> dict[str, list[float]]:
@@ -49,23 +49,25 @@ class TestScatter:
 class TestTheVote:
     @pytest.mark.parametrize(("count", "total"), [(0, 0), (0, 20), (1, 10), (3, 20), (10, 200)])
     def test_vote_stays_while_nothing_is_proven(self, count: int, total: int) -> None:
-        assert contradiction(RateEstimate.from_counts(count, total), SOUND) == ""
-        assert contradiction(SOUND, RateEstimate.from_counts(total - count, total)) == ""
+        assert contradiction(estimate_rate(count, total), SOUND) == ""
+        assert contradiction(SOUND, estimate_rate(total - count, total)) == ""
 
     def test_vote_is_lost_to_proven_false_flags(self) -> None:
-        assert contradiction(RateEstimate.from_counts(4, 20), SOUND) == (
+        assert contradiction(estimate_rate(4, 20), SOUND) == (
             "4 of 20 comparisons of a commit with itself raised a false alarm (20%; the true rate is 5.7% to 43.7%); "
             "at most 5% are allowed"
         )
 
     def test_vote_is_lost_to_intervals_that_are_proven_too_narrow(self) -> None:
-        assert contradiction(SOUND, RateEstimate.from_counts(16, 20)) == (
+        assert contradiction(SOUND, estimate_rate(16, 20)) == (
             "the interval contained the true effect in 16 of 20 comparisons (a coverage of at most 94.3%); the gate "
             "promises at least 95%"
         )
 
     def test_vote_is_lost_to_pairs_that_are_proven_to_depend_on_each_other(self) -> None:
-        strong, weak = CorrelationEstimate(0.614, 0.352, 0.785, 40), CorrelationEstimate(0.5, 0.199, 0.7, 40)
+        strong, weak = (
+            Correlation(value=value, low=low, high=0.785, count=40) for value, low in ((0.614, 0.352), (0.5, 0.199))
+        )
         assert contradiction(SOUND, SOUND, {"neighbouring pairs": None, "pairs of a block": weak}) == ""
         assert contradiction(SOUND, SOUND, {"neighbouring pairs": strong, "pairs of a block": weak}) == (
             "neighbouring pairs depend on each other: their correlation is 0.61 (at least 0.35); the intervals hold up "

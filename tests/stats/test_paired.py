@@ -22,7 +22,6 @@ from regbot.stats.paired import (
     interval,
     is_noisier,
     look_alpha,
-    look_interval,
     mde,
     pairs_needed,
     sequential_test,
@@ -65,7 +64,7 @@ class TestInterval:
         assert (result.low, result.high) == pytest.approx(expected, rel=1e-7, abs=1e-9)
 
     def test_a_known_sd_is_used_with_normal_quantiles(self) -> None:
-        result = interval([0.03, 0.03, 0.03, 0.03], 0.05, known_sd=0.01)
+        result = interval([0.03, 0.03, 0.03, 0.03], 0.05, 0.01, math.inf)
         assert (result.low, result.high) == pytest.approx((0.03 - 1.959964 * 0.005, 0.03 + 1.959964 * 0.005))
         assert result.sd == 0.01
 
@@ -210,7 +209,7 @@ class TestNoiseOfTheClass:
     def test_the_interval_is_a_moderated_t(self) -> None:
         """Four pairs with squares of 2e-4, and a class of 0.005 with 16 degrees of freedom."""
         values = [0.01, -0.01, 0.0, 0.0]
-        own, moderated = look_interval(values, 0.02), look_interval(values, 0.02, 0.005, 16)
+        own, moderated = (interval(values, 0.02, 0.005, df, correlation_factor(4)) for df in (0, 16))
         for result, df, squares in ((own, 3, 2e-4), (moderated, 19, 2e-4 + 16 * 0.005**2)):
             sd = math.sqrt(squares / df)
             half_width = correlation_factor(4) * stats.t.ppf(0.99, df) * sd / 2
@@ -263,14 +262,14 @@ class TestPlanning:
         expected = mde(0.005, 12, look_alpha(12, 2), 0.01, prior_df=16)
         assert session_mde(intervals, 12, 0.01) == pytest.approx(expected)
 
-    @given(st.floats(1e-5, 0.05), st.floats(0.001, 0.05), st.booleans())
-    def test_the_answer_is_the_fewest_pairs_that_suffice(self, sd: float, alpha: float, known: bool) -> None:
-        result = pairs_needed(sd, alpha, THRESHOLDS, known=known)
+    @given(st.floats(1e-5, 0.05), st.floats(0.001, 0.05), st.sampled_from((0.0, math.inf)))
+    def test_the_answer_is_the_fewest_pairs_that_suffice(self, sd: float, alpha: float, prior_df: float) -> None:
+        result = pairs_needed(sd, alpha, THRESHOLDS, prior_df)
         if result is None:
-            assert mde(sd, 1000, alpha, THRESHOLDS.eps, known) > THRESHOLDS.delta
+            assert mde(sd, 1000, alpha, THRESHOLDS.eps, prior_df) > THRESHOLDS.delta
             return
-        assert mde(sd, result, alpha, THRESHOLDS.eps, known) <= THRESHOLDS.delta
-        assert result == LOOKS[0] or mde(sd, result - 1, alpha, THRESHOLDS.eps, known) > THRESHOLDS.delta
+        assert mde(sd, result, alpha, THRESHOLDS.eps, prior_df) <= THRESHOLDS.delta
+        assert result == LOOKS[0] or mde(sd, result - 1, alpha, THRESHOLDS.eps, prior_df) > THRESHOLDS.delta
 
 
 class TestWelch:

@@ -37,7 +37,7 @@ class TestPrediction:
         assert result.estimate == pytest.approx(0.03)
         assert result.sd == pytest.approx(0.01)
         assert (result.low, result.high) == pytest.approx((0.03 - half, 0.03 + half), rel=1e-6)
-        assert (result.sessions, result.alpha) == (3, SESSION_ALPHA)
+        assert (result.count, result.alpha) == (3, SESSION_ALPHA)
 
 
 class TestNewNode:
@@ -48,9 +48,9 @@ class TestNewNode:
         result = prediction_interval(stored, 0.05, nodes=nodes)
         sd = math.sqrt(2e-4 + 2e-6 / 2)
         half = 12.7062 * sd * math.sqrt(3 / 2)
-        assert (result.estimate, result.sd, result.sessions) == (pytest.approx(0.03), pytest.approx(sd), 2)
+        assert (result.estimate, result.sd, result.count) == (pytest.approx(0.03), pytest.approx(sd), 2)
         assert result.high - result.estimate == pytest.approx(half, rel=1e-4)
-        assert prediction_interval(stored, 0.05).sessions == 4
+        assert prediction_interval(stored, 0.05).count == 4
 
     def test_one_node_is_refused(self) -> None:
         with pytest.raises(ValueError, match="needs 2 stored nodes; there are 1"):
@@ -85,12 +85,3 @@ class TestStoredGate:
         assert tests["median"] == ("undecided", expected)
         assert self.judge(0.01, 3.7, 0.0, tests=2) == "regressed"
         assert self.judge(0.01, 3.7, 0.0, tests=20) == "undecided"
-        with pytest.raises(ValueError, match="primary_tests is 1, but there are 2 summaries"):
-            stored_gate(stored(0.01), head, 1, THRESHOLDS, BOUND)
-
-    def test_too_few_sessions_decide_nothing(self) -> None:
-        seven = {name: values[:7] for name, values in stored(0.0001).items()}
-        decision, tests = stored_gate(seven, {"median": 1.0, "mean": 1.0}, 2, THRESHOLDS, BOUND)
-        assert decision == "undecided"
-        assert {value for value, _ in tests.values()} == {"undecided"}
-        assert stored_gate({"median": [0.0]}, {"median": 1.0}, 1, THRESHOLDS, BOUND) == ("undecided", {})

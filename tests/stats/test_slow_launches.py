@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from regbot.records.verdict import SlowLaunch
 from regbot.stats.paired import ClassNoise, Thresholds, sequential_test
-from regbot.stats.slow_launches import PairOutlier, find_outliers, has_more_slow_launches, set_aside
+from regbot.stats.slow_launches import find_outliers, has_more_slow_launches, set_aside
+from regbot.stats.summary import percent
 
 THRESHOLDS = Thresholds.from_percent(2.0, 1.0)
 NOISE = [0.001, -0.002, 0.003, -0.001, 0.002, -0.003, 0.0015, -0.0015, 0.0005, -0.0005, 0.0025, -0.0025]
@@ -39,7 +41,7 @@ class TestOutliers:
 
     @pytest.mark.parametrize(("slow", "kept"), [([], 8), ([3], 7), ([3, 5], 6), ([1, 3, 5], 8)])
     def test_at_most_a_quarter_of_the_pairs_is_set_aside(self, slow: list[int], kept: int) -> None:
-        result = set_aside([PairOutlier(pair, "head", SLOW) for pair in slow], 8)
+        result = set_aside([SlowLaunch(pair=pair + 1, arm="head", slower_pct=30.0) for pair in slow], 8)
         assert len(result) == kept
         assert result == [pair for pair in range(8) if kept == 8 or pair not in slow]
 
@@ -54,7 +56,7 @@ class TestLooks:
         for pairs in ({1: -SLOW}, {1: SLOW, 6: -SLOW}):
             result = look(slowed(pairs))
             assert (result.decision, result.pairs, result.withheld) == ("no_change", 8, False)
-            assert [launch.pair for launch in result.outliers] == sorted(pairs)
+            assert [launch.pair - 1 for launch in result.outliers] == sorted(pairs)
 
     def test_one_slow_launch_of_head_takes_twelve_pairs(self) -> None:
         """After 8 pairs, others may follow. One in 12 pairs is no sign that head has more of them."""
@@ -63,7 +65,9 @@ class TestLooks:
         assert [decision for decision, _ in first.tests.values()] == ["no_change", "no_change"]
         result = look(slowed({1: SLOW}))
         assert (result.decision, result.pairs, result.withheld) == ("no_change", 12, False)
-        assert result.outliers == (PairOutlier(1, "head", pytest.approx(SLOW, abs=0.003)),)
+        (launch,) = result.outliers
+        assert (launch.pair, launch.arm) == (2, "head")
+        assert launch.slower_pct == pytest.approx(percent(SLOW), abs=0.4)
 
     @pytest.mark.parametrize(
         ("head", "base", "pairs", "withheld"),
@@ -84,4 +88,5 @@ class TestLooks:
         self, head: int, base: int, pairs: int, withheld: bool
     ) -> None:
         arms = ["head"] * head + ["base"] * base
-        assert has_more_slow_launches([PairOutlier(i, arm, SLOW) for i, arm in enumerate(arms)], pairs) == withheld
+        launches = [SlowLaunch(pair=number, arm=arm, slower_pct=30.0) for number, arm in enumerate(arms, 1)]
+        assert has_more_slow_launches(launches, pairs) == withheld

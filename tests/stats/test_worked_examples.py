@@ -51,7 +51,7 @@ def test_the_pairs_give_the_interval_and_the_verdict(name: str) -> None:
         detectable = math.expm1(session_mde([bounds], 12, THRESHOLDS.eps))
         assert f"a slowdown of {100 * detectable:.2f}% " in described(name)
     if name == "withheld":
-        pairs = [outlier.pair + 1 for outlier in result.outliers]
+        pairs = [outlier.pair for outlier in result.outliers]
         assert {outlier.arm for outlier in result.outliers} == {"head"}
         assert f"in pairs {pairs[0]} and {pairs[1]}," in described(name)
 
@@ -89,7 +89,7 @@ def test_the_nights_raise_the_alarm_of_creep() -> None:
     sd, *nights = numbers(words[: words.index("slower than")])
     assert len(nights) == 10
     means = [(night / 100, 4) for night in nights]
-    before, result = (cusum(used, sd / 100, series=2) for used in (means[:-1], means))
+    *_, before, result = cusum(means, sd / 100, series=2)
     assert (before.alarm, result.alarm) == (False, True)
     assert f"The sum reaches {result.value / result.limit * (8 + math.log(2)):.2f}" in words
     assert f"the limit is {8 + math.log(2):.2f}" in words

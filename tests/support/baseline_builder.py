@@ -1,15 +1,13 @@
 """Builders of stored sessions, as files and as records, and of a matching reference query."""
 
-from datetime import datetime
 from pathlib import PurePosixPath
-from typing import Any
 
 from regbot.baselines.intake import DistilledSession, distil
 from regbot.baselines.names import session_path
 from regbot.baselines.query import RollingReference, read_workload, select_rolling_reference
 from regbot.baselines.store import Store, record_digest
 from regbot.judge import judge
-from regbot.records.baseline import Baseline, EnvironmentKey
+from regbot.records.baseline import Baseline
 from regbot.records.calibration import Calibration, CalibrationSession
 from regbot.records.config import Config
 from regbot.records.session import Session
@@ -67,14 +65,7 @@ def calibration(like: Baseline, *sessions: CalibrationSession, steps: int = PLAN
     )  # fmt: skip
 
 
-def load_rolling_reference(
-    store: Store, now: datetime = NOW, node_class: str = "", environment: EnvironmentKey | None = None, **plan: Any
-) -> RollingReference:
-    """Return the sessions that are comparable with a run like the stored ones, with changes."""
-    stored = [
-        session
-        for session in read_workload(store, WORKLOAD, CPU)
-        if session.node_class == (node_class or BASELINE.node_class)
-    ]
-    planned = PLAN.model_copy(update=plan)
-    return select_rolling_reference(stored, planned, environment or BASELINE.environment, "perf_counter", now)
+def load_rolling_reference(store: Store) -> RollingReference:
+    """Return the sessions that are comparable with a run like the stored ones."""
+    stored = read_workload(store, WORKLOAD, CPU)
+    return select_rolling_reference(stored, PLAN, BASELINE.environment, "perf_counter", NOW)

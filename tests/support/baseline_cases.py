@@ -1,16 +1,13 @@
 """Builders of sessions to store; as a script, processes that store sessions and are killed.
 
-    python baseline_cases.py killed STORE   writers in parallel, ended by SIGKILL at any moment
-    python baseline_cases.py limited STORE  a writer whose files may not grow past a limit
+    python baseline_cases.py STORE   writers in parallel, ended by SIGKILL at any moment
 
-A writer stores one session. Each mode prints one JSON line per writer, with the sessions that it reported as stored,
-and the state of the store afterwards.
+It prints one JSON line per writer, with the sessions that it reported as stored, and the state of the store afterwards.
 """
 
 import json
 import os
 import random
-import resource
 import select
 import signal
 import sys
@@ -93,9 +90,6 @@ def fork(do: Callable[[int], None]) -> tuple[int, int]:
     try:
         do(writing)
         code = 0
-    except OSError as error:
-        os.write(writing, f"! {error}\n".encode())
-        code = 3
     except BaseException:
         traceback.print_exc()
     finally:
@@ -135,27 +129,10 @@ def killed(root: Path, rounds: int = 16) -> None:
             report(complete_lines(reading), root)
 
 
-def limited(root: Path) -> None:
-    """Limit the file size, so that a write stops at the limit, as on a full disk."""
-    for number in range(1, 40, 2):
-
-        def write(writing: int, number: int = number) -> None:
-            ready = write_session(root.parent / "session.jsonl", number=number)
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (number * number * 40, resource.RLIM_INFINITY))
-            say(writing, add(Store(root), ready, make_intake(ready), NOW).files)
-
-        child, reading = fork(write)
-        status = os.waitpid(child, 0)[1]
-        report(complete_lines(reading), root, number=number, code=os.waitstatus_to_exitcode(status))
-
-
-def report(lines: Sequence[str], root: Path, **more: int) -> None:
-    files = [line for line in lines if not line.startswith("!")]
-    errors = [line for line in lines if line.startswith("!")]
+def report(files: Sequence[str], root: Path) -> None:
     problems = verify(Store(root), NOW).problems if root.exists() else []
-    print(json.dumps({"files": files, "errors": errors, "problems": problems, **more}), flush=True)
+    print(json.dumps({"files": files, "problems": problems}), flush=True)
 
 
 if __name__ == "__main__":
-    {"killed": killed, "limited": limited}[sys.argv[1]](Path(sys.argv[2]))
+    killed(Path(sys.argv[1]))

@@ -1,8 +1,8 @@
-"""A real git repository for bisections: a line of commits of the demo's MoE layer, with faults planted where one asks.
+"""A real git repository for bisections: a line of 200 commits of the demo's MoE layer, with planted faults.
 
 Three kinds of faults: the sharding change of the demo (all-to-all becomes all-gather + reduce-scatter), its slowdown
 (the same collectives, the experts compute on padding), and commits that cannot be imported. All other commits are
-harmless. Commit ids depend on the arguments alone.
+harmless. Commit ids are always the same.
 """
 
 import json
@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ from typing import Any
 from regbot.cli.demo.repository import PullRequest, build_repository
 from support.git_repos import Repository
 
+COMMITS, SLOW, SHARDING = 200, 58, 137
+"""The length of the line after good, and the places of the planted changes."""
 BROKEN = (20, 82, 83, 84, 110, 111, 140, 160, 175, 190)
 """Places of the commits that cannot be imported. The commit after each run of them mends it."""
 _LAYER = "src/moetrain/moe.py"
@@ -26,35 +28,19 @@ _FIRST_DATE = 1_773_045_000  # 9 March 2026
 
 @dataclass(frozen=True)
 class BisectRepository:
-    """A repository with its branch ``main`` checked out at ``bad``; ids are full.
-
-    ``commits`` is the first-parent line: ``commits[0]`` is good. If there is a ``merge``, ``sharding`` lies in the side
-    branch that it brings in.
-    """
+    """A repository with its branch ``main`` checked out at ``bad``; ids are full. ``commits[0]`` is good."""
 
     path: Path
     good: str
     bad: str
     commits: list[str]
-    sharding: str | None
-    slow: str | None
+    sharding: str
+    slow: str
     broken: tuple[str, ...]
-    merge: str | None
 
 
-def build(
-    destination: Path,
-    sharding_at: int = 137,
-    slow_at: int | None = 58,
-    broken: Sequence[int] = BROKEN,
-    commits: int = 200,
-    merges: bool = False,
-) -> BisectRepository:
-    """Make the repository in ``destination``, a folder that is not there yet.
-
-    ``commits`` is the length of the first-parent line after good. The planted changes are the ``sharding_at``-th and
-    the ``slow_at``-th of them.
-    """
+def build(destination: Path) -> BisectRepository:
+    """Make the repository in ``destination``, a folder that is not there yet."""
     destination.mkdir(parents=True)
     repository = Repository(destination)
     repository.git("init", "--quiet", "--template=", "--object-format=sha1", "--initial-branch=main")
@@ -63,39 +49,28 @@ def build(
     fallback = _demo("fallback")[1]
     layer = sources[_LAYER]
     line = [history.commit("MoE layer with expert parallelism", sources)]
-    sharding = merge = None
-    for place in range(1, commits + 1):
-        subject, parents = f"Change {place} (#{40 + place})", [line[-1]]
+    for place in range(1, COMMITS + 1):
         changed = {"src/moetrain/steps.py": f"STEP = {place}\n"}
-        if place in broken or place - 1 in broken:
-            head = "from moetrain import missing\n" if place in broken else ""
+        if place in BROKEN or place - 1 in BROKEN:
+            head = "from moetrain import missing\n" if place in BROKEN else ""
             changed[_LAYER] = layer.replace('"""\n\n', f'"""\n\n{head}', 1)
-        if place == slow_at:
+        if place == SLOW:
             changed |= slow
             layer = changed.get(_LAYER, layer)
-        if place == sharding_at:
+        if place == SHARDING:
             layer = fallback.get(_LAYER, layer)
-            if merges:
-                side = history.commit("Prepare", {"src/moetrain/notes.py": "NOTE = 1\n"}, [line[-2]])
-                sharding = history.commit("Unify the token exchange", fallback, [side])
-                tip = history.commit("Tell of it", {"src/moetrain/notes.py": "NOTE = 2\n"}, [sharding])
-                parents.append(tip)
-                changed["src/moetrain/notes.py"] = "NOTE = 2\n"
             changed |= fallback
-        line.append(history.commit(subject, changed, parents))
+        line.append(history.commit(f"Change {place} (#{40 + place})", changed))
     ids = history.write()
     repository.git("reset", "--quiet", "--hard")
-    if merges:
-        merge = ids[line[sharding_at]]
     return BisectRepository(
         path=destination,
         good=ids[line[0]],
         bad=ids[line[-1]],
         commits=[ids[mark] for mark in line],
-        sharding=ids[sharding] if sharding is not None else ids[line[sharding_at]],
-        slow=ids[line[slow_at]] if slow_at is not None else None,
-        broken=tuple(ids[line[place]] for place in broken),
-        merge=merge,
+        sharding=ids[line[SHARDING]],
+        slow=ids[line[SLOW]],
+        broken=tuple(ids[line[place]] for place in BROKEN),
     )
 
 
@@ -105,13 +80,13 @@ class _History:
     def __init__(self, repository: Path) -> None:
         self._repository, self._stream, self._mark = repository, bytearray(), 0
 
-    def commit(self, subject: str, changed: Mapping[str, str], parents: Sequence[int] = ()) -> int:
+    def commit(self, subject: str, changed: Mapping[str, str]) -> int:
         self._mark += 1
         author = f"Ada Example <ada@example.org> {_FIRST_DATE + 600 * self._mark} +0100"
         self._stream += f"commit refs/heads/main\nmark :{self._mark}\nauthor {author}\ncommitter {author}\n".encode()
         self._stream += _data(f"{subject}\n")
-        for word, parent in zip(("from", "merge"), parents, strict=False):
-            self._stream += f"{word} :{parent}\n".encode()
+        if self._mark > 1:
+            self._stream += f"from :{self._mark - 1}\n".encode()
         for path, text in changed.items():
             self._stream += f"M 100644 inline {path}\n".encode() + _data(text)
         return self._mark

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from github_fake import FakeGitHub
-from github_fake.fixtures import hub as hub
 from regbot.github.bisection import ARTIFACT, MEMBER, BisectionReply, post_bisection
 from regbot.github.client import Forge
 from regbot.github.metadata import BISECT, IgnoredRun

@@ -31,9 +31,8 @@ _COST = """
 import json, os, random, subprocess, sys, time
 
 plan = json.load(open(sys.argv[1]))
-begun = time.time()
 commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-cost = plan["costs"].get(commit, plan["cost"])
+cost = plan["costs"].get(commit, 100.0)
 if cost == "broken":
     if int(commit[0], 16) % 2:
         sys.exit(125)
@@ -44,9 +43,9 @@ os.write(count, b"x")
 number = os.lseek(count, 0, os.SEEK_CUR)  # two runs at a time write one after the other, and each knows its place
 time.sleep(plan["sleep_s"])
 print("warming up")
-print(cost * (1 + random.Random(f"{plan['seed']} {commit} {number}").gauss(0, plan["noise"])))
+print(cost * (1 + random.Random(f"0 {commit} {number}").gauss(0, plan["noise"])))
 with open(plan["runs"], "a") as file:
-    file.write(json.dumps([commit, begun, time.time()]) + "\\n")
+    file.write(commit + "\\n")
 """
 
 
@@ -70,34 +69,25 @@ class Bisecting:
     def log(self) -> Path:
         return self.out / "bisection.jsonl"
 
-    def costing(
-        self,
-        costs: Mapping[str, float | str],
-        cost: float = 100.0,
-        noise: float = 0.0,
-        sleep_s: float = 0.0,
-        seed: int = 0,
-    ) -> str:
-        """The command that prints these costs, of commits not named ``cost``. ``noise`` is a share of the cost."""
+    def costing(self, costs: Mapping[str, float | str], noise: float = 0.0, sleep_s: float = 0.0) -> str:
+        """The command that prints these costs, and 100 for all other commits. ``noise`` is a share of the cost."""
         counts = self.home / "counts"
         counts.mkdir(exist_ok=True)
         plan = {
             "costs": dict(costs),
-            "cost": cost,
             "noise": noise,
             "sleep_s": sleep_s,
-            "seed": seed,
             "counts": str(counts),
-            "runs": str(self.home / "runs.jsonl"),
+            "runs": str(self.home / "runs"),
         }
         (self.home / "plan.json").write_text(json.dumps(plan))
         (self.home / "cost.py").write_text(_COST)
         return f"{sys.executable} -I -S {self.home / 'cost.py'} {self.home / 'plan.json'}"
 
-    def runs(self) -> list[tuple[str, float, float]]:
-        """Commit, begin and end of every run of that command that came to its end."""
-        path = self.home / "runs.jsonl"
-        return [tuple(json.loads(line)) for line in path.read_text().splitlines()] if path.exists() else []
+    def runs(self) -> list[str]:
+        """The commit of every run of that command that came to its end."""
+        path = self.home / "runs"
+        return path.read_text().splitlines() if path.exists() else []
 
     def words(self, good: str, bad: str, *arguments: str) -> list[str]:
         return [REGBOT, "bisect", good, bad, "--repo", str(self.repository.path), "--out", str(self.out), *arguments]

@@ -1,6 +1,21 @@
-"""Shared by the tests of compare docs and others."""
+"""Pages whose commands are executed, and compared with what stands below them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 OMITTED = "..."
+BLOCK = re.compile(r"<!-- run: (\w+) -->\n```sh\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
+"""A kind, commands, and what the page shows of them."""
+
+
+def execute(commands: str, at: Path, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """Execute ``commands`` in bash, with the programs that are installed beside this interpreter."""
+    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
+    words = ["bash", "-e", "-c", commands]
+    return subprocess.run(words, cwd=at, env=env, capture_output=True, text=True, timeout=600, check=False)
 
 
 def missing(shown: str, printed: str) -> str:

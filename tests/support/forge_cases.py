@@ -42,7 +42,7 @@ warmup = 2
 NONCE = "0123456789abcdef"
 A2A = smoke_ledger()
 FALLBACK = smoke_ledger(dispatcher="allgather", program="b" * 64)
-OTHER_PROGRAM = A2A.model_copy(update={"program": "b" * 64})
+OTHER_PROGRAM = A2A.model_copy(update={"fingerprint": "b" * 64})
 """A changed FSDP resharding with fewer gathers, which needs a review."""
 CONTROL = A2A.entries[0].model_copy(update={"role": "control", "where": "layers.0.moe", "dtype": "int64", "axis": "ep"})
 MORE = OTHER_PROGRAM.model_copy(update={"entries": [*A2A.entries, CONTROL]})

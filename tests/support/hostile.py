@@ -91,6 +91,11 @@ class Page(HTMLParser):
         super().__init__()
         self.found: list[str] = []
         self.tags: list[str] = []
+        self.rows: list[int] = []
+        """The cells of each row of a table."""
+        self.words = ""
+        self.prose = ""
+        """The words outside of code."""
         self.comments = 0
         self._code = self._folds = 0
         self.feed(cmarkgfm.github_flavored_markdown_to_html(markdown, Options.CMARK_OPT_UNSAFE))
@@ -101,6 +106,10 @@ class Page(HTMLParser):
         self.tags.append(tag)
         self._code += tag in CODE
         self._folds += tag == "details"
+        if tag == "tr":
+            self.rows.append(0)
+        elif tag in ("td", "th"):
+            self.rows[-1] += 1
         if tag not in MEANT:
             self.found.append(f"<{tag}>")
         for name, value in attrs:
@@ -119,7 +128,9 @@ class Page(HTMLParser):
             self.found.append(f"<!--{data}-->")
 
     def handle_data(self, data: str) -> None:
+        self.words += data
         if not self._code:
+            self.prose += data
             self.found += MENTION.findall(data)
 
 

@@ -106,6 +106,16 @@ FRAMEWORKS: dict[str, tuple[dict[str, str], str, dict[str, object]]] = {
         "megatron",
         {"adapter": "megatron", "watch": [], "program": "train/ours.py"},
     ),
+    "a-script-beside-a-copy-of-megatron": (
+        {
+            "a/megatron/core/__init__.py": TRAP,
+            "a/pretrain_gpt.py": TRAP,
+            "deep/er/ours.py": "from megatron.training.training import pretrain\n",
+            "tests/test_a.py": "from megatron.training import pretrain\n",
+        },
+        "megatron",
+        {"adapter": "megatron", "program": "deep/er/ours.py"},
+    ),
     "a-layer-of-your-own": (
         MODULE,
         "moe",

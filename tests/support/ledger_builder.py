@@ -7,7 +7,7 @@ and gradients are those of the full shape. Collectives per layer were taken from
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Literal
 
-from regbot.records.ledger import Axis, Entry, Kind, Ledger, Liveness, Phase, Role
+from regbot.records.ledger import Axis, Entry, Frame, Kind, Ledger, Liveness, Phase, Role
 from regbot.records.run import Arm, Backend, CodeProof, Environment, Outcome, Run
 from regbot.records.session import Session, SessionHeader
 
@@ -154,7 +154,7 @@ def ledger_of(
         axes=dict(axes or {}),
         entries=list(merged.values()),
         liveness=Liveness(planted=3, seen=3),
-        program=program,
+        fingerprint=program,
         config={"dispatcher": "alltoall", "ep": 16},
         patches=["process groups without peers (fake backend)"],
     )
@@ -163,7 +163,7 @@ def ledger_of(
 def edited(ledger: Ledger, change: Callable[[Entry], Entry | None], *extra: Entry) -> Ledger:
     """``ledger`` with every entry changed, or left out where ``change`` says None, and ``extra`` entries."""
     kept = [new for new in map(change, ledger.entries) if new is not None]
-    return ledger.model_copy(update={"entries": [*kept, *extra], "program": "b" * 64})
+    return ledger.model_copy(update={"entries": [*kept, *extra], "fingerprint": "b" * 64})
 
 
 def where(part: str, **changes: object) -> Callable[[Entry], Entry]:
@@ -182,6 +182,16 @@ def where(part: str, **changes: object) -> Callable[[Entry], Entry]:
 def without(part: str) -> Callable[[Entry], Entry | None]:
     words = set(part.split())
     return lambda e: None if words <= {e.kind, e.axis, e.phase, e.dtype, e.role, e.where} else e
+
+
+def placed(ledger: Ledger, part: str, *calls: tuple[str, str], last_line: int = 0) -> Ledger:
+    """``ledger`` whose entries that ``part`` names (``where``) have a line: the first of ``calls``, pairs of a line and
+    its function. The others are its callers."""
+    (line, function), *callers = calls
+    frames = {caller: Frame(function=name) for caller, name in callers}
+    frames[line] = Frame(function=function, last_line=last_line, callers=[caller for caller, _ in callers])
+    entries = [where(part, line=line)(entry) for entry in ledger.entries]
+    return ledger.model_copy(update={"entries": entries, "frames": {**ledger.frames, **frames}})
 
 
 def doubled(e: Entry) -> int:

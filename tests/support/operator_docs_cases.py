@@ -7,15 +7,12 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.docs_cases import missing
+from support.docs_cases import BLOCK, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 PAGE = (ROOT / "docs" / "operator.md").read_text(encoding="utf-8")
-
-
-BLOCK = re.compile(r"<!-- run: (\w+) -->\n```sh\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
 
 
 MACHINE, SANDBOX, REPOSITORY, EXAMPLE, SLURM = "machine", "sandbox", "repository", "example", "slurm"

@@ -8,7 +8,7 @@ from typing import Any
 
 from regbot.records.ledger import Ledger
 from regbot.records.run import Backend, CodeProof, Environment, Node
-from regbot.records.verdict import Finding, Validity
+from regbot.records.verdict import Finding, StoredCollectives, StoredComparison, StoredTimes, Validity
 from support import sharding_cases, throughput_cases
 from support.sharding_cases import (
     BASE,
@@ -29,6 +29,7 @@ from support.sharding_cases import (
     run,
     traced,
     unconcerned,
+    with_lines,
 )
 from support.throughput_cases import (
     by_stored_sessions,
@@ -49,6 +50,7 @@ CASES: dict[str, Callable[[], Case]] = {
     ),
     "pass_no_change": lambda: timed(launcher),
     "sharding_fail": lambda: case(traced(fallen)),
+    "sharding_fail_with_lines": with_lines,
     "sharding_fail_one_layer": lambda: case(traced(lambda shape: ledger(shape, lambda layer: layer == 17, "b"))),
     "demo": lambda: case(traced(fallen, (QWEN, MIXTRAL)), command="demo", left_out=[QWEN_DP.entry, MIXTRAL_DP.entry]),
     "one_workload": lambda: case(traced(fallen, (QWEN,)), left_out=[shape.entry for shape in SHAPES[1:]]),
@@ -155,6 +157,10 @@ def hostile(findings: int = 1) -> Case:
             "sharding": first.sharding.model_copy(update=section),
             "throughput": first.throughput.model_copy(update=texts),
             "validity": Validity(status="PASS", reasons=[text]),
+            "stored": StoredComparison(
+                times=StoredTimes(reason=text),
+                collectives=StoredCollectives(commit="c" * 40, patterns=[text[:400]]),
+            ),
         }
     )
     header = session.header.model_copy(update={"expectations": [text]})

@@ -11,7 +11,8 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Arm, CodeProof, Run
 from regbot.records.session import Session, SessionHeader, UnconcernedWorkload
 from regbot.records.verdict import Verdict
-from support.ledger_builder import doubled, edited, smoke_ledger, smoke_run, where
+from regbot.workloads.checkout.changed_lines import parse_diff
+from support.ledger_builder import doubled, edited, placed, smoke_ledger, smoke_run, where
 
 Case = tuple[Verdict, Session]
 
@@ -75,6 +76,31 @@ def changed(shape: Shape) -> Ledger:
 def fallen(shape: Shape) -> Ledger:
     """Every layer gathers."""
     return ledger(shape, lambda _: True, program="b")
+
+
+DIFF = """diff --git a/train/moe.py b/train/moe.py
+--- a/train/moe.py
++++ b/train/moe.py
+@@ -41 +41,2 @@
+-        return dispatch(x)
++        axes = rules.axes(x)
++        return exchange(x, axes)
+"""
+
+
+def called(shape: Shape) -> Ledger:
+    """The ledger of ``shape``, with the line of its all-to-all and of the call that ``DIFF`` changes."""
+    return placed(ledger(shape), "all_to_all", ("train/dispatch.py:70", "dispatch"), ("train/moe.py:41", "MoE.forward"))
+
+
+def fallen_at_line(shape: Shape) -> Ledger:
+    calls = ("train/collectives.py:57", "gather"), ("train/moe.py:42", "MoE.forward")
+    return placed(placed(fallen(shape), "all_gather ep", *calls), "reduce_scatter ep", *calls)
+
+
+def with_lines() -> Case:
+    """Every layer gathers, from a line in the diff."""
+    return case(traced(fallen_at_line, (QWEN, MIXTRAL), called), changed_lines=parse_diff(DIFF))
 
 
 def recounted(shape: Shape) -> Ledger:

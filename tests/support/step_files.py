@@ -166,9 +166,9 @@ def write_records(name: str, count: int, **changes: Any) -> list[str]:
 
 def write_session(base_count: int, head_count: int, **changes: Any) -> tuple[list[str], list[str]]:
     """Run records of one session on one node: base and head in turn, a launch every minute. ``changes`` may have
-    ``base_noise`` and ``head_noise`` for ``step_times``, and fields of all records.
+    ``head_noise`` for ``step_times``, and fields of all records.
     """
-    noises = {"b": changes.pop("base_noise", {}), "h": changes.pop("head_noise", {})}
+    noises: dict[str, Any] = {"b": {}, "h": changes.pop("head_noise", {})}
     counts = {"b": base_count, "h": head_count}
     order = sorted((number, arm) for arm in "bh" for number in range(counts[arm]))
     names: dict[str, list[str]] = {"b": [], "h": []}

@@ -19,9 +19,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "baselines")
 
 
-def script(mode: str, root: Path) -> list[dict[str, Any]]:
-    """Return the output lines of the processes of one mode."""
-    command = [sys.executable, str(Path(__file__).with_name("baseline_cases.py")), mode, str(root)]
+def kill_writers(root: Path) -> list[dict[str, Any]]:
+    """Return the output lines of the processes."""
+    command = [sys.executable, str(Path(__file__).with_name("baseline_cases.py")), str(root)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

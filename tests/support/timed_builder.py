@@ -91,7 +91,7 @@ def statics(head_program: str = "b") -> list[Run]:
     """Return valid traces of both arms, whose programs differ."""
     return [
         smoke_run(BASE, A2A),
-        smoke_run(HEAD, A2A.model_copy(update={"program": head_program * 64})),
+        smoke_run(HEAD, A2A.model_copy(update={"fingerprint": head_program * 64})),
     ]
 
 

@@ -34,17 +34,6 @@ def wheel(folder: Path, name: str, version: str, source: str, requires: Sequence
     return _pack(folder, f"{module}-{version}-py3-none-any.whl", about, files)
 
 
-def namespace_wheel(folder: Path, name: str, version: str, files: Mapping[str, str]) -> Path:
-    """A wheel with exactly ``files``: for packages that are no single module."""
-    about = f"{name.replace('-', '_')}-{version}.dist-info"
-    described = {
-        **files,
-        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
-        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    return _pack(folder, f"{name.replace('-', '_')}-{version}-py3-none-any.whl", about, described)
-
-
 def sdist(folder: Path, name: str, version: str, source: str, how: str = "pass") -> Path:
     """A source distribution that builds to ``wheel`` of the same, without build requirements, once ``how`` has run."""
     parts = folder / f"parts-{version}"

@@ -76,22 +76,6 @@ def test_a_pull_request_is_traced_without_a_token(scene: Scene) -> None:
     assert ran.code == 0
 
 
-def test_the_gate_is_told_of_a_pull_request_by_the_events_file_only(scene: Scene) -> None:
-    ran = scene.run("regbot-gate", "pull_request_target", "gate", number=scene.number, action="synchronize")
-    assert words(ran) == [["github", "gate", "--event"]]
-    assert given(ran) == ["GITHUB_TOKEN"]
-    assert ran.installed == ["-I -m pip install --quiet /set/by/regbot-init"]
-    assert ran.code == 0
-
-
-@pytest.mark.slow
-def test_post_is_told_of_a_run_by_the_events_file_only(scene: Scene) -> None:
-    scene.run("regbot-static", "pull_request", "trace", number=scene.number)
-    ran = scene.run("regbot-post", "workflow_run", "post", run=scene.actions.runs[-1].run)
-    assert words(ran) == [["github", "post", "--event"]]
-    assert given(ran) == ["GITHUB_TOKEN"]
-
-
 @pytest.mark.slow
 def test_a_measurement_has_no_token_and_takes_only_what_its_inputs_are_called(scene: Scene) -> None:
     fine = {"pr": str(scene.number), "sha": scene.head, "base": scene.base, "nonce": NONCE, "more": "0"}
@@ -168,34 +152,3 @@ def test_the_gate_itself_does_nothing_that_a_title_or_a_label_says(scene: Scene,
     posts = [(".github/workflows/regbot-post.yml", {"change": str(scene.number)})]
     assert started == (posts if action in ("reopened", "synchronize") else [])
     said(scene)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("login", ["ann", "mallory"])
-def test_a_hostile_command_is_answered_and_starts_nothing(scene: Scene, login: str) -> None:
-    real(scene)
-    scene.text = f"/regbot run {scene.head} {scene.text}"
-    comment = scene.repo.comment(scene.number, login, scene.text)
-    assert scene.run("regbot-gate", "issue_comment", "command", comment=comment).code == 0
-    assert scene.repo.dispatched == []
-    said(scene)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["regbot-static", "regbot-measure"])
-@pytest.mark.parametrize(("code", "fails"), [(4, False), (2, True)])
-def test_a_session_is_handed_over_however_the_check_ended(
-    hub: FakeGitHub, tmp_path: Path, name: str, code: int, fails: bool
-) -> None:
-    scene = Scene(hub, tmp_path)
-    scene.actions.environment["STUB_CODE"] = str(code)
-    ran = _either(scene, name)
-    assert (ran.code != 0) == fails
-    assert [artifact.name for artifact in ran.run.artifacts] == ["regbot-session"]
-
-
-def _either(scene: Scene, name: str) -> Ran:
-    if name == "regbot-static":
-        return scene.run(name, "pull_request", "trace", number=scene.number)
-    inputs = {"pr": str(scene.number), "sha": scene.head, "base": scene.base, "nonce": NONCE, "more": "0"}
-    return scene.dispatch(name, "hand-over", **inputs)  # act has one token for all jobs

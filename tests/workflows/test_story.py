@@ -1,6 +1,6 @@
 """The whole story with the real regbot: a stranger's pull request from its first comment to a measured verdict, a push,
-a bisection, a merge group, another base branch, the pull request that refreshes the references, and a second repository
-on the same node. Every step is a workflow that is really executed.
+a bisection, a merge group, and the pull request that refreshes the references. Every step is a workflow that is really
+executed.
 
 The stranger is hostile: title, branch, commit subjects, a file's name and a comment are what attackers write.
 """
@@ -9,14 +9,11 @@ import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from github_fake import CheckRun, Comment, FakeGitHub, Repository
-from regbot.records.session import Session
-from support.gate_scene import retargeted
 from support.hostile import BRANCH, CANARY, LINES, SHELL, inert, leaks
 from support.required import needed
 from support.workflow_rules import ROOT, SHIPPED
@@ -76,8 +73,6 @@ class Story:
     number: int = 0
     head: str = ""
     culprit: str = ""
-    other: "Story | None" = None
-    """The story of another repository with the same files and workloads, measured on the same node."""
     seen: dict[str, Seen] = field(default_factory=dict)
 
     def look(self, chapter: str) -> None:
@@ -88,11 +83,6 @@ class Story:
     def fine(self, ran: Ran) -> Ran:
         assert ran.code == 0, ran.log
         return ran
-
-    @property
-    def first_session(self) -> Session:
-        """Of the first measurement."""
-        return next(ran for ran in self.actions.runs if ran.run.path.endswith("/regbot-measure.yml")).session
 
     def gate(self, action: str, **more: str) -> None:
         payload = self.repo.event_of("pull_request_target", action=action, number=self.number, **more)
@@ -118,16 +108,6 @@ class Story:
         self.fine(self.actions.execute("regbot-gate", "workflow_run", requested, "gate"))
         self.measured("measuring the group")
         self.look("group measured")
-
-    def retarget(self, base: str) -> None:
-        """Choose another base branch."""
-        changed = retargeted(self.repo, self.number, base)
-        self.fine(self.actions.execute("regbot-gate", "pull_request_target", changed, "gate"))
-        for ran in self.actions.follow():
-            self.fine(ran)
-        self.look("judged against the new base")
-        self.static(changed)
-        self.look("traced against the new base")
 
     def say(self, login: str, text: str) -> None:
         comment = self.repo.comment(self.number, login, text)
@@ -163,7 +143,6 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         }
         told = Story(hub, repo, fork, actions)
         _tell(told, layer)
-        told.other = _measure_elsewhere(told, first, layer)
         yield told
 
 
@@ -210,31 +189,9 @@ def _tell(told: Story, layer: str) -> None:
     told.fine(told.actions.execute("regbot-refresh", "schedule", {"schedule": "17 2 * * *"}, "propose"))
 
 
-def _measure_elsewhere(told: Story, first: dict[str, str], layer: str) -> Story:
-    """Another repository on the same node gets what the first one had when the stranger's change was measured."""
-    repo = told.hub.repository("other/moe")
-    repo.member("ann", "write")
-    repo.commit(first, message="A layer", author="ann")
-    actions = Actions(told.hub, repo, told.actions.folder)
-    actions.environment = told.actions.environment
-    other = Story(told.hub, repo, repo, actions)
-    changed = {"a'; touch $CANARY; '.md": LINES, LAYER: layer.replace(DISPATCH, WORSE)}
-    other.culprit = other.head = repo.commit(changed, branch="tidy", message="Tidy up", author="ann")
-    other.number = repo.open_pull(head="tidy", author="ann")
-    other.gate("opened")
-    other.say("ann", f"/regbot run {other.head}")
-    other.measured()
-    other.look("measured")
-    return other
-
-
 def _merge(told: Story, layer: str) -> None:
-    """An honest pull request goes through the merge queue, and another one is aimed at a branch for releases."""
+    """An honest pull request goes through the merge queue."""
     repo, stranger, strangers_head = told.repo, told.number, told.head
-    old = repo.git.branch("main")
-    assert old
-    repo.git.set_ref("refs/heads/release", old)
-    repo.commit({"notes.md": "More\n"}, message="Notes", author="ann")
     told.head = repo.commit(
         {LAYER: f"{layer}\n# It has eight experts.\n"}, branch="honest", message="A comment", author="ann"
     )
@@ -242,10 +199,7 @@ def _merge(told: Story, layer: str) -> None:
     told.gate("opened")
     told.static()
     told.look("honest")
-    head = told.head
     told.queue()
-    told.head = head
-    told.retarget("release")
     told.number, told.head = stranger, strangers_head
 
 
@@ -312,18 +266,6 @@ def test_a_merge_group_has_no_verdict_before_a_node_has_measured_it(story: Story
     assert story.seen["group measured"].comments == story.seen["honest"].comments
 
 
-def test_a_verdict_against_another_base_is_judged_again(story: Story) -> None:
-    honest = story.seen["honest"]
-    assert (honest.marker["status"], honest.marker["target"]) == ("PASS", "main")
-    judged = story.seen["judged against the new base"]
-    assert (judged.marker["status"], judged.marker["target"]) == ("INVALID", "release")
-    traced = story.seen["traced against the new base"]
-    assert (traced.marker["status"], traced.marker["target"]) == ("PASS", "release")
-    assert traced.marker["base"] != honest.marker["base"]
-    assert traced.check is not None
-    assert traced.check.conclusion == "neutral"
-
-
 def test_nothing_that_was_planted_was_executed_and_no_token_came_to_light(story: Story) -> None:
     assert leaks(story.actions) == []
     ours = [each.body for each in story.repo.all_comments.values() if each.author == BOT]
@@ -339,19 +281,3 @@ def test_the_refresh_is_a_pull_request_with_its_evidence(story: Story) -> None:
     changed = story.repo.git.run("diff", "--name-only", "main", "regbot/refresh").splitlines()
     assert changed
     assert all(name.startswith("baselines/") for name in changed)
-
-
-def test_a_second_repository_on_the_node_is_measured_as_if_it_were_alone(story: Story) -> None:
-    other = story.other
-    assert other is not None
-    ours, theirs = story.first_session, other.first_session
-    for session in (ours, theirs):
-        assert [run for run in session.runs if run.tier == "timed"]
-        assert {run.joined for run in session.runs} == {None}, "it has the pairs of the other repository"
-    same = [(s.header.base.tree, s.header.head.tree, s.header.workloads) for s in (ours, theirs)]
-    assert same[0] == same[1], "or the test has shown nothing"
-    measured = other.seen["measured"]
-    assert measured.marker["tier"] == "measured"
-    assert measured.check is not None
-    assert (measured.check.status, measured.check.conclusion) == ("completed", "failure")
-    assert len(list(Path(story.actions.environment["REGBOT_CACHE"], "repositories").iterdir())) == 2

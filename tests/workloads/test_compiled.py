@@ -128,7 +128,7 @@ def test_a_program_becomes_a_ledger_with_the_axes_of_its_mesh(tmp_path: Path) ->
         {"jax": "0"},
         ["hardware=cpu"],
     )
-    assert ledger.program is not None
+    assert ledger.fingerprint is not None
     assert ledger.liveness is not None
     assert (ledger.liveness.planted, ledger.liveness.seen, ledger.liveness.proven) == (5, 5, True)
 

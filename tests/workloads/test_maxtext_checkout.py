@@ -20,10 +20,10 @@ from support.judged_heads import judge_head
 from support.layers import ARM, replace_text
 
 KEYS = (
-    *FORCED_KEYS, "model_name", "sparse_matmul", "megablox", "capacity_factor", "base_num_decoder_layers",
-    "base_emb_dim", "base_num_query_heads", "base_num_kv_heads", "head_dim", "use_qk_norm", "rope_max_timescale",
-    "num_experts", "num_experts_per_tok", "base_mlp_dim", "base_moe_mlp_dim", "vocab_size", "max_target_length",
-    "per_device_batch_size", "dtype", "ici_fsdp_parallelism", "ici_expert_parallelism", "base_output_directory",
+    *FORCED_KEYS, "model_name", "base_num_decoder_layers", "base_emb_dim", "base_num_query_heads", "base_num_kv_heads",
+    "head_dim", "use_qk_norm", "rope_max_timescale", "num_experts", "num_experts_per_tok", "base_mlp_dim",
+    "base_moe_mlp_dim", "vocab_size", "max_target_length", "per_device_batch_size", "dtype", "ici_fsdp_parallelism",
+    "ici_expert_parallelism", "base_output_directory",
 )  # fmt: skip
 """Keys of the reduced MaxText's configuration."""
 ENTRY = "trainers/pre_train/train_compile.py"

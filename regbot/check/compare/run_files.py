@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from regbot.judge.pairs import summarise_timing
 from regbot.records.files import RecordError, parse_json, parse_record, read_capped
 from regbot.records.run import Run
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
+from regbot.stats.launch import summarise_timing
 from regbot.stats.steady import MIN_CUT, SteadyState, steady_state
 from regbot.stats.summary import summarise
 from regbot.workloads.logs import DOCUMENT_FORMATS, LogError, LogFormat, StepLog, StepLogFile, recognise_format

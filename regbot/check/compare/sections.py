@@ -11,10 +11,10 @@ from typing import Any
 
 from regbot.check.compare.launches import Order, describe_common_session
 from regbot.check.compare.run_files import StepFile
-from regbot.check.compare.steady_cut import find_unsteady, median_warm_up
-from regbot.judge.estimates import LogEstimate, format_estimate, percent, primary_test
+from regbot.check.compare.steady_cut import find_unsteady
+from regbot.judge.estimates import format_estimate, primary_test
 from regbot.judge.reasons import describe_slow_launches, explain_withheld
-from regbot.judge.throughput import STATUS, slow_launches
+from regbot.judge.throughput import STATUS
 from regbot.records.settings import ThroughputThresholds as Settings
 from regbot.records.text.percentages import round_up_percent
 from regbot.records.text.words import count
@@ -23,6 +23,7 @@ from regbot.stats.known_noise import run_standard_error
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import (
     LOOKS,
+    Interval,
     SequentialTest,
     Thresholds,
     combine,
@@ -33,6 +34,7 @@ from regbot.stats.paired import (
     session_mde,
 )
 from regbot.stats.paired import interval as pair_interval
+from regbot.stats.summary import percent
 from regbot.stats.unpaired import MIN_RUNS, welch
 
 SETTINGS = Settings()
@@ -65,7 +67,7 @@ NO_COMMON_SESSION = (
 )
 
 Files = Sequence[StepFile]
-Tests = Mapping[str, tuple[Decision, LogEstimate]]
+Tests = Mapping[str, tuple[Decision, Interval]]
 """Summary (median, mean) -> its decision and its interval."""
 Ratios = dict[str, list[float]]
 """Summary (median, mean) -> the log-ratio of each pair, in session order."""
@@ -112,10 +114,10 @@ def paired_section(base: Files, head: Files, given_sd: float | None, order: Orde
             f"{POSITION_EFFECT_PCT:g}% on both sides. Run the pairs in the order base, head, head, base, and say so "
             "with --order abba"
         )
-    return _tested_pairs(base[: test.pairs], head[: test.pairs], ratios, test, known_sd is not None), warnings
+    return _tested_pairs(base[: test.pairs], head[: test.pairs], ratios, test), warnings
 
 
-def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest, is_noise_known: bool) -> Throughput:
+def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest) -> Throughput:
     fields: dict[str, Any] = {"by": "pairs", "pairs": test.pairs, "unused_pairs": test.unused}
     if unsteady_reasons := find_unsteady(base, head):
         estimates = {name: percent(interval.estimate) for name, (_, interval) in test.tests.items()}
@@ -123,7 +125,7 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
     intervals = [interval for _, interval in test.tests.values()]
     # The smallest detectable slowdown, with the pairs of this test and with those of a full session.
     detectable, detectable_by_all = (
-        percent(session_mde(intervals, pairs, THRESHOLDS.eps, is_noise_known)) for pairs in (test.pairs, LOOKS[-1])
+        percent(session_mde(intervals, pairs, THRESHOLDS.eps)) for pairs in (test.pairs, LOOKS[-1])
     )
     reasons = [explain_withheld(test.outliers)] if test.withheld else [*_decision_sentences(test.tests, test.decision)]
     worst_sd = max(interval.sd for interval in intervals)
@@ -141,7 +143,7 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
         more = f"give {missing} more base files and {missing} more head files"
         reasons.append(f"the next decision is after {next_look} pairs: {more}")
     if test.decision == "undecided" and not test.withheld:
-        needed = pairs_needed(worst_sd, ALPHA, THRESHOLDS, known=is_noise_known)
+        needed = pairs_needed(worst_sd, ALPHA, THRESHOLDS, intervals[0].prior_df)
         effort = f"about {needed} pairs, more than the test allows: use a quieter node"
         if needed is None:
             effort = "more pairs than is practical: use a quieter node"
@@ -154,7 +156,7 @@ def _tested_pairs(base: Files, head: Files, ratios: Ratios, test: SequentialTest
     fields |= {
         "mde_pct": detectable,
         "mde_full_pct": detectable_by_all,
-        "slow_launches": slow_launches(test.outliers),
+        "slow_launches": list(test.outliers),
         "pass_withheld": test.withheld,
     }
     used_ratios = {name: values[: test.pairs] for name, values in ratios.items()}
@@ -318,8 +320,6 @@ def _section(
         estimate_pct=estimate_pct,
         base_step_s=base_step_s,
         head_step_s=head_step_s,
-        base_warmup_steps=median_warm_up(base),
-        head_warmup_steps=median_warm_up(head),
         **fields,
     )
 

@@ -6,7 +6,6 @@ dropping single runs would bias the result.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from statistics import median
 
 from regbot.check.compare.run_files import StepFile
 from regbot.stats.steady import unsettled_warnings
@@ -48,11 +47,6 @@ def describe_left_out(files: Files) -> str:
         return f"all {unit} count, {'because no warm-up was detected' if is_detected else cause}"
     cut_text = f"{min(cuts)}" if len(cuts) == 1 else f"{min(cuts)} to {max(cuts)}"
     return f"the first {cut_text} {unit} of each file do not count ({cause})"
-
-
-def median_warm_up(files: Files) -> float | None:
-    steps = [file.steady.warmup_steps for file in files if file.steady and file.steady.warmup_steps is not None]
-    return float(median(steps)) if steps else None
 
 
 def find_unsteady(base: Files, head: Files) -> list[str]:

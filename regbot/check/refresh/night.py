@@ -20,7 +20,6 @@ from functools import partial
 from statistics import variance
 
 from regbot.check.conclusion import CheckResult
-from regbot.judge.estimates import percent
 from regbot.records.baseline import Acceptance, Anchor, AnchorComparison, IntervalEstimate
 from regbot.records.config import Config
 from regbot.records.refresh import Drift, WorkloadRefresh
@@ -29,6 +28,7 @@ from regbot.records.verdict import Status, Throughput, WorkloadVerdict
 from regbot.stats.drift import Creep, budget_interval, cusum
 from regbot.stats.launch import SUMMARIES
 from regbot.stats.paired import LOOKS, Interval, Thresholds, sequential_test
+from regbot.stats.summary import percent
 from regbot.workloads.task import Task
 
 MIN_PAIR_SD = 1e-4
@@ -105,7 +105,7 @@ def judge_night(
     sd = max(history.pair_sd or pair_sd(nights) or DEFAULT_PAIR_SD, MIN_PAIR_SD)
     # Every workload has one monitor per summary. All of them share one false alarm rate.
     series, means = history.monitors * len(SUMMARIES), {name: _night_means(nights, name) for name in SUMMARIES}
-    creep_by_summary = {name: cusum(night_means, sd, series, history.luck) for name, night_means in means.items()}
+    creep_by_summary = {name: [*cusum(nights_of, sd, series, history.luck)][-1] for name, nights_of in means.items()}
     nearest_to_alarm = max(creep_by_summary.values(), key=lambda creep: creep.value / creep.limit)
     recent = budget_interval(means["median"])  # None if there are too few nights
     objections = list(_find_failures(verdict, throughput, creep_by_summary, recent, config))

@@ -26,7 +26,7 @@ from statistics import mean
 from typing import Literal, NamedTuple
 
 from regbot.check.sessions.blocks import BLOCK_SLOTS, MAX_ATTEMPTS, block_count, draw_order
-from regbot.judge.estimates import count_primary_tests, format_estimate, percent, thresholds
+from regbot.judge.estimates import count_primary_tests, format_estimate, thresholds
 from regbot.judge.health import find_slowed_blocks
 from regbot.judge.interim import decide_so_far, luck_in_draws
 from regbot.judge.pairs import is_head_only, is_sound, pair_up
@@ -36,6 +36,7 @@ from regbot.records.run import Node, Position, Run
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.stats.arm_luck import DRAW_PAIRS
 from regbot.stats.paired import LOOKS, DrawLuck, look_alpha, mde
+from regbot.stats.summary import percent
 
 MAX_MOVES = 5
 """Maximum number of times that a block begins again because its nodes were lost or replaced."""

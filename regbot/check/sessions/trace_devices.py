@@ -101,10 +101,13 @@ class TraceDevices:
         if run.outcome == "ok":
             warning = clip_message(f"traced as a CPU program, not on a paper GPU: {rejection}")
             return run.model_copy(update={"warnings": [*run.warnings, warning]})
-        first_error = clip_ends(rejection, MESSAGE_CHARACTERS // 2)
-        reason = clip_message(f"{first_error} (paper GPU); then as a CPU program: {run.reason}")
         # A program for GPUs may be right and fail on a CPU, so the first failure decides what this one means.
         first = self._failed.get(task.workload_name, run)
+        first_error = clip_ends(rejection, MESSAGE_CHARACTERS // 2)
+        second_error = f"then as a CPU program: {run.reason}"
+        if first is not run and first.reason == run.reason:
+            second_error = "and the same as a CPU program"
+        reason = clip_message(f"{first_error} (paper GPU); {second_error}")
         return run.model_copy(update={"reason": reason, "outcome": first.outcome, "crash": first.crash})
 
     def drop_rejected(self) -> None:

@@ -9,6 +9,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from regbot.check.sessions.recording import RunSetup
+from regbot.check.sessions.trace_cache import TraceCache
 from regbot.check.sessions.trace_devices import TraceDevices
 from regbot.check.sessions.worktrees import folder_name, with_build_changes
 from regbot.records.run import Arm, Run
@@ -25,23 +26,33 @@ Job = tuple[Arm, Task]
 """One trace to make: a workload on one mesh (the task) at one arm."""
 
 
-def trace_arms(tasks: Sequence[Task], setup: RunSetup, *, parallel: int) -> None:
-    """Trace every task once for each arm, unless an earlier start of this check has done so, and record the runs.
+def trace_arms(tasks: Sequence[Task], setup: RunSetup, *, parallel: int, untrusted: bool = False) -> None:
+    """Trace every task once for each arm, unless an earlier check has done so, and record the runs.
 
     If head fails and base does not, head is traced again. ``parallel`` is the number of processes at a time.
     """
     header = setup.recorder.header
     jobs = [(arm, task) for task in tasks for arm in (header.base, header.head)]
+    cache = TraceCache(setup, untrusted=untrusted)
+    known = {(run.arm.name, run.workload) for run in setup.recorder.runs if run.tier == "static"}
+    for arm, task in jobs:
+        if (arm.name, task.entry) not in known and (run := cache.find(arm, task)) is not None:
+            setup.recorder.add(run)
+            known.add((arm.name, task.entry))
     libraries = setup.trees.open_libraries(setup.scratch.folder / "paper")
-    if any(task.wants_paper_gpu and not task.workload.python for task in tasks):
+    new_tasks = [task for arm, task in jobs if (arm.name, task.entry) not in known]
+    if any(task.wants_paper_gpu and not task.workload.python for task in new_tasks):
         # The library for regbot's own interpreter is built while the arms are checked out.
         libraries.start(sys.executable)
     with closing(libraries):
-        _TraceRunner(setup, libraries, jobs, parallel).run()
+        _TraceRunner(setup, libraries, jobs, parallel, cache).run()
 
 
 class _TraceRunner:
-    def __init__(self, setup: RunSetup, libraries: Libraries, jobs: Sequence[Job], parallel: int) -> None:
+    def __init__(
+        self, setup: RunSetup, libraries: Libraries, jobs: Sequence[Job], parallel: int, cache: TraceCache
+    ) -> None:
+        self._cache = cache
         self._setup, self._trees, self._jobs, self._parallel = setup, setup.trees, jobs, parallel
         known = [run for run in setup.recorder.runs if run.tier == "static"]
         self._runs = {_key(run.arm, run.workload, run.attempt): run for run in known}
@@ -152,6 +163,7 @@ class _TraceRunner:
             if run.outcome == "hung":
                 self._hung[run.arm.name, task.workload_name] = task.entry
             self._setup.recorder.add(run)
+            self._cache.keep(run.arm, task, run)
             self._done += 1
         self._say(f"{run.workload} at {run.arm.name}: {run.outcome}")
         return run

@@ -5,6 +5,7 @@ What a framework requires is listed in ``regbot/workloads/framework_needs.py``. 
 import more packages. They are not recognised here, but its trace names the missing module.
 """
 
+import platform
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -21,6 +22,7 @@ from regbot.records.config import FILE_NAME, PLACEHOLDER_ENTRY, ConfigError, Wor
 from regbot.records.text.clip import clip
 from regbot.records.text.printable import printable
 from regbot.workloads.framework_needs import (
+    NEWER_GLIBC,
     TORCH_INDEX,
     FrameworkNeeds,
     module_name,
@@ -217,7 +219,12 @@ def _install_commands(needs: _Needs, workload: Workload, *, in_checkout: bool) -
     if framework.torch:
         commands.append(f"{install} --index-url {TORCH_INDEX} {shlex.quote(framework.torch)}  # a CPU build is enough")
     packages = [text for text in needs.requirements if text != framework.torch]
-    commands.append(f"{install} {shlex.join(packages)}")
+    unpacked = {text: name for text in packages if (name := Requirement(text).name) in NEWER_GLIBC}
+    commands.append(f"{install} {shlex.join(text for text in packages if text not in unpacked)}")
+    for text, name in unpacked.items():
+        wheel = f"--only-binary :all: --platform {NEWER_GLIBC[name]}_{platform.machine()}"
+        target = f"$({shlex.quote(python)} -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')"
+        commands.append(f'{install} --no-deps {wheel} --target "{target}" {shlex.quote(text)}')
     if framework.distribution and not in_checkout:
         # ``source`` is a folder to install from. It is set if the package in the index is incomplete.
         source = f"-e {framework.source}" if framework.source else framework.distribution

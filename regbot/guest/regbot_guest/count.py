@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
+from regbot_guest import source_lines
 from regbot_guest.compile_watch import CompileWatch
 from regbot_guest.contract import ContractError
 from regbot_guest.request import Request
@@ -147,7 +148,9 @@ def build_ledger(
         "entries": counter.tally.entries(),
         "host_reads": dict(counter.host_reads),
         "liveness": dict(liveness),
+        "fingerprint": counter.fingerprint(),
         "program": counter.program(),
+        "frames": source_lines.frames(),
         "config": dict(config),
         "software": dict(software or {}),
         "patches": list(patches),

@@ -178,6 +178,7 @@ def shard(model: Transformer, experts: set[nn.Parameter], world: World, reshard_
         if block_experts and expert_data.size() > 1:
             for module in _find_expert_modules(block, block_experts, f"layers.{number}"):
                 fully_shard(module, mesh=expert_data, shard_placement_fn=choose_placement, **settings)
+        _require_one_dtype(block, block_experts, f"layers.{number}")
         fully_shard(block, mesh=world.data, ignored_params=block_experts, **settings)
     # The root module keeps FSDP's default: its parameters stay gathered after forward, because backward needs them
     # first.
@@ -230,6 +231,17 @@ def _find_expert_modules(block: nn.Module, experts: set[nn.Parameter], path: str
                 "different groups, so put the experts into a separate module, or provide parallelize(model, mesh)",
             )
     return modules
+
+
+def _require_one_dtype(block: nn.Module, experts: set[nn.Parameter], path: str) -> None:
+    names = {parameter.dtype: name for name, parameter in block.named_parameters() if parameter not in experts}
+    if len(names) > 1:
+        found = " and ".join(f"{path}.{name} {dtype}" for dtype, name in names.items())
+        raise ContractError(
+            "entry",
+            f"{found}: FSDP shards a block in one dtype; make all parameters of the layer in the dtype that "
+            "build_layer receives and convert in forward, or provide parallelize(model, mesh)",
+        )
 
 
 def _choose_shard_dim(parameter: nn.Parameter, ranks: int) -> Shard:

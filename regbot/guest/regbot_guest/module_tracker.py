@@ -39,6 +39,7 @@ class ModuleTracker:
     """Finds the path of the current module, relative to its model. Use it as a context manager around whole steps."""
 
     def __init__(self, *models: nn.Module) -> None:
+        self.models = models
         self._paths: dict[int, str] = {
             id(part): _unwrap_path(path) for model in models for path, part in model.named_modules()
         }
@@ -48,6 +49,8 @@ class ModuleTracker:
         self._hooks: list[Any] = []
         self.on_change: Callable[[str], None] = lambda _: None
         """Called with the path of the new module whenever the current module changes in forward."""
+        self.on_leave: Callable[[nn.Module], None] = lambda _: None
+        """Called with each module after its forward."""
 
     def __enter__(self) -> "ModuleTracker":
         self._hooks = [
@@ -91,7 +94,12 @@ class ModuleTracker:
         thread.stack.append(path)
         self._record_change(thread)
 
-    def _leave_module(self, *_: Any) -> None:
+    def path_of(self, module: nn.Module) -> str:
+        return self._paths.get(id(module), "")
+
+    def _leave_module(self, module: nn.Module, *_: Any) -> None:
+        if id(module) in self._paths:
+            self.on_leave(module)
         thread = self._threads[threading.get_ident()]
         if thread.stack:
             thread.stack.pop()

@@ -50,7 +50,7 @@ class Observer(StepCounter, TorchDispatchMode):
         super().new_step()
         self.with_fingerprint = with_fingerprint
         find_values = self.shadows.find_values if self.shadows is not None else lambda _: None
-        self.fingerprint = Fingerprint(self.axes.label, find_values)
+        self.digest = Fingerprint(self.axes.label, find_values)
 
     def __enter__(self) -> "Observer":
         StepCounter.__enter__(self)
@@ -61,8 +61,8 @@ class Observer(StepCounter, TorchDispatchMode):
         TorchDispatchMode.__exit__(self, *error)
         StepCounter.__exit__(self, *error)
 
-    def program(self) -> str | None:
-        return self.fingerprint.hexdigest()
+    def fingerprint(self) -> str | None:
+        return self.digest.hexdigest()
 
     def guesses(self) -> dict[str, str]:
         return self.shadows.guesses if self.shadows is not None else {}
@@ -91,7 +91,7 @@ class Observer(StepCounter, TorchDispatchMode):
                 self.shadows.update_collective(spec, call_arguments, result)
             self.count_collective(func, spec, call_arguments, result)
         if self.with_fingerprint:
-            self.fingerprint.add(func, args, kwargs, result)
+            self.digest.add(func, args, kwargs, result)
         return result
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from regbot_guest import source_lines
 from regbot_guest.affinity import pin_to_gpu
 from regbot_guest.contract import ContractError
 from regbot_guest.crash import (
@@ -19,6 +20,7 @@ from regbot_guest.crash import (
     report_running_line,
 )
 from regbot_guest.hang_recorder import HangRecorder
+from regbot_guest.missing_imports import describe_missing_imports, record_missing_imports
 from regbot_guest.origin import path_in_checkout
 from regbot_guest.paper_library import find_loaded_library
 from regbot_guest.record_file import prove_code, write_record
@@ -65,6 +67,7 @@ def run_requests(requests: Sequence[Request]) -> list[int]:
     os.chdir(root)
     if first_request.mode == "static":
         report_running_line(Path(first_request.record).parent / "running", root)
+        record_missing_imports(root)
     return [_run_request(request, variables) for request in requests]
 
 
@@ -95,6 +98,7 @@ def _fill_record(
     record: dict[str, Any], request: Request, variables: Mapping[str, str], recorder: HangRecorder | None
 ) -> dict[str, Any] | None:
     torch = device = None
+    source_lines.watch(request.root, has_own_model=request.adapter == "smoke")
     untraceable: tuple[type[BaseException], ...] = ()
     if request.adapter != "maxtext":  # MaxText runs on jax, and its interpreter may not have torch
         try:
@@ -210,7 +214,12 @@ def _describe_code_error(error: BaseException, request: Request, stage: str = ""
     """``stage`` begins the message, such as ``in the counted step: ``, or is ''."""
     _print_checkout_frames(error, request)
     advice = DECLARE_ADVICE if isinstance(error, ImportError) and request.paper else ""
-    refusal = _refusal("code", f"{stage}{type(error).__name__}: {error}{advice}", _failing_line(error, request))
+    frames = list_frames(error, Path(request.root))
+    files = [frame["file"] for frame in frames if frame["owner"] == "checkout"][-1:]
+    facts = [] if isinstance(error, ImportError) else describe_missing_imports(files)
+    facts += [f"raised in {frame['file']}:{frame['line']}" for frame in frames[-1:] if frame["owner"] == "regbot"]
+    message = "; ".join([f"{stage}{type(error).__name__}: {error}{advice}", *facts])
+    refusal = _refusal("code", message, last_checkout_frame(frames))
     return {**refusal, "crash": describe_crash(error, Path(request.root), _regbot_keys(request))}
 
 

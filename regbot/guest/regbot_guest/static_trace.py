@@ -20,6 +20,7 @@ from regbot_guest.count import (
     refuse_unreliable_count,
 )
 from regbot_guest.harness import Training, load_plugin, skip_other_chunks
+from regbot_guest.missing_imports import describe_missing_imports, list_class_files
 from regbot_guest.module_tracker import ModuleTracker
 from regbot_guest.moe import runs_grouped_mm
 from regbot_guest.observer import Observer
@@ -104,7 +105,11 @@ def count_step(request: Request, device: Device | None) -> dict[str, Any]:
                 ],
                 guesses=compile_watch.guesses() | counter.guesses(),
                 # No patches, because these must be the same in both arms, and a layer may begin to use a library.
-                warnings=[*list_routing_warnings(request), *libraries.describe_imported()],
+                warnings=[
+                    *list_routing_warnings(request),
+                    *libraries.describe_imported(),
+                    *describe_missing_imports(list_class_files(training.model, request.root)),
+                ],
             ),
             "backends": describe_backends(request, counter, world.device),
             "peak_rss_bytes": peak_resident_bytes(),

@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from regbot_guest.axes import Axes
 from regbot_guest.collectives import CollectiveSpec, find_process_group, flatten, read_volume
 from regbot_guest.module_tracker import ModuleTracker
+from regbot_guest.source_lines import begin_step, note_collective, noted_functions
 from regbot_guest.tokens import RoutedTokens
 
 ANNOUNCED_LIBRARIES = ("deepep", "hybridep")
@@ -30,6 +31,7 @@ class Key(NamedTuple):
     role: str  # payload or control
     where: str  # path of the module; '' if it is unknown
     via: str  # backend or library that ran the collective, such as nccl or deepep
+    line: str  # 'path:number' of the call in the checkout; '' if it is unknown
 
 
 class StepTally:
@@ -66,19 +68,27 @@ class StepCounter:
         """Axis, and rows sent to each rank, of each payload all-to-all in forward."""
         if self.tracker is not None:
             self.tracker.new_step()
+        begin_step()
 
     def __enter__(self) -> "StepCounter":
         _active_counters.append(self)
+        self._noting = noted_functions()
+        self._noting.__enter__()
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self._noting.__exit__(None, None, None)
         _active_counters.remove(self)
 
     def read_operators(self) -> None:
         """Bring ``operators`` up to date. This is needed only if the device counts operators, as the paper GPU does."""
 
-    def program(self) -> str | None:
+    def fingerprint(self) -> str | None:
         """Return the fingerprint of the step, or None if it is unknown."""
+        return None
+
+    def program(self) -> dict[str, Any] | None:
+        """Return what else the step does, as ``Program`` in ``regbot/records/ledger.py``. None if it is unknown."""
         return None
 
     def guesses(self) -> dict[str, str]:
@@ -98,11 +108,11 @@ class StepCounter:
         volume = read_volume(spec, call_arguments, result)
         module, axis = self.module_path(), self.axes.label(group)
         via = "symm-mem" if func.namespace == "symm_mem" else _backend(group)
-        key = Key(spec.kind, axis, group.size(), volume.dtype, self.phase, volume.role, module, via)
+        key = Key(spec.kind, axis, group.size(), volume.dtype, self.phase, volume.role, module, via, note_collective())
         self.tally.count[key] += 1
         self.tally.bytes[key] += volume.bytes
-        splits = _list_input_splits(call_arguments)
-        if spec.kind == "all_to_all" and volume.role == "payload" and self.phase == "forward" and splits:
+        is_forward_payload = volume.role == "payload" and self.phase == "forward"
+        if spec.kind == "all_to_all" and is_forward_payload and (splits := _list_input_splits(call_arguments)):
             self.payload_splits.append((axis, tuple(splits)))
         # A control exchange on axis ep may contain the routing: row counts, or the experts of every token.
         sent = call_arguments.get("input", call_arguments.get("input_tensor"))
@@ -118,7 +128,8 @@ class StepCounter:
         """
         module = self.module_path()
         name = str(dtype).removeprefix("torch.")
-        key = Key("all_to_all", self.axes.label(group), group.size(), name, self.phase, "payload", module, via)
+        axis, line = self.axes.label(group), note_collective()
+        key = Key("all_to_all", axis, group.size(), name, self.phase, "payload", module, via, line)
         self.tally.count[key] += 1
         self.tally.bytes[key] += sent_bytes
         if self.routed_tokens is not None and experts is not None:
@@ -149,7 +160,7 @@ def announce(
 
 def _list_input_splits(call_arguments: Mapping[str, Any]) -> list[int]:
     split_sizes: list[int] = call_arguments.get("input_split_sizes") or []
-    return split_sizes or [part.shape[0] for part in flatten(call_arguments.get("input_tensors"))]
+    return split_sizes or [len(part) if part.dim() else 1 for part in flatten(call_arguments.get("input_tensors"))]
 
 
 def _backend(group: dist.ProcessGroup) -> str:

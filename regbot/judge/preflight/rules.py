@@ -11,7 +11,7 @@ advice are the overrides of both arms of the comparison to run; they are missing
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -21,8 +21,8 @@ import tomllib
 from regbot.judge.preflight.conditions import evaluate
 from regbot.judge.preflight.facts import Facts
 from regbot.records.ledger import Scalar
-from regbot.records.preflight import PreflightAdvice, PreflightConflict
-from regbot.records.text.clip import clip_message
+from regbot.records.preflight import Preflight, PreflightAdvice, PreflightConflict
+from regbot.records.text.clip import clip, clip_message
 from regbot.records.text.printable import printable
 from regbot.records.text.words import count
 from regbot.records.text.wrap import wrapped
@@ -38,8 +38,8 @@ EFFECTS = {
 }
 """What happens if the configuration is run, by the effect in a rule."""
 
-MAX_VALUE, MAX_VALUES = 200, 4000
-"""Limits on the number of characters that are shown: for one value, and for all values that make a rule apply."""
+VALUE_CHARACTERS = 200
+"""Largest length of a value that makes a rule apply."""
 
 
 def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[PreflightConflict]:
@@ -48,9 +48,9 @@ def find_conflicts(config: Mapping[str, Scalar], facts: Facts) -> list[Preflight
     for rule in shipped("rule"):
         applies, because = evaluate(rule["when"], config, facts)
         if applies:
-            settings = [f"{_clip_value(name)} = {_clip_value(value)}" for name, value in because.items()]
+            texts = [(clip(printable(str(part)), VALUE_CHARACTERS) for part in cause) for cause in because.items()]
             fields = {name: value for name, value in rule.items() if name not in ("id", "when")}
-            values = ", ".join(settings)[:MAX_VALUES]
+            values = clip_message(", ".join(map(" = ".join, texts)))
             conflicts.append(PreflightConflict.model_validate({"rule": rule["id"], "here": values, **fields}))
     return sorted(conflicts, key=lambda conflict: conflict.severity != "invalid")
 
@@ -83,33 +83,23 @@ def shipped(kind: str) -> list[dict[str, Any]]:
     return entries
 
 
-def _clip_value(value: Scalar) -> str:
-    text, ellipsis = printable(str(value)), " ..."
-    return text if len(text) <= MAX_VALUE else text[: MAX_VALUE - len(ellipsis)] + ellipsis
-
-
-def preflight_page(conflicts: Sequence[PreflightConflict], advice: Sequence[PreflightAdvice], unknown: str = "") -> str:
-    """Return the terminal page. ``unknown`` is a line about rules that could not be evaluated; '' if there are none."""
-    invalid_count = sum(conflict.severity == "invalid" for conflict in conflicts)
-    warning_count = len(conflicts) - invalid_count
+def preflight_page(result: Preflight) -> str:
+    """Return the terminal page."""
+    invalid_count = sum(conflict.severity == "invalid" for conflict in result.conflicts)
+    warning_count = len(result.conflicts) - invalid_count
     lines = [f"{count(invalid_count, 'conflict')}, {count(warning_count, 'warning')}"]
-    if not conflicts:
+    if not result.conflicts:
         lines.append("no rule applies to this configuration; only a trace or a run shows which dispatcher runs")
-    if unknown:
-        lines.append(unknown)
-    for conflict in conflicts:
+    if result.unknown:
+        lines.append(result.unknown)
+    for conflict in result.conflicts:
         severity = "INVALID" if conflict.severity == "invalid" else "WARNING"
-        lines += [
-            "",
-            f"{severity}  {conflict.rule}: {EFFECTS[conflict.effect]}",
-            wrapped(conflict.description, piped=WIDTH),
-            wrapped(f"values: {conflict.values}", piped=WIDTH),
-            wrapped(f"fix: {conflict.fix}", piped=WIDTH),
-            wrapped(f"source: {conflict.source}", piped=WIDTH),
-        ]
-    if advice:
+        lines += ["", f"{severity}  {conflict.rule}: {EFFECTS[conflict.effect]}"]
+        values, fix, source = f"values: {conflict.values}", f"fix: {conflict.fix}", f"source: {conflict.source}"
+        lines += [wrapped(text, piped=WIDTH) for text in (conflict.description, values, fix, source)]
+    if result.advice:
         lines += ["", "What to try, and the command that compares it on this hardware (advice, not a verdict):"]
-    for entry in advice:
+    for entry in result.advice:
         lines += ["", wrapped(f"{entry.text} ({entry.source})", piped=WIDTH)]
         lines += [f"    {entry.command}"] if entry.command else []
     return "\n".join(lines) + "\n"

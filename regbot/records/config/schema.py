@@ -19,7 +19,7 @@ from regbot.records.base import Record
 from regbot.records.config.pathspecs import find_pathspec_fault
 from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu, Scalar
 from regbot.records.meshes import MeshName, OwnMesh
-from regbot.records.settings import ShardingThresholds, ThroughputThresholds, WireBandwidths
+from regbot.records.settings import ProgramThresholds, ShardingThresholds, ThroughputThresholds, WireBandwidths
 from regbot.records.verdict import Status
 
 FILE_NAME = "regbot.toml"
@@ -354,6 +354,7 @@ class Config(Record):
     inert: list[str] = Field([], description="globs of files that cannot affect a run; after ! of files that can")
     workloads: dict[Name, Workload] = Field({}, description="empty: regbot's own smoke model")
     sharding: ShardingThresholds = ShardingThresholds()
+    program: ProgramThresholds = ProgramThresholds()
     throughput: ThroughputThresholds = ThroughputThresholds()
     session: SessionSettings = SessionSettings()
     baselines: Baselines = Baselines()

@@ -1,4 +1,4 @@
-"""Byte counts with binary units."""
+"""Amounts with their units."""
 
 
 def binary_bytes(size: int) -> str:
@@ -10,3 +10,17 @@ def binary_bytes(size: int) -> str:
             return f"{value:.0f} {unit}" if is_whole else f"{value:.3g} {unit}"
         value /= 1024
     raise AssertionError("unreachable")
+
+
+def format_amount(value: int, unit: str, sign: str = "") -> str:
+    """Return ``12_300_000_000_000`` FLOPs as ``12.3 TFLOP``, bytes with decimal units, and a count with its noun."""
+    if unit in ("launches", "waits"):
+        noun = {"launches": "kernels", "waits": "host waits"}[unit]
+        return f"{value:{sign},} {noun}"
+    scaled, suffixes = float(value), ("", "k", "M", "G", "T", "P", "E")
+    for suffix in suffixes:
+        if abs(scaled) < 999.5 or suffix == suffixes[-1]:
+            break
+        scaled /= 1000
+    digits = 0 if not suffix else max(0, 3 - len(f"{abs(scaled):.0f}"))
+    return f"{scaled:{sign}.{digits}f} {suffix}{'FLOP' if unit == 'flops' else 'B'}"

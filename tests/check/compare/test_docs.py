@@ -1,26 +1,18 @@
 """docs/compare.md is true: its commands are executed in order, and print what stands below them."""
 
-import os
 import re
 import shlex
-import subprocess
-import sys
 from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from support.docs_cases import missing
+from support.docs_cases import execute, missing
 from support.step_files import regbot
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"<!-- run anywhere -->\s*```sh\n(.*?)```\s*```text\n(.*?)```", re.DOTALL)
-
-
-def execute(command: str, at: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    return subprocess.run(["bash", "-c", command], cwd=at, env=env, capture_output=True, text=True, check=False)
 
 
 def here(command: str) -> tuple[str, int]:

@@ -65,14 +65,6 @@ class TestOneSession:
         assert verdict.verdict == "INCONCLUSIVE"
         assert "nothing in the files shows" in section(verdict).reasons[0]
 
-    def test_one_arm_after_the_other_is_no_evidence(self) -> None:
-        """Times of the arms must overlap: head's runs may have begun when a neighbour did."""
-        base, head = write_session(4, 4, head_noise=SLOWER)
-        for number, name in enumerate([*base, *head]):
-            noise = SLOWER if name in head else {}
-            Path(name).write_text(run_record(name, noise=noise, started_unix_s=START + 60 * number).to_json())
-        assert verdict_of(base, head).verdict == "INCONCLUSIVE"
-
     def test_launches_that_overlap_are_no_evidence(self) -> None:
         """Two containers with one host name at one time: each arm may have a machine of its own."""
         base, head = write_session(8, 8, head_noise=SLOWER, wall_s=65.0)

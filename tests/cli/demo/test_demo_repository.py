@@ -95,13 +95,13 @@ def test_fallback_gathers_and_scatters_instead(traces: dict[str, Any]) -> None:
 
 def test_harmless_keeps_the_device_program(traces: dict[str, Any]) -> None:
     base, head = traces["base"]["ledger"], traces["harmless"]["ledger"]
-    assert head["program"] == base["program"]
+    assert head["fingerprint"] == base["fingerprint"]
     assert head["entries"] == base["entries"]
 
 
 def test_slow_keeps_the_collectives_but_not_the_program(traces: dict[str, Any]) -> None:
     assert rows(traces["slow"]) == rows(traces["base"])
-    assert traces["slow"]["ledger"]["program"] != traces["base"]["ledger"]["program"]
+    assert traces["slow"]["ledger"]["fingerprint"] != traces["base"]["ledger"]["fingerprint"]
 
 
 def _trace(_: int, requests: list[Path]) -> None:
@@ -126,34 +126,28 @@ def _forgotten() -> Iterator[None]:
 
 def _be_hostile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set every user configuration that git would follow."""
-    home, hooks = folder / "home", folder / "template" / "hooks"
-    for path in (home / ".config" / "git", hooks):
-        path.mkdir(parents=True)
-    for hook in ("pre-commit", "commit-msg", "applypatch-msg", "post-checkout"):
+    home, hooks = folder / "home", folder / "hooks"
+    for path in (home, hooks):
+        path.mkdir()
+    for hook in ("pre-commit", "commit-msg"):
         (hooks / hook).write_text("#!/bin/sh\nexit 1\n")
         (hooks / hook).chmod(0o755)
-    (home / ".config" / "git" / "ignore").write_text("*.md\n*.py\n")
-    (home / ".config" / "git" / "attributes").write_text("* text eol=crlf\n")
+    (home / "ignore").write_text("*.md\n*.py\n")
     (home / ".gitconfig").write_text(
         f"""
         [user]\n name = Someone Else\n email = someone@else.example\n signingKey = none
         [commit]\n gpgSign = true
-        [core]\n hooksPath = {hooks}\n autocrlf = true\n excludesFile = {home}/.config/git/ignore
-        [init]\n defaultBranch = trunk\n templateDir = {hooks.parent}
+        [core]\n hooksPath = {hooks}\n autocrlf = true\n excludesFile = {home}/ignore
+        [init]\n defaultBranch = trunk
         [i18n]\n commitEncoding = ISO-8859-1
-        [am]\n messageId = true
         """
     )
-    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     monkeypatch.delenv("GIT_CONFIG_GLOBAL", raising=False)
     for name, value in {
         "HOME": str(home),
         "TZ": "Pacific/Auckland",
         "GIT_DIR": str(folder / "elsewhere"),
         "GIT_AUTHOR_DATE": "2001-01-01T00:00:00Z",
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": "user.useConfigOnly",
-        "GIT_CONFIG_VALUE_0": "true",
     }.items():
         monkeypatch.setenv(name, value)
 

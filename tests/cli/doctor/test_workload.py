@@ -122,6 +122,17 @@ def test_the_placeholder_of_init_is_named_with_its_key(folder: Path) -> None:
     assert "workloads.pretrain.entry" in entry.fix
 
 
+def test_a_wheel_for_a_newer_glibc_is_unpacked_by_a_command_of_its_own(folder: Path) -> None:
+    (folder / "regbot.toml").write_text(
+        MEGATRON.replace("pretrain_gpt.py", "scripts/training/run_recipe.py").replace("timed", 'recipe = "r"\ntimed')
+    )
+    commands = examine_workload("pretrain", folder).install
+    [wheel] = [command for command in commands if "nvidia-resiliency-ext" in command]
+    assert "--no-deps" in wheel
+    for package in FRAMEWORK_NEEDS["megatron-bridge"].packages:
+        assert sum(package in command for command in commands) == 1
+
+
 def test_maxtext_needs_neither_torch_nor_a_compiler(folder: Path) -> None:
     (folder / "regbot.toml").write_text(
         'version = 1\n[workloads.m]\nadapter = "maxtext"\npython = "env/bin/python"\nsource_roots = ["src"]\n'

@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 from regbot.records.config import load_config
 from regbot.workloads.framework_needs import FRAMEWORK_NEEDS, TESTED_TORCH, package_names
 from support.git_repos import Repository
-from support.init_cases import FRAMEWORKS, LAYER, ROOT, TRAP, config, init, installed, repository, workflow
+from support.init_cases import FRAMEWORKS, LAYER, ROOT, config, init, installed, repository, workflow
 from support.init_cases import _installed_from_nowhere as _installed_from_nowhere
 
 
@@ -62,31 +62,6 @@ def test_nothing_is_read_through_a_link(tmp_path: Path) -> None:
     repo = repository(tmp_path / "r", {"README.md": ""})
     (repo.path / "moe.py").symlink_to(tmp_path / "outside.py")
     assert init(repo).traced == ""
-
-
-@pytest.mark.parametrize(
-    ("files", "program"),
-    [
-        ({"vendor/megatron/core/__init__.py": TRAP, "pretrain_gpt.py": TRAP}, "pretrain_gpt.py"),
-        (
-            {
-                "a/megatron/core/__init__.py": TRAP,
-                "a/pretrain_gpt.py": TRAP,
-                "deep/er/ours.py": "from megatron.training.training import pretrain\n",
-                "tests/test_a.py": "from megatron.training import pretrain\n",
-            },
-            "deep/er/ours.py",
-        ),
-        (
-            {"x.py": "from megatron.training import get_args  # pretrain\n", "b/pretrain_gpt.py": ""},
-            "b/pretrain_gpt.py",
-        ),
-    ],
-)
-def test_a_script_that_trains_with_megatron_is_found(tmp_path: Path, files: dict[str, str], program: str) -> None:
-    repo = repository(tmp_path / "r", files)
-    init(repo)
-    assert config(repo).workloads["megatron"].program == program
 
 
 def test_questions_in_comments_are_valid_configuration(tmp_path: Path) -> None:

@@ -175,22 +175,6 @@ def test_a_folder_in_place_of_a_file_is_refused(name: str, tmp_path: Path) -> No
     assert not (repo.path / "regbot.toml").is_file()
 
 
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repo = repository(tmp_path / "r")
-    init(repo)
-    before = installed(repo)
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("regbot.records.files.os.fsync", full)
-        with pytest.raises(OSError, match="No space"):
-            init(repo, source=SOURCE)
-    assert installed(repo) == before
-    assert not [path for path in repo.path.rglob(".regbot*") if path.is_file()]
-
-
 @pytest.mark.slow
 def test_json_is_one_document_and_exit_code_1_means_an_edited_workflow(tmp_path: Path) -> None:
     repo = repository(tmp_path / "r")

@@ -8,9 +8,10 @@ import pytest
 from regbot.check.static_trace import TraceOptions, trace_working_tree
 from regbot.cli.ledger import ledger_trace
 from regbot.cli.terminal import trace_page
-from regbot.records.ledger import DEFAULT_PAPER_GPU, PaperGpu
+from regbot.records.ledger import DEFAULT_PAPER_GPU, GPU_MEMORY_BYTES, PaperGpu
 from regbot_guest.paper.gpus import DEFAULT, GPUS
 from support.layers import CONFIG, GOOD_LAYER, write_repository
+from support.ledger_builder import smoke_arm, smoke_ledger, smoke_run
 
 WANTS_H200 = GOOD_LAYER.replace(
     "        super().__init__()\n",
@@ -25,6 +26,22 @@ def test_both_sides_know_the_same_gpus() -> None:
     assert set(GPUS) == set(get_args(PaperGpu))
     assert get_args(get_type_hints(ledger_trace)["gpu"]) == ("", *get_args(PaperGpu))
     assert DEFAULT == DEFAULT_PAPER_GPU
+    assert {name: model.memory_bytes for name, model in GPUS.items()} == GPU_MEMORY_BYTES
+
+
+@pytest.mark.parametrize(
+    ("gpu", "peak_bytes", "excess"),
+    [("h200", 100 * 10**9, None), ("h100", 100 * 10**9, "85.0 GB of one H100"), (None, 86 * 10**9, "one H100"),
+     ("h100", 80 * 10**9, None), ("b200", 192 * 10**9, "191.5 GB of one B200")],
+)  # fmt: skip
+def test_a_peak_above_the_memory_of_the_gpu_is_said_where_it_is_printed(
+    gpu: PaperGpu | None, peak_bytes: int, excess: str | None
+) -> None:
+    ledger = smoke_ledger().model_copy(update={"gpu": gpu})
+    run = smoke_run(smoke_arm("head"), ledger, peak_device_bytes=peak_bytes)
+    [line] = [line for line in trace_page(run).splitlines() if line.startswith("peak memory: ")]
+    assert ("MORE than" in line) == (excess is not None)
+    assert excess is None or line.endswith(excess)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from regbot.judge.preflight.facts import Facts, facts_of_run, read_dump
 from regbot.judge.preflight.rules import find_advice, find_conflicts, preflight_page, shipped
 from regbot.records.files import RecordError, write_record
 from regbot.records.ledger import Scalar
+from regbot.records.preflight import Preflight
 from regbot.records.run import Node
 from support.ledger_builder import backend, smoke_arm, smoke_ledger, smoke_run
 
@@ -179,7 +180,9 @@ NODE = facts({**H100, "requested_dispatcher": "hybridep", "torch": "2.13.0", "tr
 
 def test_a_published_recipe_has_no_conflict() -> None:
     assert find_conflicts(SOUND, NODE) == []
-    assert preflight_page([], []).startswith("0 conflicts, 0 warnings\nno rule applies")
+    assert preflight_page(Preflight(workload="w", conflicts=[], advice=[])).startswith(
+        "0 conflicts, 0 warnings\nno rule applies"
+    )
 
 
 def test_comm_overlap_has_precedence_over_the_model() -> None:
@@ -259,7 +262,8 @@ def test_every_advice_has_a_complete_comparison_and_its_command() -> None:
 
 def test_the_page_matches_its_golden_file() -> None:
     config: Config = {**SOUND, "moe_flex_dispatcher_backend": "deepep"}
-    page = preflight_page(find_conflicts(config, NODE), find_advice(NODE, config, "qwen3"))
+    conflicts, advice = find_conflicts(config, NODE), find_advice(NODE, config, "qwen3")
+    page = preflight_page(Preflight(workload="qwen3", conflicts=conflicts, advice=advice))
     golden = Path(__file__).parents[2] / "golden" / "terminal" / "preflight.txt"
     if os.environ.get("REGBOT_WRITE_GOLDEN"):
         golden.write_text(page)

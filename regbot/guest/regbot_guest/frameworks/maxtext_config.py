@@ -31,9 +31,6 @@ FORCED_KEYS: Mapping[str, Scalar] = {
 OWNED_KEYS = {"ici_expert_parallelism": "--ep", "base_output_directory": "nothing: no output is kept"}
 """Further keys that regbot sets and a user cannot. Each value completes "use ..." in the error message."""
 
-SHAPE_DEFAULTS: Mapping[str, Scalar] = {"sparse_matmul": False, "megablox": False, "capacity_factor": 1.25}
-"""Dense matrix products, with each expert's tokens padded to its capacity. Megablox needs an accelerator."""
-
 BATCH = "per_device_batch_size"
 """The only number of a shape that a workload can change, because the sharding can depend on it."""
 _UNKNOWN_KEY = re.compile(r"'(?P<key>[^']+)' not in (?P<known_keys>'.*)", re.DOTALL)
@@ -70,7 +67,7 @@ def compile_arguments(request: Request, package: Path, scratch: Path) -> list[st
         shape_and_version = request.workload.split(":")[-1]  # the workload is called [label:]shape@version/mesh
         model = shape_and_version.split("@")[0]
         base_file = package / "configs" / "base.yml"
-        keys = {"model_name": model, **SHAPE_DEFAULTS, **_shape_keys(request.geometry), "dtype": request.dtype}
+        keys = {"model_name": model, **_shape_keys(request.geometry), "dtype": request.dtype}
     keys |= {"ici_fsdp_parallelism": -1, **user_keys}  # -1 means all ranks that are left over by the other axes
     keys |= {**FORCED_KEYS, "ici_expert_parallelism": request.ep, "base_output_directory": str(scratch / "output")}
     return ["train_compile", str(base_file), *(f"{key}={_format_value(value)}" for key, value in keys.items())]
@@ -97,8 +94,8 @@ def list_warnings(request: Request, config: ResolvedConfig) -> list[str]:
     warnings = []
     if not config.get_keys().get("sparse_matmul"):
         warnings.append(
-            "not compiled: MaxText's sparse MoE path (sparse_matmul, megablox), which its defaults choose on an "
-            "accelerator; this trace shows the dense one, and no change of the sparse one"
+            "not compiled: MaxText's sparse MoE path (sparse_matmul, megablox), which is its default; this trace shows "
+            "the dense one, and no change of the sparse one"
         )
     shape_batch = request.geometry.micro_batch
     batch = _user_batch(request).get(BATCH, shape_batch)

@@ -167,8 +167,8 @@ def _exchange_device(index: int) -> int:
     return previous
 
 
-def _platform_functions(device: Device) -> dict[str, Any]:
-    gpu = device.gpu
+def _platform_functions(paper_device: Device) -> dict[str, Any]:
+    gpu = paper_device.gpu
     sync_debug: dict[str, int | str] = {"mode": 0}  # a dict, because the functions below share it
 
     def set_sync_debug_mode(debug_mode: "int | str") -> None:
@@ -189,7 +189,7 @@ def _platform_functions(device: Device) -> dict[str, Any]:
         "_get_device_properties": lambda index: DeviceProperties(gpu),
         "get_arch_list": lambda: [gpu.architecture],
         "can_device_access_peer": lambda device, peer_device: gpu_index(device) != gpu_index(peer_device),
-        "synchronize": lambda device=None: None,
+        "synchronize": lambda device=None: paper_device.on_host_wait("synchronize"),
         "ipc_collect": _no_op(),
         "set_sync_debug_mode": set_sync_debug_mode,
         "get_sync_debug_mode": lambda: sync_debug["mode"],

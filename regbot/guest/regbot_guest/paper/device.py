@@ -3,13 +3,18 @@
 import gc
 import hashlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from regbot_guest.paper.gpus import GpuModel
+from regbot_guest.paper.program import Kernels
+from regbot_guest.source_lines import current_line
 from regbot_guest.untraceable import Untraceable
+
+UNKNOWN_WORK = ("unknown", 0)
 
 
 class Device:
@@ -26,14 +31,16 @@ class Device:
         self.counter: Any = None
         """The ``PaperCounter`` of the running step, or None. CUDA graphs store and replay its counts."""
         self.is_capturing = False
-        self.on_host_read: Callable[[], None] = lambda: None
+        self.on_host_wait: Callable[[str], None] = lambda _: None
+        """Called with the kind of each wait of the host, see ``PaperCounter.count_host_wait``."""
         self.choose_experts: Callable[[str, Any, Any], Any] = lambda *_: torch.empty(0, dtype=torch.int64)
         """See ``set_expert_choice``. An empty tensor means that the chosen indices stay unknown."""
-        # All operators of the compiled library. Python implements three of them, which the library calls.
+        # All operators of the compiled library. Python implements four of them, which the library calls.
         self.ops = torch.ops.regbot_paper
         self._python_operators = torch.library.Library("regbot_paper", "IMPL")
         self._python_operators.impl("refuse", self.refuse, "CompositeExplicitAutograd")
-        self._python_operators.impl("host_read", lambda: self.on_host_read(), "CompositeExplicitAutograd")
+        self._python_operators.impl("host_wait", lambda kind: self.on_host_wait(kind), "CompositeExplicitAutograd")
+        self._python_operators.impl("current_line", lambda: current_line(), "CompositeExplicitAutograd")
         self._python_operators.impl("route", lambda *args: self.choose_experts(*args), "CompositeExplicitAutograd")
         self.ops.install()
 
@@ -91,19 +98,26 @@ class Device:
         """Add ``text`` and the tensors that it describes to the fingerprint."""
         self.ops.record_text(text, [tensor.detach() for tensor in tensors])
 
-    def launch(self, operator: str, arguments: Any) -> None:
+    def launch(self, operator: str, arguments: Any, results: Any = (), work: "tuple[str, int]" = ("other", 0)) -> None:
         """Count one kernel of a compiled library, such as flash-attn, and add it to the fingerprint. The device itself
-        sees only torch's operators. ``arguments`` are nested lists and dicts of tensors and settings.
+        sees only torch's operators. ``arguments`` and ``results`` are nested lists and dicts of tensors and settings.
+        ``work`` is the class of the kernel's FLOPs and their number, ``UNKNOWN_WORK`` if there is no formula.
         """
         tensors: list[Any] = []
         self.record(f"{operator} {_describe(arguments, tensors)}", tensors)
-        if self.counter is not None:
-            self.counter.count_launch(operator)
+        _describe(results, tensors)
+        self.ops.library_kernel(operator, *work, [tensor.detach() for tensor in tensors])
 
-    def launches(self) -> dict[tuple[str, int, int], int]:
-        """Return the number of kernel launches since ``begin_step``, by operator, phase number and module number."""
-        rows = (line.split(" ") for line in self.ops.launches())
-        return {(name, int(phase), int(module)): int(count) for name, phase, module, count in rows}
+    def kernels(self, graph: "int | None" = None) -> list[Kernels]:
+        """Return the kernels since ``begin_step``, or those of the captured CUDA graph with this number."""
+        return [Kernels.parse(text) for text in self.ops.describe_kernels(graph)]
+
+    @contextmanager
+    def flop_class(self, name: str) -> Iterator[None]:
+        """While active, products of torch's operators are of this class."""
+        self.ops.set_flop_class(name)
+        yield
+        self.ops.set_flop_class("")
 
     def fingerprint(self) -> str:
         """Return a hash of the step. The library's own is shorter than the SHA-256 that ledgers have, so it is hashed

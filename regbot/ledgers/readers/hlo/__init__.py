@@ -90,7 +90,7 @@ def read(source: Source) -> Ledger:
         world_size=devices.total,
         axes={labels[key]: Axis(size=len(group.ranks), ranks=list(group.ranks)) for key, group in groups.items()},
         entries=tally.entries(is_program=True),
-        program=fingerprint.hexdigest(),
+        fingerprint=fingerprint.hexdigest(),
         unclassified=counted.unclassified.records(),
         guesses=[*_list_guesses(called, counted)],
         warnings=[*_list_warnings(header, devices, counted)],

@@ -68,7 +68,7 @@ thread.start()
 loaded = load()
 stop.set()
 thread.join()
-launches = {name: number for (name, _, _), number in device.launches().items()}
+launches = {kernels.operator: kernels.launches for kernels in device.kernels()}
 print(
     json.dumps(
         {

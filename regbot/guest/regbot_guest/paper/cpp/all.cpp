@@ -1,7 +1,10 @@
 // The whole library is one translation unit, because compiling torch's headers takes ten times as long as compiling
 // this code.
+#include "holders.cpp"
 #include "memory.cpp"
 #include "shapes.cpp"
+
+#include "flops.cpp"
 
 #include "program.cpp"
 

@@ -61,6 +61,12 @@ bool has_mask(const std::vector<IValue>& arguments) {
   return result;
 }
 
+// Whether such an operator fills its argument with one number from the host, for which no kernel needs positions.
+bool fills_by_mask(const std::vector<IValue>& arguments) {
+  return arguments.size() > 2 && arguments[2].isTensor() && arguments[2].toTensor().numel() == 1 &&
+         arguments[2].toTensor().is_cpu();
+}
+
 // Whether the indices of such an operator contain a mask with unknown values.
 bool has_unknown_mask(const std::vector<IValue>& arguments) {
   bool unknown = false;
@@ -112,6 +118,7 @@ bool has_output_size(const c10::OperatorHandle& op, const std::vector<IValue>& a
 
 // Run an operator whose result shapes depend on values: on the host, or refuse it if the values are unknown.
 Stack run_dynamic(const c10::OperatorHandle& op, const Operator& info, const std::vector<IValue>& arguments) {
+  wait_on_host("size");
   if (reads_only_known_values(info, arguments)) {
     if (const auto run = run_on_host(op, info, arguments)) {
       return copy_from_host(run->results);
@@ -222,7 +229,7 @@ void run_on_paper(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
 
   if (info.shape_depends_on_values && !takes_masks(info.name) && !has_output_size(op, arguments)) {
     auto results = run_dynamic(op, info, arguments);
-    record_operator(op, signature_of(info, arguments), arguments, results);
+    record_operator(op, info, signature_of(info, arguments), arguments, results);
     std::move(results.begin(), results.end(), std::back_inserter(*stack));
     return;
   }
@@ -230,6 +237,9 @@ void run_on_paper(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
   // The arguments from which the shapes follow: as `arguments`, but with positions in place of known masks.
   std::vector<IValue> shape_arguments = arguments;
   const bool has_masks = takes_masks(info.name) && has_mask(arguments);
+  if (has_masks && !fills_by_mask(arguments)) {
+    wait_on_host("size");
+  }
   const bool writes_by_mask = has_masks && info.name.find("put") != std::string::npos;
   if (has_masks && !(writes_by_mask && has_unknown_mask(arguments))) {
     shape_arguments[1] = replace_masks(arguments[1]);
@@ -263,7 +273,7 @@ void run_on_paper(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
   if (info.name.rfind("aten::_foreach_", 0) == 0) {
     bump_versions(info, arguments);
   }
-  record_operator(op, signature, arguments, results);
+  record_operator(op, info, signature, arguments, results);
   std::move(results.begin(), results.end(), std::back_inserter(*stack));
 }
 

@@ -70,6 +70,7 @@ void release(void* context) {
   auto* block = static_cast<Block*>(context);
   all_bytes.live -= block->bytes;
   bytes_of_gpu.at(block->gpu).live -= block->bytes;
+  end_allocation(*block->allocation);
   {
     const std::lock_guard<std::mutex> guard(address_mutex);
     free_addresses[block->bytes].push_back(block->address);
@@ -89,6 +90,7 @@ struct PaperAllocator final : c10::Allocator {
     block->gpu = static_cast<size_t>(device->getDevice().index());
     all_bytes.add(block->bytes);
     bytes_of_gpu.at(block->gpu).add(block->bytes);
+    block->allocation = add_allocation(block->bytes);
     return {reinterpret_cast<void*>(block->address), block, &release, device->getDevice()};
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
@@ -349,6 +351,9 @@ void resize_storage(const at::Tensor& tensor, int64_t bytes) {
   const Block* old_block = block_of(tensor);
   auto pointer = the_allocator.allocate(static_cast<size_t>(bytes));
   auto* block = static_cast<Block*>(pointer.get_context());
+  continue_allocation(
+      storage, old_block != nullptr ? old_block->allocation.get() : nullptr,
+      block != nullptr ? block->allocation.get() : nullptr);
   if (block != nullptr && old_block != nullptr) {
     block->may_be_infinite = old_block->may_be_infinite;
   }

@@ -5,6 +5,8 @@
 // each allocation is rounded up to 512 bytes.
 #pragma once
 
+#include "holders.h"
+
 #include <ATen/ATen.h>
 #include <c10/core/Allocator.h>
 
@@ -31,8 +33,9 @@ struct Values {
 // One allocation. It is the context of a storage's DataPtr.
 struct Block {
   uintptr_t address = 0;
-  int64_t bytes = 0;               // rounded up
-  size_t gpu = 0;                  // the GPU on which it was allocated
+  int64_t bytes = 0;  // rounded up
+  size_t gpu = 0;     // the GPU on which it was allocated
+  std::shared_ptr<Allocation> allocation;
   std::shared_ptr<Values> values;  // null if no value is known
   at::Tensor known;                // one bool per byte of the storage; undefined tensor if all of `values` are known
   bool is_positive = false;        // all values are positive floats, but unknown; see positive.h

@@ -99,8 +99,8 @@ at::Tensor& set_empty_storage(at::Tensor& self) {
 }
 
 // Copy to the host tensor `target`. Unknown floats are answered with ones, and other unknown values are refused.
-void copy_to_host(const at::Tensor& target, const at::Tensor& source) {
-  read_on_host();
+void copy_to_host(const at::Tensor& target, const at::Tensor& source, bool non_blocking) {
+  wait_on_host(non_blocking ? "copy" : "read");
   if (is_known(source)) {
     target.copy_(host_view(source));
   } else if (!is_float(source)) {
@@ -110,18 +110,21 @@ void copy_to_host(const at::Tensor& target, const at::Tensor& source) {
   }
 }
 
-at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool) {
+at::Tensor& copy_(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   const at::AutoDispatchBelowADInplaceOrView below;
   if (self.is_same(source)) {
     return self;
   }
   if (self.is_cpu()) {
-    copy_to_host(self, source);
+    copy_to_host(self, source, non_blocking);
     return self;
   }
   TORCH_CHECK(
       self.is_cuda() && (source.is_cuda() || source.is_cpu()), "a paper GPU cannot copy from ", source.device(), " to ",
       self.device());
+  if (source.is_cpu() && !non_blocking) {
+    wait_on_host("synchronize");  // CUDA copies from the host in order, and torch waits for the copy
+  }
   // This throws if the sizes do not fit.
   const auto expanded = source.expand(self.sizes());
   at::assert_no_internal_overlap(self);
@@ -143,9 +146,10 @@ void copy_boxed(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack
   const std::vector<IValue> arguments(stack->end() - 3, stack->end());
   stack->erase(stack->end() - 3, stack->end());
   at::Tensor self = arguments[0].toTensor();
-  copy_(self, arguments[1].toTensor(), false);
+  copy_(self, arguments[1].toTensor(), arguments[2].toBool());
   stack->emplace_back(self);
-  record_operator(op, signature_of(operator_of(op), arguments), arguments, {IValue(self)});
+  const auto& info = operator_of(op);
+  record_operator(op, info, signature_of(info, arguments), arguments, {IValue(self)});
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
@@ -155,7 +159,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_
 
 // The kernel behind .item(). An unknown float is answered with 1.0. Other unknown values are refused.
 at::Scalar read_scalar(const at::Tensor& self) {
-  read_on_host();
+  wait_on_host("read");
   if (is_known(self)) {
     return host_view(self).item();
   }
@@ -173,7 +177,7 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
   if (self.sizes() != other.sizes()) {
     return false;
   }
-  read_on_host();
+  wait_on_host("read");
   if (!is_known(self) || !is_known(other)) {
     refuse("two tensors that depend on real data were compared (torch.equal)");
   }
@@ -182,6 +186,7 @@ bool equal(const at::Tensor& self, const at::Tensor& other) {
 
 // Return the selected elements. Their number follows from the mask, so an unknown mask is refused.
 at::Tensor masked_select(const at::Tensor& self, const at::Tensor& mask) {
+  wait_on_host("size");
   if (!is_known(mask)) {
     refuse("a mask that depends on real data selects elements; their number is not known");
   }
@@ -293,7 +298,8 @@ struct RecordedKernel final : c10::OperatorKernel {
     const c10::OptionalDeviceGuard on_device(device_of(arguments));
     kernel_.callBoxed(op, keys, stack);
     const auto results = static_cast<std::ptrdiff_t>(op.schema().returns().size());
-    record_operator(op, signature_of(operator_of(op), arguments), arguments, {stack->end() - results, stack->end()});
+    const auto& info = operator_of(op);
+    record_operator(op, info, signature_of(info, arguments), arguments, {stack->end() - results, stack->end()});
   }
 
  private:

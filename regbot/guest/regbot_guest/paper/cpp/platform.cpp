@@ -92,9 +92,9 @@ struct PaperGuard final : c10::impl::DeviceGuardImplInterface {
   void block(void*, const Stream&) const override {}
   bool queryEvent(void*) const override { return true; }
   bool queryStream(const Stream&) const override { return true; }
-  void synchronizeStream(const Stream&) const override {}
-  void synchronizeEvent(void*) const override {}
-  void synchronizeDevice(const DeviceIndex) const override {}
+  void synchronizeStream(const Stream&) const override { wait_on_host("synchronize"); }
+  void synchronizeEvent(void*) const override { wait_on_host("event"); }
+  void synchronizeDevice(const DeviceIndex) const override { wait_on_host("synchronize"); }
   double elapsedTime(void*, void*, const DeviceIndex) const override {
     refuse("the time between two events was read (elapsed_time): a paper GPU has no times");
   }
@@ -220,7 +220,7 @@ struct PaperHooks : public CUDAHooksInterface {
     return generators.at(static_cast<size_t>(device < 0 ? regbot::paper::current_device : device));
   }
   Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(kCPU); }
-  void deviceSynchronize(DeviceIndex) const override {}
+  void deviceSynchronize(DeviceIndex) const override { regbot::paper::wait_on_host("synchronize"); }
 };
 
 }  // namespace

@@ -37,21 +37,15 @@ void clear_notes() {
   notes.clear();
 }
 
-std::vector<std::string> launch_lines() {
-  std::vector<std::string> lines;
-  for (const auto& entry : launches()) {
-    lines.push_back(
-        entry.operator_name + " " + std::to_string(entry.phase) + " " + std::to_string(entry.module) + " " +
-        std::to_string(entry.count));
-  }
-  return lines;
-}
-
 bool has_known_values(const at::Tensor& tensor) { return !is_on_paper(tensor) || is_known(tensor); }
 
 at::Tensor values_of(const at::Tensor& tensor) {
   TORCH_CHECK(has_known_values(tensor), "the values of this tensor are not known");
   return is_on_paper(tensor) ? host_view(tensor).clone() : tensor;
+}
+
+void mark_holder_of(const at::Tensor& tensor, int64_t kind, int64_t module) {
+  mark_holder(tensor, static_cast<HolderKind>(kind), module);
 }
 
 // Set the values of `tensor` without counting an operator. If there are no `values`, the values of `tensor` become
@@ -69,6 +63,7 @@ void install_device() {
   install_shapes();
   install_infinity();
   install_program();
+  install_holders();
   lock_while_forking(notes_mutex);
   install_platform();
   install_kernels();
@@ -86,7 +81,9 @@ void note(const std::string& kind, const std::string& assumption) {
   notes.insert(kind + " " + assumption);
 }
 
-void read_on_host() { call_python("regbot_paper::host_read", {}); }
+void wait_on_host(const char* kind) { call_python("regbot_paper::host_wait", {kind}); }
+
+std::string line_in_python() { return call_python("regbot_paper::current_line", {}).toStringRef(); }
 
 bool is_score_of_experts(const at::Tensor& tensor) {
   return experts != 0 && tensor.dim() != 0 && tensor.size(-1) == experts && tensor.is_floating_point();
@@ -115,7 +112,8 @@ TORCH_LIBRARY(regbot_paper, library) {
   using namespace regbot::paper;
   // These operators are implemented in Python.
   library.def("refuse(str reason) -> ()");
-  library.def("host_read() -> ()");
+  library.def("host_wait(str kind) -> ()");
+  library.def("current_line() -> str");
   library.def("route(str operator, Tensor scores, Tensor indices) -> Tensor");
   // These operators are called from Python.
   library.def("install() -> ()", &install_device);
@@ -132,8 +130,15 @@ TORCH_LIBRARY(regbot_paper, library) {
   library.def("set_module(int module) -> ()", &set_module);
   library.def("set_experts(int experts) -> ()", [](int64_t number) { experts = number; });
   library.def("record_text(str text, Tensor[] tensors) -> ()", &record_text);
-  library.def("launches() -> str[]", &launch_lines);
-  library.def("operators() -> int", &operators);
+  library.def("library_kernel(str name, str flop_class, int flops, Tensor[] tensors) -> ()", &record_library_kernel);
+  library.def("set_flop_class(str flop_class) -> ()", &set_flop_class);
+  library.def("begin_capture() -> ()", &begin_capture);
+  library.def("end_capture() -> int", &end_capture);
+  library.def("replay(int graph) -> ()", &replay);
+  library.def("describe_kernels(int? graph) -> str[]", &describe_kernels);
+  library.def("kernels() -> int", &kernels);
+  library.def("describe_memory(int parts) -> str[]", &describe_memory);
+  library.def("mark_holder(Tensor tensor, int kind, int module) -> ()", &mark_holder_of);
   library.def("fingerprint() -> str", &fingerprint);
   library.def("is_known(Tensor tensor) -> bool", &has_known_values);
   library.def("values_of(Tensor tensor) -> Tensor", &values_of);

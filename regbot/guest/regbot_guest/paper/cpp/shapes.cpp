@@ -133,6 +133,14 @@ bool reads_metadata_only(const std::string& name) {
   return names.count(name) != 0;
 }
 
+// Whether an operator launches a kernel. Views do not, and neither do operators that only allocate or change metadata.
+bool launches_a_kernel(const Operator& info) {
+  static const std::set<std::string> metadata{"aten::empty",      "aten::empty_strided", "aten::set_",
+                                              "aten::resize_",    "aten::record_stream", "aten::_local_scalar_dense",
+                                              "aten::empty_like", "aten::new_empty",     "aten::new_empty_strided"};
+  return !info.is_view && metadata.count(info.name) == 0;
+}
+
 // Read the properties of an operator from its schema and tags.
 std::shared_ptr<Operator> describe_operator(const c10::OperatorHandle& op) {
   const auto& schema = op.schema();
@@ -163,6 +171,8 @@ std::shared_ptr<Operator> describe_operator(const c10::OperatorHandle& op) {
     info->result_is_written.push_back(alias != nullptr && alias->isWrite());
     info->is_view = info->is_view || (alias != nullptr && !alias->isWrite());
   }
+  info->launches_a_kernel = launches_a_kernel(*info);
+  info->formula = flop_formula_of(info->name);
   return info;
 }
 

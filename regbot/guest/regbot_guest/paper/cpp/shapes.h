@@ -4,6 +4,7 @@
 // Python and take 300 us or more. A step repeats the same operators on the same shapes, so a table caches the results.
 #pragma once
 
+#include "flops.h"
 #include "memory.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -55,7 +56,9 @@ struct Operator {
   bool is_view = false;
   bool draws_random_values = false;
   bool shape_depends_on_values = false;
-  bool keeps_infinities = false;    // see infinity.h
+  bool keeps_infinities = false;  // see infinity.h
+  bool launches_a_kernel = false;
+  FlopFormula formula;
   bool offset_is_absolute = false;  // true for as_strided, whose storage offset ignores the offset of its argument
   std::vector<bool> is_written;     // one item per argument
   std::vector<bool> is_read;        // one item per argument; false for a tensor that is only written

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regbot_guest.paper.device import Device
+from regbot_guest.paper.libraries.attention import Work, backward_work, count_scores, forward_work
 from regbot_guest.paper.libraries.stand_in import StandIn
 
 NAME = "flash_attn_2_cuda"
@@ -25,7 +26,18 @@ def stand_in(device: Device) -> StandIn:
         "bwd": _backward,
         "varlen_bwd": _packed_backward,
     }
-    return StandIn(NAME, device, kernels, {})
+
+    def work_of_forward(query: Tensor, key: Tensor, value: Tensor, out: Any, *rest: Any) -> Work:
+        starts = [tensor for tensor in rest[:2] if isinstance(tensor, Tensor)] if query.dim() == 3 else ()
+        return forward_work(query, value, count_scores(device, query, key, *starts))
+
+    def work_of_backward(*args: Any) -> Work:
+        query, key, value = args[1:4]
+        starts = args[9:11] if query.dim() == 3 else ()
+        return backward_work(query, value, count_scores(device, query, key, *starts))
+
+    works = {"fwd": work_of_forward, "varlen_fwd": work_of_forward, "bwd": work_of_backward}
+    return StandIn(NAME, device, kernels, {}, works={**works, "varlen_bwd": work_of_backward})
 
 
 def _forward(query: Tensor, key: Tensor, value: Tensor, *_: object) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._C import DispatchKey
 
 from regbot_guest.paper.device import Device
+from regbot_guest.paper.libraries.attention import backward_work, forward_work
 
 FORWARD, BACKWARD = "higher_order::flex_attention", "higher_order::flex_attention_backward"
 
@@ -36,8 +37,9 @@ def replace_kernels(device: Device) -> None:
     def attend(query: Tensor, key: Tensor, value: Tensor, *settings: Any, **keywords: Any) -> Any:
         if not query.is_cuda:
             return without_autograd(query, key, value, *settings, **keywords)
-        device.launch(FORWARD, [query, key, value])
-        return _empty_outputs(query, value)
+        outputs = _empty_outputs(query, value)
+        device.launch(FORWARD, [query, key, value], outputs, forward_work(*_by_token(query, key, value)))
+        return outputs
 
     operator.py_kernels[DispatchKey.Autograd] = differentiate
     operator.py_kernels[DispatchKey.CompositeExplicitAutograd] = attend
@@ -71,5 +73,12 @@ class _FlexAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         query, key, value, output, _ = ctx.saved_tensors
-        ctx.device.launch(BACKWARD, [query, key, value, output])
-        return None, None, torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+        gradients = (torch.empty_like(query), torch.empty_like(key), torch.empty_like(value))
+        work = backward_work(*_by_token(query, key, value))
+        ctx.device.launch(BACKWARD, [query, key, value, output], gradients, work)
+        return None, None, *gradients
+
+
+def _by_token(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Return query and value with heads and tokens exchanged, and the scores of one head, as if no block is masked."""
+    return query.transpose(1, 2), value.transpose(1, 2), query.shape[0] * query.shape[2] * key.shape[2]

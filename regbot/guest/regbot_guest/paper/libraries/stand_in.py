@@ -27,12 +27,17 @@ def make_refusing(name: str) -> Callable[..., Any]:
     return refuse
 
 
-def make_launcher(device: Device, operator: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that counts a launch of ``operator`` and then calls ``function``."""
+def make_launcher(
+    device: Device, operator: str, function: Callable[..., Any], work: Callable[..., tuple[str, int]] | None = None
+) -> Callable[..., Any]:
+    """Return a function that calls ``function`` and counts a launch of ``operator``. ``work`` returns the class and the
+    number of the kernel's FLOPs, given the same arguments.
+    """
 
     def launch(*args: Any, **kwargs: Any) -> Any:
-        device.launch(operator, [*args, kwargs])
-        return function(*args, **kwargs)
+        results = function(*args, **kwargs)
+        device.launch(operator, [*args, kwargs], results, work(*args, **kwargs) if work is not None else ("other", 0))
+        return results
 
     launch.__name__ = operator.rpartition("::")[2]
     return launch
@@ -56,8 +61,9 @@ class Refusing(metaclass=RefusingType):
 
 class StandIn(ModuleType):
     """A module of functions that compute shapes. Calls in ``kernels`` are counted as launches, those in ``uncounted``
-    are not. Other names that begin with a capital letter or a prefix in ``enumerations`` are enumerations or classes
-    that refuse to be called. All remaining names are functions that refuse to be called.
+    are not. ``works`` has the FLOPs of kernels that multiply, see ``make_launcher``. Other names that begin with a
+    capital letter or a prefix in ``enumerations`` are enumerations or classes that refuse to be called. All remaining
+    names are functions that refuse to be called.
     """
 
     def __init__(
@@ -67,13 +73,14 @@ class StandIn(ModuleType):
         kernels: Mapping[str, Callable[..., Any]],
         uncounted: Mapping[str, Any],
         enumerations: tuple[str, ...] = (),
+        works: Mapping[str, Callable[..., tuple[str, int]]] | None = None,
     ) -> None:
         super().__init__(name)
         self.__file__ = f"<stand-in for {name} on a paper GPU>"
         self.__path__ = []
         self._enumerations = enumerations
         for key, function in kernels.items():
-            setattr(self, key, make_launcher(device, f"{name}::{key}", function))
+            setattr(self, key, make_launcher(device, f"{name}::{key}", function, (works or {}).get(key)))
         for key, value in uncounted.items():
             setattr(self, key, value)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from regbot_guest.paper.device import Device
+from regbot_guest.paper.libraries.attention import Work, backward_work, forward_work
 from regbot_guest.paper.libraries.stand_in import StandIn
 
 NAME = "transformer_engine_torch"
@@ -107,7 +108,6 @@ def stand_in(device: Device) -> StandIn:
         "FP8BwdTensors": FP8BwdTensors,
         "__version__": importlib.metadata.version(PACKAGE) if importlib.util.find_spec(PACKAGE) else "2.20.2",
         "generic_gemm": _product,
-        "te_general_grouped_gemm": _grouped_product,
         "get_fused_attn_backend": lambda *_, **__: (FusedAttention.NVTE_F16_arbitrary_seqlen, ""),
         "get_cudnn_version": lambda: 92000,
         "get_cublasLt_version": lambda: 130000,
@@ -117,7 +117,14 @@ def stand_in(device: Device) -> StandIn:
         "ubuf_built_with_mpi": lambda: False,
         "get_grouped_gemm_setup_workspace_size": lambda *_: 1 << 20,
     }
-    return StandIn(NAME, device, kernels, uncounted, enumerations=("NVTE", "FP8"))
+
+    def grouped_product(*args: Any, **kwargs: Any) -> Any:
+        with device.flop_class("grouped"):
+            return _grouped_product(*args, **kwargs)
+
+    uncounted["te_general_grouped_gemm"] = grouped_product
+    works = {"fused_attn_fwd": _attention_work, "fused_attn_bwd": _attention_backward_work}
+    return StandIn(NAME, device, kernels, uncounted, enumerations=("NVTE", "FP8"), works=works)
 
 
 @torch.no_grad()  # autograd records nothing in a compiled function either
@@ -232,6 +239,22 @@ def _attention(longest: int, longest_kv: int, *args: Any) -> list[Tensor]:
     batch = max(1, query.numel() // (query.shape[-1] * heads * longest))
     log_sum_exp = torch.empty(batch, heads, longest, 1, dtype=torch.float32, device=query.device)
     return [output, log_sum_exp, torch.zeros(SEED_WORDS, dtype=torch.int64, device=query.device)]
+
+
+def _attention_work(longest: int, longest_kv: int, *args: Any) -> Work:
+    query, _, value = _float_tensors(args)[:3]
+    return forward_work(query, value, _count_scores(longest, longest_kv, query))
+
+
+def _attention_backward_work(longest: int, longest_kv: int, *args: Any) -> Work:
+    query, _, value = _float_tensors(args)[:3]
+    return backward_work(query, value, _count_scores(longest, longest_kv, query))
+
+
+def _count_scores(longest: int, longest_kv: int, query: Tensor) -> int:
+    """Of one head. The layout of the query is unknown, so each sequence counts as one of the longest."""
+    tokens = query.numel() // (query.shape[-1] * query.shape[-2])
+    return tokens * longest_kv
 
 
 def _attention_backward(*args: Any) -> list[Any]:
