@@ -167,7 +167,7 @@ def _find_extra_exchanges(ledger: Ledger) -> Iterator[Remark]:
 
 
 def _find_waits(program: Program) -> Iterator[Remark]:
-    in_layers = [wait for wait in program.waits if template(wait.where) != wait.where and wait.phase != "optimizer"]
+    in_layers = [wait for wait in program.waits if "*" in template(wait.where) and wait.phase != "optimizer"]
     reads = Counter(wait.where for wait in in_layers if wait.kind == "read" and wait.phase == "forward")
     for place, waits in _by_place(in_layers):
         number = sum(wait.count for wait in waits)
@@ -206,9 +206,7 @@ def _find_wide_products(program: Program) -> Iterator[Remark]:
 
 
 def _find_kept_storages(program: Program) -> Iterator[Remark]:
-    kept = [
-        holder for holder in program.holders if holder.kind == "temporary" and template(holder.where) != holder.where
-    ]
+    kept = [holder for holder in program.holders if holder.kind == "temporary" and "*" in template(holder.where)]
     for place, holders in _by_place(kept):
         size, storages = sum(holder.bytes for holder in holders), sum(holder.count for holder in holders)
         if storages > 1 and size >= MIN_KEPT_SHARE * program.peak_bytes:
