@@ -21,8 +21,8 @@ from regbot.ledgers.source_lines import find_lines, subtract_calls
 from regbot.ledgers.wire import wire_s
 from regbot.records.changed_lines import ChangedLines
 from regbot.records.config import Config
-from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, Program
-from regbot.records.settings import GPU_MEMORY_BYTES, ProgramThresholds
+from regbot.records.ledger import DEFAULT_PAPER_GPU, GPU_MEMORY_BYTES, Ledger, Program
+from regbot.records.settings import ProgramThresholds
 from regbot.records.text.clip import clip_message
 from regbot.records.text.units import format_amount
 from regbot.records.text.words import listed

@@ -177,7 +177,7 @@ GPU_MEMORY_BYTES: Mapping[PaperGpu, int] = {
     "a100": 85_097_971_712,
     "mi300x": 206_141_652_992,
 }
-"""Memory of each GPU, as the driver reports it."""
+"""Memory of each GPU, as the driver reports it: the same as in ``guest/regbot_guest/paper/gpus.py``."""
 
 
 class Ledger(Record):
