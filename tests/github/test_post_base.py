@@ -109,6 +109,7 @@ def test_no_field_of_the_header_is_taken_from_the_artifact_but_what_is_only_show
         "stand_ins": ["none.py"],
         "unconcerned": [UnconcernedWorkload(entry=header.workloads[0], proof=digest, reason="trust me")],
         "throughput": header.throughput.model_copy(update={"threshold_pct": 50.0}),
+        "program": header.program.model_copy(update={"flops_fail_pct": 1e6}),
         "sharding": header.sharding.model_copy(update={"wire_rise_pct": 1e6}),
         "wire": header.wire.model_copy(update={"inter_node_gb_s": 1e9}),
     }
