@@ -27,7 +27,7 @@ from regbot.records.settings import Gate
 from regbot.workloads.checkout.arms import resolve_arms, resolve_exactly
 from regbot.workloads.checkout.changed_lines import list_changed_lines
 from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
-from regbot.workloads.checkout.git import refuse_missing_files
+from regbot.workloads.checkout.git import find_web_address, refuse_missing_files
 from regbot.workloads.launch import needs_of
 from regbot.workloads.task import Task, plan, plan_of, timed_tasks
 
@@ -196,6 +196,7 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         seed=secrets.randbelow(2**32),  # decides the order of base and head in the blocks
         budget_min=(options.budget_min or config.session.budget_min) if timed else None,
         changed_files=changed.paths,
+        repository=find_web_address(change.repo),
         changed_lines=list_changed_lines(change.repo, *change.commits),
         inert_files=changed.inert,
         stand_ins=[workload.stand_ins for workload in config.workloads.values() if workload.stand_ins],

@@ -76,6 +76,9 @@ class SessionHeader(Record):
     budget_min: PositiveFloat | None = Field(None, description="maximum minutes of timed runs")
     changed_files: list[Text] | None = Field(None, description="not only in comments; null if unknown, or too many")
     changed_lines: ChangedLines | None = Field(None, description="of Python files; null if unknown, or too many")
+    repository: Annotated[str, Field(pattern=r"^(https://github\.com/[\w.-]{1,100}/[\w.-]{1,100})?$")] = Field(
+        "", description="web address of the repository; '' if unknown"
+    )
     inert_files: list[Text] = Field([], description="those of ``changed_files`` that cannot affect a run")
     stand_ins: list[Text] = Field([], description="files that declare stand-ins for compiled extensions")
     unconcerned: list[UnconcernedWorkload] = Field([], description="without a changed file in their paths")

@@ -49,6 +49,12 @@ class Name(str):
     __slots__ = ()
 
 
+class Link(Name):
+    """A name with a web address, which only the HTML page shows."""
+
+    address = ""
+
+
 class UntrustedText(str):
     """An untrusted sentence, rendered as escaped text."""
 

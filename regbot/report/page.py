@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from regbot.records.session import Session
 from regbot.records.verdict import Verdict
-from regbot.report.markdown import Name, Strong, UntrustedText, Words, log, visible
+from regbot.report.markdown import Link, Name, Strong, UntrustedText, Words, log, visible
 from regbot.report.notes import more
 from regbot.report.plots import BOTTOM, LEFT, RIGHT, WIDTH, draw_plots
 from regbot.report.tables import Items
@@ -53,6 +53,10 @@ def _render_words(words: Words) -> Markup:
         if isinstance(word, Strong):
             parts.append(Markup("</b>" if is_bold else "<b>"))
             is_bold = not is_bold
+        elif isinstance(word, Link) and word.address:
+            parts.append(
+                Markup('<a href="{}"><code>{}</code></a>').format(word.address, visible(word, NAME_CHARACTERS))
+            )
         elif isinstance(word, Name):
             parts.append(Markup("<code>{}</code>").format(visible(word, NAME_CHARACTERS)))
         elif isinstance(word, UntrustedText):

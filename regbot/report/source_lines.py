@@ -1,20 +1,31 @@
 """Sentences about the source lines of a finding, and the first of them in the diff."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 from regbot.records.ledger import Kind
 from regbot.records.text.words import listed
 from regbot.records.verdict import Finding, FindingLine, Volume
-from regbot.report.markdown import Name, Words
+from regbot.report.markdown import Link, Name, Words
 from regbot.report.workload_section import kind_words
 
+_UNSAFE = re.compile(r"[^A-Za-z0-9_./-]")
 PLACE_CHARACTERS = 100
 """Largest length of a path with its line. Of a longer one, the end is kept, which has the line."""
 
 
-def name_place(line: FindingLine) -> Name:
+def name_place(line: FindingLine, tree: str = "") -> Name:
+    """Return the name of a line. ``tree`` is the web address of the commit's files; '' if it is unknown. Only lines in
+    the diff are linked: git has listed their files, so they exist in the commit.
+    """
     place = f"{line.path}:{line.line}"
-    return Name(place if len(place) <= PLACE_CHARACTERS else f"…{place[1 - PLACE_CHARACTERS :]}")
+    link = Link(place if len(place) <= PLACE_CHARACTERS else f"…{place[1 - PLACE_CHARACTERS :]}")
+    link.address = f"{tree}/{_quote(line.path)}#L{line.line}" if tree and line.in_diff else ""
+    return link
+
+
+def _quote(path: str) -> str:
+    return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "replace")), path)
 
 
 def find_first_in_diff(findings: Iterable[Finding]) -> FindingLine | None:
@@ -23,30 +34,31 @@ def find_first_in_diff(findings: Iterable[Finding]) -> FindingLine | None:
     return next((line for lines in sides for line in lines if line.in_diff), None)
 
 
-def describe_lines(finding: Finding) -> Words:
+def describe_lines(finding: Finding, trees: tuple[str, str] = ("", "")) -> Words:
     """Return where the collectives of a finding went and came; () if no line is known. An example is "All-to-all issued
-    at `dispatch.py:41` (base) is gone; all-gather at `collectives.py:57` (head, in this diff)."
+    at `dispatch.py:41` (base) is gone; all-gather at `collectives.py:57` (head, in this diff)." ``trees`` are the web
+    addresses of the arms' files.
     """
     went, came = _list_grown(finding.head, finding.base), _list_grown(finding.base, finding.head)
     issued = "issued at "
     if finding.amounts is not None:
         went, came, issued = "line", "line", ""
     is_gone = not any(finding.head[kind].count for kind in went if kind in finding.head)
-    base = _describe_side(finding.lines.base, "base", went or came, issued)
-    head = _describe_side(finding.lines.head, "head", came or went, "at " if base and issued else issued)
+    base = _describe_side(finding.lines.base, "base", went or came, issued, trees[0])
+    head = _describe_side(finding.lines.head, "head", came or went, "at " if base and issued else issued, trees[1])
     end = (" is gone" if is_gone else " has changed",) if base and went and issued else ()
     words = (*base, *end, *(("; ",) if base and head else ()), *head)
     return (words[0][:1].upper() + words[0][1:], *words[1:], ".") if words else ()
 
 
-def _describe_side(lines: list[FindingLine], arm: str, kinds: str, verb: str) -> Words:
+def _describe_side(lines: list[FindingLine], arm: str, kinds: str, verb: str, tree: str) -> Words:
     if not lines:
         return ()
     issuer, first = next((line for line in lines if not line.in_diff), lines[0]), lines[0]
-    place: Words = (f"{kinds} {verb}", name_place(issuer), f" ({arm}")
+    place: Words = (f"{kinds} {verb}", name_place(issuer, tree), f" ({arm}")
     if not first.in_diff:
         return (*place, ")")
-    change: Words = ("in this diff",) if issuer is first else ("changed in this diff at ", name_place(first))
+    change: Words = ("in this diff",) if issuer is first else ("changed in this diff at ", name_place(first, tree))
     return (*place, ", ", *change, ")")
 
 

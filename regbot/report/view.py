@@ -210,7 +210,10 @@ def describe_finding(item: SharedFinding, check: Check) -> Words:
     if len(item.workloads) < len(check.entries):
         words += ["\n", *list_names(item.workloads)]
     words += ["\n", *item.text]
-    if lines := describe_lines(finding):
+    repository = check.session.header.repository
+    arms = (check.verdict.base, check.verdict.head)
+    base_tree, head_tree = (f"{repository}/blob/{arm.commit}" if repository else "" for arm in arms)
+    if lines := describe_lines(finding, (base_tree, head_tree)):
         words += ["\n", *lines]
     if finding.accepted is not None:
         words += ["\nAccepted with the declared reason: ", Name(clip(finding.accepted, 400))]

@@ -13,6 +13,7 @@ from regbot.check.sessions.schedule import Slot
 from regbot.github.metadata import Subject, identify_subject
 from regbot.github.post import PostedResult, post_run
 from regbot.github.trusted_runs import build_trusted_session
+from regbot.records.changed_lines import ChangedLines
 from regbot.records.config import GitHub, parse_config
 from regbot.records.run import Position, Run
 from regbot.records.session import Session, SessionHeader, StoredTrace, UnconcernedWorkload
@@ -102,10 +103,13 @@ def test_no_field_of_the_header_is_taken_from_the_artifact_but_what_is_only_show
         "seed": 99,
         "budget_min": 1.0,
         "changed_files": [],
+        "changed_lines": ChangedLines(files=[]),
+        "repository": "https://github.com/mallory/moe",
         "inert_files": ["moe.py"],
         "stand_ins": ["none.py"],
         "unconcerned": [UnconcernedWorkload(entry=header.workloads[0], proof=digest, reason="trust me")],
         "throughput": header.throughput.model_copy(update={"threshold_pct": 50.0}),
+        "program": header.program.model_copy(update={"flops_fail_pct": 1e6}),
         "sharding": header.sharding.model_copy(update={"wire_rise_pct": 1e6}),
         "wire": header.wire.model_copy(update={"inter_node_gb_s": 1e9}),
     }

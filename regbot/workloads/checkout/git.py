@@ -91,6 +91,11 @@ class GitResult:
         return clip_label(without_credentials(first_line))
 
 
+_GITHUB_REMOTE = re.compile(
+    r"(?:https://|ssh://git@|git@)github\.com[:/]([A-Za-z0-9_.-]{1,100}/[A-Za-z0-9_.-]{1,96}?)(?:\.git)?/?"
+)
+
+
 def git(
     folder: Path,
     *arguments: str,
@@ -164,6 +169,12 @@ def read_blobs(repo: Path, sizes: Mapping[str, int]) -> dict[str, bytes] | None:
         contents[blob] = output[position : position + size]
         position += size + 1  # a newline follows the content
     return contents
+
+
+def find_web_address(repo: Path) -> str:
+    """Return the web address of the remote ``origin`` on github.com; '' if there is none."""
+    match = _GITHUB_REMOTE.fullmatch(try_git(repo, "config", "--get", "remote.origin.url").out.strip())
+    return f"https://github.com/{match[1]}" if match is not None else ""
 
 
 def without_credentials(text: str) -> str:
