@@ -27,8 +27,8 @@ def stand_in(device: Device) -> StandIn:
         "varlen_bwd": _packed_backward,
     }
 
-    def work_of_forward(query: Tensor, key: Tensor, value: Tensor, out: Any, *rest: Any) -> Work:
-        starts = [tensor for tensor in rest[:2] if isinstance(tensor, Tensor)] if query.dim() == 3 else ()
+    def work_of_forward(query: Tensor, key: Tensor, value: Tensor, *rest: Any) -> Work:
+        starts = rest[1:3] if query.dim() == 3 else ()  # rest[0] is the output
         return forward_work(query, value, count_scores(device, query, key, *starts))
 
     def work_of_backward(*args: Any) -> Work:
