@@ -4,7 +4,7 @@ The amounts are exact, so the rules need no statistics. docs/sharding-verdict.md
 
 from collections.abc import Iterable, Sequence
 
-from regbot.judge.expectations import Expectation, accept
+from regbot.judge.expectations import Expectation, accept, list_reasons
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.program import (
     ProgramChange,
@@ -72,13 +72,7 @@ def judge_program(
         ]
     findings.sort(key=lambda finding: (GRAVITY.index(finding.status), names.PATTERNS.index(finding.pattern)))
     status: Status = findings[0].status if findings else "PASS"
-    reasons = [
-        f"{finding.pattern}: {finding.text}"
-        if finding.accepted is None
-        else f"{finding.pattern}, accepted: {finding.accepted}"
-        for finding in findings
-        if finding.status == status
-    ]
+    reasons = list_reasons(findings, status)
     if not findings:
         reasons.append(_describe_unchanged(base.program, head.program))
     elif configurations_only:

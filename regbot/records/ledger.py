@@ -221,6 +221,21 @@ class Ledger(Record):
         entries = [key.model_copy(update=_sum_fields(entries)) for key, entries in groups.items()]
         return self.model_copy(update={"entries": entries, "frames": {}})
 
+    def relative_to(self, root: str) -> "Ledger":
+        """Return the ledger with lines relative to the folder ``root``, and without lines elsewhere."""
+        prefix = root.rstrip("/") + "/"
+
+        def shorten(line: str) -> str:
+            return line.removeprefix(prefix) if line.startswith(prefix) else ""
+
+        frames = {
+            shorten(line): frame.model_copy(update={"callers": list(filter(None, map(shorten, frame.callers)))})
+            for line, frame in self.frames.items()
+            if shorten(line)
+        }
+        entries = [entry.model_copy(update={"line": shorten(entry.line)}) for entry in self.entries]
+        return self.model_copy(update={"entries": entries, "frames": frames})
+
 
 _SUMMED_FIELDS = ("count", "bytes", "static_count", "exposed_s", "hidden_s")
 
