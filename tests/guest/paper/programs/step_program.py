@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 from torch.utils.weak import WeakIdKeyDictionary
 
 from regbot_guest.axes import Axes
@@ -25,6 +25,7 @@ from regbot_guest.model import Block
 from regbot_guest.moe import Experts
 from regbot_guest.paper.counter import PaperCounter
 from regbot_guest.paper.device import paper_gpu
+from regbot_guest.paper.libraries import flash_attn
 from regbot_guest.replaced import replaced
 from regbot_guest.request import Request
 from regbot_guest.static_trace import count_step
@@ -117,6 +118,29 @@ def count_products(run: Callable[[], Any]) -> list[int]:
     return [sum(kernels.flops for kernels in device.kernels()), counter.get_total_flops()]
 
 
+def count_flash_attention() -> dict[str, list[int]]:
+    """FLOPs of the kernels of flash-attn by its stand-in, and by torch: of two sequences of 24, and of 10 and 14."""
+    assert device is not None
+    flash = flash_attn.stand_in(device)
+    starts = torch.tensor([0, 10, 24], dtype=torch.int32, device="cuda")
+    query, key = random(2, 24, 4, 16), random(2, 24, 2, 16)
+    shapes = [((batch, 4, length, 16), (batch, 2, length, 16)) for batch, length in ((2, 24), (1, 10), (1, 14))]
+    forward = [sdpa_flop_count(queries, keys, keys) for queries, keys in shapes]
+    backward = [sdpa_backward_flop_count(queries, queries, keys, keys) for queries, keys in shapes]
+    inputs, packed, none = (query, key, key), (query[0], key[0], key[0]), (None, None, None)
+    log_sum_exp = torch.empty(2, 4, 24, device="cuda")
+    calls: dict[str, tuple[Callable[[], Any], int]] = {
+        "fwd": (lambda: flash.fwd(*inputs, None), forward[0]),
+        "varlen_fwd": (lambda: flash.varlen_fwd(*packed, None, starts, starts), sum(forward[1:])),
+        "bwd": (lambda: flash.bwd(query, *inputs, query, log_sum_exp, *none), backward[0]),
+        "varlen_bwd": (
+            lambda: flash.varlen_bwd(query[0], *packed, query[0], log_sum_exp[0], *none, starts, starts),
+            sum(backward[1:]),
+        ),
+    }
+    return {name: [count_products(run)[0], flops] for name, (run, flops) in calls.items()}
+
+
 @contextmanager
 def recomputing(use_reentrant: bool) -> Iterator[None]:
     forward = Block.forward
@@ -195,7 +219,7 @@ print(
     json.dumps(
         {
             "waits": {name: list_waits(run) for name, run in WAITS.items()},
-            "products": {name: count_products(run) for name, run in PRODUCTS.items()},
+            "products": {name: count_products(run) for name, run in PRODUCTS.items()} | count_flash_attention(),
             "traces": traces,
             "host": run_on_host("one"),
         }

@@ -60,7 +60,8 @@ bool is_capturing = false;
 std::optional<FlopClass> forced_class;
 std::vector<std::string> source_lines{""};  // by number
 std::map<std::string, int64_t> line_numbers{{"", 0}};
-std::vector<std::pair<int64_t, int64_t>> phase_changes;  // number of kernels before the change, and the phase
+std::map<std::pair<uint64_t, uint64_t>, int64_t> lines_of_nodes;  // by thread and number of an autograd node
+std::vector<std::pair<int64_t, int64_t>> phase_changes;           // number of kernels before the change, and the phase
 // Module changes by the thread that creates the autograd nodes. Each thread numbers its own nodes, and recomputation in
 // backward creates nodes in autograd's thread.
 std::map<uint64_t, std::vector<ModuleChange>> module_changes;
@@ -198,6 +199,7 @@ void begin_step(bool with_fingerprint) {
   const std::lock_guard<std::mutex> guard(program_mutex);
   kernel_counts.clear();
   module_changes.clear();
+  lines_of_nodes.clear();
   phase_changes.assign({{0, phase}});
   kernel_count = 0;
   next_number = 0;
@@ -243,11 +245,19 @@ int64_t current_line() {
     return 0;
   }
   const std::string text = line_in_python();
+  const auto node = torch::autograd::get_current_node();
   const std::lock_guard<std::mutex> guard(program_mutex);
+  if (text.empty()) {  // in backward: the line of the forward that the node undoes
+    const auto noted = node ? lines_of_nodes.find({node->thread_id(), node->sequence_nr()}) : lines_of_nodes.end();
+    return noted == lines_of_nodes.end() ? 0 : noted->second;
+  }
   const auto [position, is_new] = line_numbers.emplace(text, static_cast<int64_t>(source_lines.size()));
   if (is_new) {
     source_lines.push_back(text);
   }
+  // The newest node is that of the running operator, if this is a forward.
+  lines_of_nodes.emplace(
+      std::pair(at::RecordFunction::currentThreadId(), at::sequence_number::peek() - 1), position->second);
   return position->second;
 }
 
