@@ -13,7 +13,7 @@ from regbot.ledgers.rows import template
 from regbot.ledgers.wire import WireModel
 from regbot.records.config import WireBandwidths
 from regbot.records.explanation import CollectiveShare, Explanation, ModuleShare, Remark
-from regbot.records.ledger import Entry, Holder, HostWait, Ledger, Program
+from regbot.records.ledger import GPU_MEMORY_BYTES, Entry, Holder, HostWait, Ledger, Program
 from regbot.records.text.units import binary_bytes
 from regbot.records.text.words import count
 
@@ -121,6 +121,14 @@ def _find_remarks(ledger: Ledger) -> Iterator[Remark]:
     yield from _find_gathered_tokens(ledger)
     yield from _find_extra_exchanges(ledger)
     if ledger.program is not None:
+        memory = GPU_MEMORY_BYTES[ledger.gpu] if ledger.gpu is not None else None
+        if memory is not None and ledger.program.peak_bytes > memory:
+            yield Remark(
+                pattern="does not fit",
+                where=template(ledger.program.peak_where),
+                text=f"the step holds {ledger.program.peak_bytes / 1e9:.1f} GB at its peak, and an "
+                f"{(ledger.gpu or '').upper()} has {memory / 1e9:.1f} GB",
+            )
         yield from _find_waits(ledger.program)
         yield from _find_wide_products(ledger.program)
         yield from _find_kept_storages(ledger.program)
@@ -167,7 +175,7 @@ def _find_extra_exchanges(ledger: Ledger) -> Iterator[Remark]:
 
 
 def _find_waits(program: Program) -> Iterator[Remark]:
-    in_layers = [wait for wait in program.waits if template(wait.where) != wait.where and wait.phase != "optimizer"]
+    in_layers = [wait for wait in program.waits if "*" in template(wait.where) and wait.phase != "optimizer"]
     reads = Counter(wait.where for wait in in_layers if wait.kind == "read" and wait.phase == "forward")
     for place, waits in _by_place(in_layers):
         number = sum(wait.count for wait in waits)
@@ -206,9 +214,7 @@ def _find_wide_products(program: Program) -> Iterator[Remark]:
 
 
 def _find_kept_storages(program: Program) -> Iterator[Remark]:
-    kept = [
-        holder for holder in program.holders if holder.kind == "temporary" and template(holder.where) != holder.where
-    ]
+    kept = [holder for holder in program.holders if holder.kind == "temporary" and "*" in template(holder.where)]
     for place, holders in _by_place(kept):
         size, storages = sum(holder.bytes for holder in holders), sum(holder.count for holder in holders)
         if storages > 1 and size >= MIN_KEPT_SHARE * program.peak_bytes:

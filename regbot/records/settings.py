@@ -27,16 +27,6 @@ class ProgramThresholds(Record):
     launches_pct: NonNegativeFloat = Field(10.0, description="change of the kernel launches that is a finding")
 
 
-GPU_MEMORY_BYTES: dict[PaperGpu, int] = {
-    "h100": 85_031_124_992,
-    "h200": 150_110_011_392,
-    "b200": 191_500_000_000,
-    "a100": 85_097_971_712,
-    "mi300x": 206_141_652_992,
-}
-"""Memory of the GPUs, the same as in ``guest/regbot_guest/paper/gpus.py``."""
-
-
 class WireBandwidths(Record):
     """Bandwidths of the wire-time model per GPU and direction: of a group of ranks within one node, or over several."""
 

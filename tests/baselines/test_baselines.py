@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -24,6 +25,7 @@ from regbot.check.static_trace import WORKING_TREE
 from regbot.records.baseline import Acceptance, Baseline, MoveEvidence, format_time
 from regbot.records.run import Node, Run
 from regbot.records.session import TimedPlan
+from support import baseline_cases
 from support.baseline_builder import (
     BASELINE,
     CPU,
@@ -38,9 +40,13 @@ from support.baseline_builder import (
 from support.baseline_cases import NOW, add, block_runs, header_of, make_intake, store_one, write_session
 from support.git_repos import Repository
 from support.ledger_builder import WORKLOAD, backend, smoke_ledger
-from support.store_cases import holds, kill_writers
-from support.store_cases import store as store
 from support.timed_builder import BASE, NODE, PLAN, statics
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "baselines")
+
 
 # ---- intake
 
@@ -77,11 +83,11 @@ def test_a_session_is_stored_once_even_by_different_users(store: Store, tmp_path
     assert verify(store, NOW).sessions == 2
 
 
-def spoiled(arm_name: str = "base", tier: str = "timed", **changes: object) -> Callable[[list[Run]], list[Run]]:
-    """Return a function that changes the last run of an arm."""
+def spoiled(tier: str = "timed", **changes: object) -> Callable[[list[Run]], list[Run]]:
+    """Return a function that changes the last run of base."""
 
     def spoil(runs: list[Run]) -> list[Run]:
-        last = next(n for n in reversed(range(len(runs))) if (runs[n].arm.name, runs[n].tier) == (arm_name, tier))
+        last = next(n for n in reversed(range(len(runs))) if (runs[n].arm.name, runs[n].tier) == ("base", tier))
         return [*runs[:last], runs[last].model_copy(update=changes), *runs[last + 1 :]]
 
     return spoil
@@ -152,9 +158,16 @@ def volatile(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.mark.slow
 def test_two_writers_killed_at_any_moment_leave_a_sound_store_with_all_reported_sessions(volatile: Store) -> None:
-    output = kill_writers(volatile.root)
+    command = [sys.executable, baseline_cases.__file__, str(volatile.root)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    output = [json.loads(line) for line in done.stdout.splitlines()]
     assert [item["problems"] for item in output] == [[]] * 32
-    assert holds(volatile, output) > 32
+    files = {file for item in output for file in item["files"]}
+    assert len(files) > 32
+    for session in (volatile.session(PurePosixPath(file)) for file in files):
+        assert session.ledger is None or volatile.ledger(session.ledger)
     names = [session.session for session in read_workload(volatile, WORKLOAD, CPU) if session.tier == "timed"]
     assert len(names) == len(set(names)) >= 16
 

@@ -43,13 +43,13 @@ def case(tmp_path: Path, history: BisectRepository, worktrees: Path) -> Bisectin
     return Bisecting(tmp_path, Repository(history.path), worktrees)
 
 
-def stairs(history: BisectRepository, *steps: tuple[int, float], broken: bool = True) -> dict[str, float | str]:
+def stairs(history: BisectRepository, *steps: tuple[int, float]) -> dict[str, float | str]:
     """What every commit costs: from the place of a step on so many times 100; broken ones cannot be measured."""
     costs: dict[str, float | str] = {}
     for place, commit in enumerate(history.commits):
         factor = next((factor for at, factor in reversed(steps) if place >= at), 1.0)
         costs[commit] = 100 * factor
-    return costs | (dict.fromkeys(history.broken, BROKEN) if broken else {})
+    return costs | dict.fromkeys(history.broken, BROKEN)
 
 
 def blamed(document: dict[str, Any]) -> list[list[str]]:

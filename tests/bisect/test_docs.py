@@ -4,10 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.main import get_group
 
-from regbot.cli.app import app
-from support.docs_cases import BLOCK, execute, missing
+from support.docs_cases import BLOCK, execute, list_options, missing
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "bisect.md").read_text(encoding="utf-8")
@@ -49,8 +47,7 @@ def test_every_command_prints_what_the_page_shows(tmp_path: Path) -> None:
 
 
 def test_the_options_of_the_page_are_those_of_the_command() -> None:
-    command = get_group(app).commands["bisect"]
-    known = {option for parameter in command.params for option in parameter.opts if option.startswith("--")}
+    known = {option for option in list_options()["regbot bisect"] if option.startswith("--")} - {"--help"}
     spans = re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL))
     spans = [span for span in spans if not span.startswith(("git ", "--filter"))]  # options of git
     named = {option for span in spans for option in re.findall(r"(?<!\S)--[a-z-]+", span)}

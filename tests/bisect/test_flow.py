@@ -7,7 +7,6 @@ import pytest
 
 from regbot.bisect import flow
 from regbot.bisect.driver import MeasurementRequest
-from regbot.bisect.exact import max_measurements
 from regbot.bisect.options import BisectionOptions
 from regbot.bisect.reuse import LEASE_GAP_S, CheckLease, load_reused_runs
 from regbot.records.bisection import BisectionHeader, Observation
@@ -116,35 +115,6 @@ def test_a_merge_whose_branch_cannot_be_measured_is_named_with_that(tmp_path: Pa
     said = [reason for reason in result.reasons if "merged is not known" in reason]
     assert len(said) == told
     assert all("does not build" in reason for reason in said)
-
-
-def test_where_none_can_be_measured_it_says_so_after_a_second_try_of_each_end(
-    repository: Repository, tmp_path: Path
-) -> None:
-    told = Told(lambda *_: "(crashed)")
-    result = flow.bisect(options(repository, tmp_path, workloads=[MIXTRAL]), measurer=told)
-    assert result.outcome == "unmeasurable"
-    assert [subject for subject, _ in told.asked] == ["0", "0"]
-
-
-@pytest.mark.parametrize("culprit", [1, 6, 9])
-def test_a_second_mesh_is_traced_where_the_first_one_has_led_to(
-    repository: Repository, tmp_path: Path, culprit: int
-) -> None:
-    told = Told(lambda subject, _: str(int(subject) >= culprit))
-    meshes = CONFIG.replace('"qwen3-30b-a3b", ', "").replace('["ep"]', '["ep", "ep-dp"]')
-    (tmp_path / "regbot.toml").write_text(meshes)
-    result = flow.bisect(options(repository, tmp_path, config=tmp_path / "regbot.toml"), measurer=told)
-    assert [change.candidates[0].point.subject for change in result.changes] == [str(culprit)]
-    first, second = dict.fromkeys(entry for _, entry in told.asked)
-    assert result.changes[0].entries == [first, second]
-    assert [entry for _, entry in told.asked] == sorted(
-        (entry for _, entry in told.asked), key=[first, second].index
-    ), "the second one waits until the first one has found its commit"
-    of_first, of_second = ({subject for subject, each in told.asked if each == entry} for entry in (first, second))
-    assert of_second == {"0", str(culprit - 1), str(culprit), "9"}
-    assert of_second <= of_first, "no commit is built for the second one alone"
-    assert len(of_first) <= max_measurements(9)
 
 
 # ---- reuse

@@ -203,19 +203,6 @@ def test_commits_of_a_merged_branch_that_change_inert_files_only_run_the_code_be
     assert same(CommitRange(points, [])) == ["tests"]
 
 
-def test_a_moved_submodule_is_other_code(repo: Repository, tmp_path: Path) -> None:
-    library = Repository.create(tmp_path / "library")
-    library.commit("first", {"kernel.cu": "// 1\n"})
-    repo.add_submodule(library, "third_party/lib")
-    repo.git("config", "--file", ".gitmodules", "submodule.third_party/lib.ignore", "all")
-    repo.commit("with a library")
-    newer = library.commit("second", {"kernel.cu": "// 2\n"})
-    repo.git("update-index", "--cacheinfo", f"160000,{newer},third_party/lib")
-    repo.git("commit", "--quiet", "--message", "a newer library")
-    repo.git("commit", "--quiet", "--allow-empty", "--message", "nothing")
-    assert same(asked(repo, bad="HEAD")) == ["nothing"]
-
-
 # ---- what authors write
 
 
@@ -263,16 +250,6 @@ def test_a_merge_is_descended_into_from_where_its_branch_left(merged: Repository
 
 
 # ---- what cannot be walked
-
-
-def test_a_good_commit_beside_bad_is_told_the_merge_base(merged: Repository) -> None:
-    base = merged.git("rev-parse", "start")
-    merged.git("checkout", "--quiet", "-b", "side", "start")
-    change(merged, "s")
-    assert refused(merged, "side", "main") == (
-        "GOOD 'side' is not an ancestor of BAD 'main', so no commits lie between them; they share their history up to "
-        f"{base[:12]}: name that commit as GOOD"
-    )
 
 
 DEEPER = "fetch the rest of the history: git fetch --unshallow, or fetch-depth: 0 of actions/checkout"

@@ -68,12 +68,12 @@ def gone(case: Bisecting, wait_s: float = 3.0) -> list[str]:
 # ---- kill -9
 
 
-@pytest.mark.parametrize("kills", [pytest.param(10, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_bisection_that_is_killed_at_random_moments_loses_no_observation_and_counts_none_twice(
-    case: Bisecting, commits: list[str], kills: int
+    case: Bisecting, commits: list[str]
 ) -> None:
     """SIGKILL of regbot alone: what it started must notice."""
-    noise, costs = 0.02, slower(commits)
+    kills, noise, costs = 4, 0.02, slower(commits)
     asked = (commits[0], commits[-1], "--command", case.costing(costs, noise=noise, sleep_s=0.1))
     moments = random.Random(SEED)
     print(f"REGBOT_TEST_SEED={SEED}")  # pytest shows it where a test fails

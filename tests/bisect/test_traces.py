@@ -65,8 +65,8 @@ class Scene:
         )
 
 
-def _request(point: Point, task: Task = TASK) -> MeasurementRequest:
-    return MeasurementRequest(point, "search", entry=task.entry)
+def _request(point: Point) -> MeasurementRequest:
+    return MeasurementRequest(point, "search", entry=TASK.entry)
 
 
 @pytest.mark.parametrize(

@@ -44,13 +44,12 @@ class Scene:
         self.repository.git("checkout", "-q", "-B", "pr", self.base)
         return self.repository.commit("change", {name.replace("__", "/"): text for name, text in files.items()})
 
-    def store_trace(self, loaded: list[str] | None, commit: str = "", tier: str = "static", variant: str = "") -> None:
-        """Store a session of ``commit`` (default: base) whose run loaded the files ``loaded``."""
-        commit = commit or self.base
-        fields: dict[str, object] = {"tier": tier, "workload": ENTRY, "commit": commit, "loaded_files": loaded}
+    def store_trace(self, loaded: list[str] | None, tier: str = "static", variant: str = "") -> None:
+        """Store a session of base whose run loaded the files ``loaded``."""
+        fields: dict[str, object] = {"tier": tier, "workload": ENTRY, "commit": self.base, "loaded_files": loaded}
         if tier == "static":
             fields |= {"steps": None, "cut": None, "clock": None, "runs": [], "ledger": "a" * 64}
-        tree = self.repository.git("rev-parse", f"{commit}^{{tree}}")
+        tree = self.repository.git("rev-parse", f"{self.base}^{{tree}}")
         put(self.store, timed_baseline(variant=variant or "cpu", tree=tree, **fields))
 
     def ask(self, head: str, config: Config, timing: bool = False, base: str = "") -> ConcernResult:

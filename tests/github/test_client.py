@@ -70,7 +70,7 @@ def test_an_artifact_is_read_from_storage_that_does_not_get_the_token(forge: For
 
 def test_an_artifact_above_the_limit_is_not_read(forge: Forge, repo: Repository) -> None:
     run = repo.workflow_run(".github/workflows/x.yml", "pull_request", "main", str(repo.git.branch("main")))
-    run.artifact("regbot-session", b"x" * 5000, size=10)
+    run.artifact("regbot-session", b"x" * 5000)
     (artifact,) = forge.artifacts(run.id)
     with pytest.raises(TooLargeError, match="4,000"):
         forge.download(artifact.id, 4000)

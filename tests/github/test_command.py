@@ -37,6 +37,8 @@ NUMBER = f'{{"repository": {{"full_name": "acme/moe"}}, "action": "created", "is
         (NUMBER.replace("1", "true"), "issue.number"),
         (NUMBER.replace("1", "0"), "issue.number"),
         (NUMBER.replace("1", '"1"'), "issue.number"),
+        (NUMBER.replace('"action": "created", ', ""), "action"),
+        (NUMBER.replace(', "type": "User"', ""), "comment.user.type"),
     ],
 )
 def test_an_invalid_event_is_refused(tmp_path: Path, text: str, complaint: str) -> None:

@@ -99,19 +99,6 @@ def test_a_sharding_regression_is_not_hidden_by_a_measurement_that_was_cancelled
         assert "FAIL: all-to-all replaced" in str(check.title)
 
 
-def test_a_rerun_that_fails_keeps_the_first_verdict(bench: Gated) -> None:
-    number = bench.pull()
-    run = bench.timed(number)
-    only(bench.post(run))
-    title = bench.check(number).title
-    run.attempt, run.conclusion = 2, "failure"
-    only(bench.post(run))
-    text = both(bench, number)
-    assert bench.check(number).title == title
-    assert headline(text).startswith("### ✅ PASS")
-    assert "the job for this commit failed" in text
-
-
 def test_a_declaration_during_a_measurement_counts_in_the_kept_verdict(bench: Gated) -> None:
     number = bench.pull()
     assert only(bench.post(bench.timed(number, theirs=MORE))).status == "REVIEW"

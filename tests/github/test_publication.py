@@ -13,18 +13,6 @@ from support.forge_cases import NONCE, Bench, build_text, result
 # One comment, one check run
 
 
-def test_the_first_result_creates_comment_and_check_run_and_the_next_edits_both(bench: Bench) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    publish(bench.forge, result(build_text(number, sha, 1)), GitHub())
-    first = bench.repo.comments(number)[0].id, bench.check(number).id
-    settled = publish(bench.forge, result(build_text(number, sha, 2, status="FAIL", text="### ❌ FAIL: x\n")), GitHub())
-    assert (bench.repo.comments(number)[0].id, bench.check(number).id) == first
-    assert "❌ FAIL" in bench.comment(number)
-    assert bench.check(number).conclusion == "failure"
-    assert settled.stamp.run == 2
-
-
 def test_a_deleted_comment_is_made_again(bench: Bench) -> None:
     number = bench.pull()
     posted = result(build_text(number, bench.head(number)))
@@ -42,18 +30,6 @@ def test_the_comment_is_recognized_only_by_its_author(bench: Bench) -> None:
         publish(bench.forge, result(build_text(number, bench.head(number), run, status="FAIL")), GitHub())
         assert f'"run":{run}' in bench.comment(number)
     assert bench.repo.comments(number)[0].body == forged
-
-
-def test_a_jobs_check_run_of_the_same_name_is_ignored(bench: Bench) -> None:
-    number = bench.pull()
-    sha = bench.head(number)
-    forge = bench.forge
-    summary = build_text(number, sha).body()
-    forge.create_check(NewCheck("regbot", sha, "57f0d1c2-a-job", "completed", "success", "regbot", summary))
-    publish(forge, result(build_text(number, sha, status="FAIL")), GitHub())
-    theirs, ours = bench.repo.check_runs(sha)
-    assert (theirs.external_id, theirs.conclusion) == ("57f0d1c2-a-job", "success")
-    assert (ours.external_id, ours.conclusion) == (f"{number}:{sha}:static", "failure")
 
 
 def test_a_newer_check_run_of_a_job_called_regbot_is_answered_by_a_new_invalid_one(bench: Bench) -> None:

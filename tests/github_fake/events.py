@@ -38,8 +38,7 @@ def pull_request(
 
 
 def workflow_run(repo: "Repository", run: "Run", action: str = "completed") -> Json:
-    about = {"workflow_run": shapes.run(run), "workflow": shapes.workflow(run.path)}
-    return {"action": action, "sender": run.actor} | about
+    return {"action": action, "sender": run.actor, "workflow_run": shapes.run(run)}
 
 
 def workflow_dispatch(

@@ -24,7 +24,6 @@ _CONFIGURATION = """
 [gc]
     auto = 0
 """
-_STATUS = {"A": "added", "D": "removed", "M": "modified", "R": "renamed", "C": "copied", "T": "changed"}
 
 
 def _data(text: str) -> str:
@@ -105,23 +104,17 @@ class GitData:
         """Of ``base..head``, oldest first."""
         return self.run("rev-list", "--reverse", f"{base}..{head}").split()
 
-    def describe(self, sha: str) -> dict[str, Any]:
-        """A commit as GitHub shows its git half: message, tree, parents, author."""
-        layout = "%T%x00%P%x00%an%x00%ae%x00%aI%x00%B"
-        tree, parents, name, email, date, message = self.run("show", "-s", f"--format={layout}", sha).split("\0", 5)
-        who = {"name": name, "email": email, "date": date}
-        return {"message": message.rstrip("\n"), "tree": tree, "parents": parents.split(), "author": who}
+    def parents(self, sha: str) -> list[str]:
+        return self.run("show", "-s", "--format=%P", sha).split()
 
     def files(self, base: str, head: str) -> list[dict[str, Any]]:
         """What differs between two commits, renames found as git does by itself, in GitHub's words."""
-        rows = self.run("diff", "--raw", "-M", "--no-abbrev", "-z", base, head).split("\0")
+        rows = self.run("diff", "--name-status", "-M", "-z", base, head).split("\0")
         found = []
         while rows and rows[0]:
-            _, _, before, after, kind = rows.pop(0).split(" ")
-            old = rows.pop(0)
+            kind, old = rows.pop(0), rows.pop(0)
             new = rows.pop(0) if kind[0] in "RC" else old
-            file = {"filename": new, "status": _STATUS[kind[0]], "sha": before if kind == "D" else after}
-            found.append(file | ({"previous_filename": old} if kind[0] in "RC" else {}))
+            found.append({"filename": new} | ({"previous_filename": old} if kind[0] in "RC" else {}))
         return found
 
     def text(self, revision: str, path: str) -> str | None:

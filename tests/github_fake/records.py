@@ -1,7 +1,7 @@
 """What the fake GitHub keeps about one comment, one pull request, one run."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .state import Repository
@@ -49,6 +49,7 @@ class CheckRun:
     text: str | None = None
     started: str = ""
     completed: str | None = None
+    annotations: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -89,9 +90,7 @@ class Artifact:
     run: "Run"
     name: str
     content: bytes
-    created: str
     expired: bool = False
-    size: int | None = None  # what the API claims where that is not the content's
 
 
 @dataclass(frozen=True)
@@ -139,9 +138,8 @@ class Run:
             return self.past_jobs[::-1]
         return [Job("measure", self.attempt, self.started or self.created, self.seconds), *self.past_jobs[::-1]]
 
-    def artifact(self, name: str, content: bytes, size: int | None = None) -> Artifact:
-        hub = self.repository.hub
-        made = Artifact(hub.new_id(), self, name, content, hub.tick(), size=size)
+    def artifact(self, name: str, content: bytes) -> Artifact:
+        made = Artifact(self.repository.hub.new_id(), self, name, content)
         self.artifacts.append(made)
         return made
 

@@ -46,15 +46,7 @@ def compare(call: Call) -> Any:
         raise Refused(404, "Not Found")
     one, two, git = _sha(call, base), _sha(call, head), call.repo.git
     merge_base = git.merge_base(one, two)
-    ahead, behind = git.commits(merge_base, two), git.commits(merge_base, one)
-    names = {(False, False): "identical", (True, False): "ahead", (False, True): "behind", (True, True): "diverged"}
-    return {
-        "status": names[bool(ahead), bool(behind)],
-        "base_commit": shapes.commit(call.repo, one), "merge_base_commit": shapes.commit(call.repo, merge_base),
-        "ahead_by": len(ahead), "behind_by": len(behind), "total_commits": len(ahead),
-        "commits": [shapes.commit(call.repo, sha) for sha in ahead],
-        "files": git.files(merge_base, two)[:300],
-    }  # fmt: skip
+    return {"merge_base_commit": shapes.commit(call.repo, merge_base), "files": git.files(merge_base, two)[:300]}
 
 
 @route("GET", f"{_REPO}/pulls", "pull_requests:read")

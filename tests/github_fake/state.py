@@ -50,9 +50,9 @@ class Repository:
         start = parent or self.git.branch(branch) or self.git.branch(self.default_branch)
         return self.git.commit(files, branch, message, author, self.hub.tick(), start)
 
-    def open_issue(self, title: str, author: str, body: str = "") -> int:
+    def open_issue(self, title: str, author: str) -> int:
         now = self.hub.tick()
-        self.issues[len(self.issues) + 1] = Issue(self, len(self.issues) + 1, title, author, body, now, now)
+        self.issues[len(self.issues) + 1] = Issue(self, len(self.issues) + 1, title, author, "", now, now)
         return len(self.issues)
 
     def open_pull(

@@ -9,7 +9,7 @@ from regbot.judge.program import judge_program
 from regbot.ledgers import catalogue as names
 from regbot.records.config import Config
 from regbot.records.ledger import ComputeRow, Ledger, Program
-from regbot.records.settings import GPU_MEMORY_BYTES, ProgramThresholds
+from regbot.records.settings import ProgramThresholds
 from regbot.records.verdict import ProgramSection
 from tests.support.ledger_builder import smoke_ledger
 from tests.support.program_builder import (
@@ -201,8 +201,3 @@ def test_the_text_names_amounts_module_and_line_of_what_is_held() -> None:
 def test_operators_without_a_formula_are_named() -> None:
     section = judged(program_of(without_formula={"my::kernel": 3}), program_of(without_formula={"my::kernel": 3}))
     assert any("my::kernel" in reason for reason in section.reasons)
-
-
-def test_the_memory_of_every_gpu_is_that_of_the_paper_gpu() -> None:
-    gpus = pytest.importorskip("regbot_guest.paper.gpus", reason="the paper GPU needs torch")
-    assert {name: gpu.memory_bytes for name, gpu in gpus.GPUS.items()} == GPU_MEMORY_BYTES

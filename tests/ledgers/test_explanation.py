@@ -92,6 +92,13 @@ def test_products_in_float32_are_no_remark_in_a_model_in_float32_or_a_router() -
     assert not any(explained(with_program(smoke_ledger(), rows=rows)).remarks for rows in (in_float32, router))
 
 
+def test_a_peak_above_the_memory_of_the_imitated_gpu_does_not_fit() -> None:
+    ledger = with_program(smoke_ledger(), peak_bytes=90 * GB).model_copy(update={"gpu": "h100"})
+    (remark,) = explained(ledger).remarks
+    assert (remark.pattern, remark.text[:38]) == ("does not fit", "the step holds 90.0 GB at its peak, an")
+    assert not explained(ledger.model_copy(update={"gpu": "h200"})).remarks
+
+
 def test_shares_of_modules_add_up() -> None:
     explanation = explained(HEALTHY)
     moe, *others = explanation.modules

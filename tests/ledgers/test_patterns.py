@@ -218,6 +218,13 @@ def test_nothing_passes_as_cheaper_if_the_size_of_a_payload_is_unknown() -> None
     assert {finding.status for finding in diff(A2A, kernels)} == {"REVIEW"}
 
 
+def test_of_several_failures_of_one_pattern_the_dearest_comes_first() -> None:
+    gathers = [
+        entry("all_gather", axis, where="layers.0.attention", size=size) for axis, size in (("a", 10**9), ("b", 10**10))
+    ]
+    assert [finding.axis for finding in diff(A2A, edited(A2A, lambda e: e, *gathers))] == ["b", "a"]
+
+
 def test_a_few_bytes_do_not_take_the_place_of_the_tokens() -> None:
     small = entry("broadcast", "dp", where="layers.0.moe", phase="forward", size=64)
     head = edited(smoke_ledger(dispatcher="local"), lambda e: e, small)

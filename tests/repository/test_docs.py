@@ -3,13 +3,10 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer import Typer
-from typer.main import get_command
 
-from regbot.cli.app import app
+from support.docs_cases import list_options
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("**/*.md")), *sorted(ROOT.glob("*/README.md"))]
@@ -59,24 +56,8 @@ def spoken() -> Iterator[tuple[str, str]]:
         yield from ((page.name, span) for span in SPAN.findall(prose(page)) if re.match("regbot [^@]", span))
 
 
-@pytest.fixture(scope="module")
-def commands() -> dict[str, set[str]]:
-    """Every command of regbot by its words, and its options."""
-    found: dict[str, set[str]] = {}
-
-    def walk(words: str, command: Any) -> None:
-        options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
-        found[words] = {name for name in options if name.startswith("--")} | {"--help"}
-        for name, inner in getattr(command, "commands", {}).items():
-            walk(f"{words} {name}", inner)
-
-    assert isinstance(app, Typer)
-    walk("regbot", get_command(app))
-    return found
-
-
-def test_every_command_that_is_named_exists_and_has_its_options(commands: dict[str, set[str]]) -> None:
-    seen = 0
+def test_every_command_that_is_named_exists_and_has_its_options() -> None:
+    commands, seen = list_options(), 0
     for page, line in spoken():
         words = line.split()
         known = [" ".join(words[:n]) for n in (1, 2, 3) if " ".join(words[:n]) in commands]

@@ -1,25 +1,19 @@
 """The tables of docs/security.md are those of the code: rights, roles, suppliers, statuses; and tests of attacks."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
-from ruamel.yaml import YAML
 
-from regbot.cli.app import app
 from regbot.records.session import SessionHeader
+from support.docs_cases import list_options
+from support.workflow_rules import SHIPPED, read
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "docs" / "security.md"
 PAGE = FILE.read_text(encoding="utf-8")
 HEADER_FIELDS = {field.alias or name for name, field in SessionHeader.model_fields.items()}
-WORKFLOWS = {
-    path.stem: YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    for path in sorted((ROOT / "workflows").glob("*.yml"))
-}
+WORKFLOWS = {path.stem: read(path).data for path in SHIPPED}
 
 
 def table(*head: str) -> list[list[str]]:
@@ -28,25 +22,6 @@ def table(*head: str) -> list[list[str]]:
     assert PAGE.count(line) == 1, f"there is no one table {head}"
     below = PAGE.split(line)[1].split("\n\n")[0].splitlines()[1:]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in below]
-
-
-def commands() -> Iterator[tuple[str, set[str]]]:
-    """Every command of regbot, by its words, and its options."""
-
-    def walk(words: str, command: Any) -> Iterator[tuple[str, set[str]]]:
-        yield words, {option for each in command.params for option in (*each.opts, *each.secondary_opts)}
-        for name, below in getattr(command, "commands", {}).items():
-            yield from walk(f"{words} {name}", below)
-
-    return walk("regbot", typer.main.get_command(app))
-
-
-def is_command(text: str) -> bool:
-    """Whether regbot has this command, with these options."""
-    words = text.split()
-    options = {word for word in words if word.startswith("--")}
-    name = " ".join(word for word in words if word not in options)
-    return name != "regbot" and any(name == known and options <= has for known, has in commands())
 
 
 def rights(job: dict[str, object]) -> list[str]:
@@ -89,7 +64,7 @@ def test_workflows_give_no_option_that_regbot_does_not_have(name: str) -> None:
                 verbs = re.match(r"[a-z ]+", line)
                 options = re.findall(r"(?<!\S)--[a-z-]+", line)
                 assert verbs is not None, line
-                assert is_command(f"regbot {verbs[0].strip()} {' '.join(options)}"), f"{name}: regbot {line}"
+                assert set(options) <= list_options()[f"regbot {verbs[0].strip()}"], f"{name}: regbot {line}"
 
 
 def test_the_group_of_runners_names_every_workflow_that_asks_for_a_node() -> None:

@@ -106,10 +106,10 @@ def say(writing: int, files: Sequence[str]) -> None:
     os.write(writing, "".join(f"{file}\n" for file in files).encode())
 
 
-def killed(root: Path, rounds: int = 16) -> None:
+def killed(root: Path) -> None:
     """Run two concurrent writers, which share some sessions, and kill one or both."""
     draw = random.Random(7)
-    for number in range(rounds):
+    for number in range(16):
 
         def write(writing: int, first: int, who: str) -> None:
             for session in range(first, first + 100):

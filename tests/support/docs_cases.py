@@ -4,7 +4,13 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
+from typing import Any
+
+from typer.main import get_command
+
+from regbot.cli.app import app
 
 OMITTED = "..."
 BLOCK = re.compile(r"<!-- run: (\w+) -->\n```sh\n(.*?)```\n(?:\n```text\n(.*?)```)?", re.DOTALL)
@@ -16,6 +22,20 @@ def execute(commands: str, at: Path, **variables: str) -> "subprocess.CompletedP
     env = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
     words = ["bash", "-e", "-c", commands]
     return subprocess.run(words, cwd=at, env=env, capture_output=True, text=True, timeout=600, check=False)
+
+
+@cache
+def list_options() -> dict[str, set[str]]:
+    """Return the options of every command of regbot, by the words of the command."""
+    options: dict[str, set[str]] = {}
+
+    def walk(words: str, command: Any) -> None:
+        options[words] = {name for each in command.params for name in (*each.opts, *each.secondary_opts)} | {"--help"}
+        for name, below in getattr(command, "commands", {}).items():
+            walk(f"{words} {name}", below)
+
+    walk("regbot", get_command(app))
+    return options
 
 
 def missing(shown: str, printed: str) -> str:

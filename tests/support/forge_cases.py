@@ -103,9 +103,8 @@ class Bench:
     def head(self, number: int) -> str:
         return self.repo.pulls[number].head_sha
 
-    def merge_base(self, number: int, sha: str = "") -> str:
-        """Return the merge base of the head, or of ``sha``, and the base branch."""
-        return self.repo.git.merge_base(self.repo.pulls[number].base, sha or self.head(number))
+    def merge_base(self, number: int) -> str:
+        return self.repo.git.merge_base(self.repo.pulls[number].base, self.head(number))
 
     def arms(self, head: str, base: str = "") -> tuple[Arm, Arm]:
         base = base or self.repo.git.run("merge-base", "main", head).strip()
@@ -171,16 +170,14 @@ class Bench:
             title=f"regbot-static {sha}",
         )
 
-    def measured(
-        self, number: int, session: Session | bytes | None, nonce: str = NONCE, sha: str = "", **changes: object
-    ) -> FakeRun:
+    def measured(self, number: int, session: Session | bytes | None, nonce: str = NONCE, **changes: object) -> FakeRun:
         """Add a run of regbot-measure on the pull request's head, as regbot-gate starts one."""
         given: dict[str, object] = {
             "path": metadata.MEASURE,
             "event": "workflow_dispatch",
             "head_branch": "main",
             "head_sha": str(self.repo.git.branch("main")),
-            "title": f"regbot {number} {sha or self.head(number)} {self.merge_base(number, sha)} {nonce}",
+            "title": f"regbot {number} {self.head(number)} {self.merge_base(number)} {nonce}",
         }
         return self._run(session, {**given, **changes})
 
@@ -190,9 +187,9 @@ class Bench:
             run.artifact("regbot-session", session if isinstance(session, bytes) else zipped(session))
         return run
 
-    def approve(self, number: int, nonce: str = NONCE, sha: str = "") -> None:
+    def approve(self, number: int, nonce: str = NONCE) -> None:
         """Create the check run in progress, as regbot-gate does."""
-        sha = sha or self.head(number)
+        sha = self.head(number)
         external_id = checks.format_external_id(number, sha, nonce)
         self.forge.create_check(NewCheck("regbot", sha, external_id, "in_progress", None, "Measuring", "…"))
 

@@ -31,7 +31,7 @@ class Key(NamedTuple):
     role: str  # payload or control
     where: str  # path of the module; '' if it is unknown
     via: str  # backend or library that ran the collective, such as nccl or deepep
-    line: str  # 'path:number' of the call in the checkout; '' if it is unknown
+    line: str = ""  # 'path:number' of the call in the checkout; '' if it is unknown
 
 
 class StepTally:

@@ -32,12 +32,12 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def rising(count: int, name: str, seconds: float = STEP_S, rise: float = 0.2) -> list[str]:
+def rising(count: int, name: str, seconds: float = STEP_S) -> list[str]:
     """Runs that get slower from the first step to the last."""
     names = [f"{name}{number}.csv" for number in range(count)]
     for each in names:
         times = step_times(each, seconds)
-        Path(each).write_text(csv([value * (1 + rise * step / 50) for step, value in enumerate(times)]))
+        Path(each).write_text(csv([value * (1 + 0.2 * step / 50) for step, value in enumerate(times)]))
     return names
 
 

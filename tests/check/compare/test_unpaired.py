@@ -106,13 +106,3 @@ class TestNoEvidence:
         verdict = verdict_of(files("b", 4), files("h", 4, seconds=STEP_S * 1.6), "--noise", "0.3")
         assert verdict.verdict == "INCONCLUSIVE"
         assert says(verdict, "--noise 0.3% is not used: it is the noise of pairs")
-
-    @pytest.mark.parametrize(
-        ("base", "head", "seconds"),
-        [(1, 1, STEP_S * 1.05), (16, 16, STEP_S * 2), (16, 16, STEP_S), (20, 1, STEP_S * 0.8)],
-    )
-    def test_nothing_is_decided(self, files: Folder, base: int, head: int, seconds: float) -> None:
-        result = section(verdict_of(files("b", base), files("h", head, seconds=seconds)))
-        assert (result.status, result.decision, result.tests) == ("INCONCLUSIVE", "undecided", [])
-        assert result.estimate_pct == pytest.approx(100 * (seconds / STEP_S - 1), abs=3)
-        assert "nothing in the files shows that base and head ran in turn in one session" in result.reasons[0]

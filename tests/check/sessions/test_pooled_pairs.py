@@ -11,6 +11,7 @@ from regbot.judge import judge
 from regbot.records.config import Config, Workload
 from regbot.records.files import RecordError, append_line
 from regbot.records.run import Run
+from regbot.records.session import SessionHeader
 from support.stored_cases import at, header, reference
 from support.timed_builder import HEADER, PLAN, judged, noisy, play, session_of, statics, throughput_of, timed_run
 
@@ -41,41 +42,37 @@ def test_a_pool_whose_times_contradict_its_clocks_is_ignored(tmp_path: Path) -> 
     assert kept(tmp_path / "bad", [*good[:-1], lie]) == []
 
 
-def test_a_commit_that_changes_only_comments_and_an_updated_branch_use_the_same_pool(tmp_path: Path) -> None:
-    first, second, other = (
-        HEADER.model_copy(update={"head": HEADER.head.model_copy(update=change)})
-        for change in (
-            {"behaviour": "b" * 64},
-            {"behaviour": "b" * 64, "commit": "9" * 40, "tree": "8" * 40},
-            {"behaviour": "c" * 64, "commit": "7" * 40, "tree": "6" * 40},
-        )
-    )
-    updated = first.model_copy(update={"base": HEADER.base.model_copy(update={"commit": "5" * 40, "tree": "5" * 40})})
-    files = [pool_file(tmp_path, header, PLAN, [], ("a node",)) for header in (first, second, updated, other)]
-    assert files[0] == files[1] == files[2] != files[3]
+def with_arm(name: str, **changes: object) -> SessionHeader:
+    arm = HEADER.base if name == "base" else BEHAVES
+    return HEADER.model_copy(update={"head": BEHAVES, name: arm.model_copy(update=changes)})
 
 
-def test_another_definition_of_the_workload_has_another_pool(tmp_path: Path) -> None:
-    files = [
-        pool_file(
-            tmp_path, HEADER, PLAN, [], ("a node",), Workload(adapter="command", command=["train", size, "{steps}"])
-        )
-        for size in ("small", "small", "big")
-    ]
-    assert files[0] == files[1] != files[2]
+BEHAVES = HEADER.head.model_copy(update={"behaviour": "b" * 64})
+MOVED = {"commit": "9" * 40, "tree": "8" * 40}
+SMALL, BIG = (Workload(adapter="command", command=["train", size, "{steps}"]) for size in ("small", "big"))
+
+
+@pytest.mark.parametrize(
+    ("session_header", "workload", "is_same"),
+    [
+        (with_arm("head", **MOVED), SMALL, True),  # only comments changed
+        (with_arm("base", **MOVED), SMALL, True),  # the branch was updated
+        (with_arm("head", behaviour="c" * 64), SMALL, False),
+        (with_arm("head"), BIG, False),
+        (with_arm("head").model_copy(update={"throughput": header(gate="stored").throughput}), SMALL, False),
+    ],
+)
+def test_only_the_same_change_of_the_same_workload_has_the_same_pool(
+    tmp_path: Path, session_header: SessionHeader, workload: Workload, is_same: bool
+) -> None:
+    first = pool_file(tmp_path, with_arm("head"), PLAN, [], ("a node",), SMALL)
+    assert (pool_file(tmp_path, session_header, PLAN, [], ("a node",), workload) == first) == is_same
 
 
 def test_another_version_of_the_model_has_another_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = pool_file(tmp_path, HEADER, PLAN, statics(), ("a node",))
-    assert pool_file(tmp_path, HEADER, PLAN, statics(), ("a node",)) == before
     monkeypatch.setattr("regbot.check.sessions.pooled_pairs.model_hash", lambda _: "1" * 64)
     assert pool_file(tmp_path, HEADER, PLAN, statics(), ("a node",)) != before
-
-
-def test_a_session_without_pairs_has_a_pool_of_its_own(tmp_path: Path) -> None:
-    gates = (header(reference(), gate="stored"), header(reference()))
-    stored, pairs = (pool_file(tmp_path, gate, gate.timed[0], [], ("a node",)) for gate in gates)
-    assert stored != pairs
 
 
 @pytest.mark.parametrize(("behaviour", "status"), [("b" * 64, "PASS"), ("c" * 64, "INVALID")])
