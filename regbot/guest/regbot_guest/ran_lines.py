@@ -5,6 +5,7 @@ cost nothing. Older versions report no lines.
 import inspect
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
 from types import CodeType
@@ -43,7 +44,10 @@ def describe_lines(root: Path) -> dict[str, dict[str, list[list[int]]]]:
 
 def _sort_lines(file: str) -> dict[str, list[list[int]]]:
     sorted_lines: dict[str, list[list[int]]] = {"ran": [], "idle": []}
-    for function in _list_functions(compile(Path(file).read_bytes(), file, "exec")):
+    functions: list[CodeType] = []
+    with suppress(OSError, SyntaxError, ValueError, RecursionError):  # the file is not what was loaded, or not Python
+        functions = list(_list_functions(compile(Path(file).read_bytes(), file, "exec")))
+    for function in functions:
         numbers = sorted({line for _, _, line in function.co_lines() if line})
         for has_run, group in groupby(numbers, lambda line: (file, line) in _ran):
             lines = list(group)

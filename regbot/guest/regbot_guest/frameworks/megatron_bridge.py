@@ -28,10 +28,10 @@ from regbot_guest.frameworks.megatron_command import (
 )
 from regbot_guest.frameworks.megatron_lm import (
     AXES,
-    add_python_to_path,
     describe_attention,
     describe_dispatcher,
     get_model_chunks,
+    prepare_dataset_helpers,
 )
 from regbot_guest.frameworks.own_program import ProgramDescription, TrainingProgram, count_own_step, name_axes
 from regbot_guest.paper.counter import PaperCounter
@@ -89,7 +89,7 @@ def count_step(request: Request, device: Device) -> dict[str, Any]:
     if PRETRAINING not in f"_{request.recipe}_":  # the name may also begin or end with it
         raise ContractError("config", f"recipe {request.recipe!r} is not one for pretraining, and no other is traced")
     regbot_keys.extend([*OFFLINE_OVERRIDES, *TOKENIZER_OVERRIDES, *REQUEST_KEYS])
-    add_python_to_path()
+    prepare_dataset_helpers(request)
     os.environ[RESTART_MARKER] = str(os.getpid())  # the script then does not restart itself
     job = _RecipeJob(request, device)
     program = TrainingProgram(

@@ -3,6 +3,7 @@ Megatron's own mocks. Nothing is saved, evaluated or uploaded.
 """
 
 import importlib
+import importlib.util
 import os
 import re
 import sys
@@ -69,7 +70,7 @@ MOCKED = "data and tokenizer are Megatron's own mocks; nothing is saved, evaluat
 def count_step(request: Request, device: Device) -> dict[str, Any]:
     """Run ``request.program`` and return its part of the raw record. Raises ContractError."""
     script = find_script(request)
-    add_python_to_path()
+    prepare_dataset_helpers(request)
     test_case = read_test_case(Path(request.root), request.recipe) if request.recipe else None
     command_line = make_command_line(request, test_case)
     patches = [MOCKED]  # further ones are added while the program runs
@@ -114,10 +115,19 @@ def _without_nvcc(patches: list[str]) -> Iterator[None]:
         yield
 
 
-def add_python_to_path() -> None:
+def prepare_dataset_helpers(request: Request) -> None:
     """Megatron compiles its dataset helpers with the python3 and the python3-config on PATH, which must be this
     interpreter's. A virtual environment has no python3-config, so the base installation is added too.
+
+    Raises ContractError without pybind11, because Megatron then exits without a reason.
     """
+    folders = [Path(request.root, folder, "megatron/core/datasets") for folder in request.source_roots]
+    has_helpers = any((folder / "Makefile").is_file() for folder in folders)
+    if has_helpers and importlib.util.find_spec("pybind11") is None:
+        raise ContractError(
+            "no_framework",
+            f"Megatron compiles its dataset helpers with pybind11, which {sys.executable} lacks: install it there",
+        )
     own_folder, base_folder = Path(sys.executable).parent, Path(sys.base_prefix, "bin")
     os.environ["PATH"] = os.pathsep.join([str(own_folder), str(base_folder), os.environ.get("PATH", "")])
 
