@@ -11,6 +11,7 @@ from regbot.records.bisection import BisectionOutcome, Candidate, Change, Observ
 from regbot.records.files import RecordError, read_record
 from regbot.records.run import Run
 from regbot.records.verdict import GRAVITY, Finding
+from regbot.workloads.checkout.changed_lines import list_changed_lines
 
 
 def exact_answer(
@@ -136,8 +137,10 @@ def _list_findings(setup: BisectionSetup, observations: Sequence[Observation], c
     base, head = (run.ledger if run is not None else None for run in runs)
     if base is None or head is None:
         return []
+    points = [change.span.points[place] for place in (change.before, change.after)]
     try:
-        return judge_ledgers(base, head, setup.config).findings
+        changed_lines = list_changed_lines(setup.options.repo, points[0].commit, points[1].commit)
+        return judge_ledgers(base, head, setup.config, changed_lines).findings
     except NotComparable:
         return []
 

@@ -329,16 +329,21 @@ def compare(
         typer.Option(
             "--noise",
             metavar="PCT",
+            min=0.001,
             help="Known sd of a pair's log-ratio, in percent. With --paired, one pair can suffice.",
         ),
     ] = None,
     skip: Annotated[
         int | None,
-        typer.Option("--skip", metavar="N", help="Warm-up steps to leave out. Default: all before the steady state."),
+        typer.Option(
+            "--skip", metavar="N", min=0, help="Warm-up steps to leave out. Default: all before the steady state."
+        ),
     ] = None,
     tokens_per_step: Annotated[
         float | None,
-        typer.Option("--tokens-per-step", metavar="N", help="Tokens of one step on one rank, for torchtitan logs."),
+        typer.Option(
+            "--tokens-per-step", metavar="N", min=1, help="Tokens of one step on one rank, for torchtitan logs."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

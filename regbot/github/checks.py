@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from regbot.github.client import Forge
 from regbot.github.stamped_text import Stamp, StampedText, Tier
-from regbot.github.types import CheckRun, Conclusion, NewCheck
+from regbot.github.types import Annotation, CheckRun, Conclusion, NewCheck
 from regbot.records.config import GitHub
 from regbot.records.text.clip import clip
 from regbot.records.verdict import Status
@@ -145,12 +145,14 @@ def write(
     github: GitHub,
     title: str,
     url: str = "",
+    annotations: Sequence[Annotation] = (),
 ) -> None:
     """Complete the check run of a head with ``stamped_text``. Raises ForgeError.
 
     A check run is created if there is none, or if GitHub shows another one instead (``HeadChecks.is_hidden``). It gets
     the strictest conclusion of this and of other pull requests with this head, because a required check does not
     distinguish them. ``title`` is the title of the result, and ``url`` is the page of its workflow run; '' if unknown.
+    A check run that has annotations keeps them, because GitHub does not replace any.
     """
     run, stamp = head_checks.run, stamped_text.stamp
     conclusion = _conclude_stamp(stamp, github)
@@ -177,12 +179,15 @@ def write(
         title=clip(title, TITLE_CHARACTERS),
         summary=stamped_text.body(note=note),
         details_url=url,
+        annotations=annotations,
     )
     if run is not None:
         shown = (run.status, run.conclusion, run.title, run.summary.strip())  # GitHub may change outer whitespace
         if shown != ("completed", conclusion, check.title, check.summary.strip()):
             # Somebody may have requested a measurement since the check run was read, so its external id is kept.
-            forge.update_check(run.id, replace(check, external_id=""))
+            forge.update_check(
+                run.id, replace(check, external_id="", annotations=() if run.annotations else annotations)
+            )
     if run is None or head_checks.is_hidden(conclusion):
         forge.create_check(check)
 

@@ -14,6 +14,7 @@ from regbot.check.concern import ChangedTrees, ConcernResult, find_unconcerned, 
 from regbot.check.conclusion import replace_references
 from regbot.check.references import store_at
 from regbot.github import checks, verdict_text
+from regbot.github.annotations import list_annotations
 from regbot.github.artifact import (
     ARTIFACT,
     MAX_ARCHIVE_BYTES,
@@ -33,7 +34,7 @@ from regbot.github.publication import Result, mark_stale, publish
 from regbot.github.stamped_text import Stamp, StampedText
 from regbot.github.transport import ForgeError
 from regbot.github.trusted_runs import build_trusted_session
-from regbot.github.types import WorkflowRun
+from regbot.github.types import Annotation, WorkflowRun
 from regbot.judge import judge
 from regbot.records.config import Config, ConfigError, GitHub
 from regbot.records.session import Session
@@ -49,6 +50,7 @@ class PostedResult:
     status: Status
     title: str
     text: str
+    annotations: Sequence[Annotation] = ()
     fault: str = ""
     """Traceback for the job's log if regbot failed on the run's artifact; '' if it did not fail."""
     number: int = 0
@@ -119,7 +121,7 @@ def post_run(
         base="" if isinstance(artifact, UnusableArtifact) else base,
         target=subject.target_branch,
     )
-    result = Result(StampedText(stamp, verdict.text), subject.nonce, verdict.title, run.url, bases)
+    result = Result(StampedText(stamp, verdict.text), subject.nonce, verdict.title, run.url, bases, verdict.annotations)
     is_published = publish(forge, result, github, thread).stamp == stamp
     return replace(verdict, number=subject.number, sha=subject.sha, is_published=is_published)
 
@@ -155,7 +157,7 @@ class _PostContext:
     def write_invalid(self, reason: Words, fault: str = "") -> PostedResult:
         title = verdict_text.write_invalid_title(reason, self.subject, self.github)
         text = verdict_text.write_invalid_text(reason, self.subject, self.github)
-        return PostedResult("INVALID", title, text, fault)
+        return PostedResult("INVALID", title, text, fault=fault)
 
     def judge(self, session: Session, base: str, declarations: Declarations) -> PostedResult:
         """Judge a session by the configuration of the commit ``base``, which is '' if there is no merge base. If the
@@ -185,10 +187,7 @@ class _PostContext:
         target_branch = subject.target_branch if subject.tier == "static" else None
         loaded_config = load_base_config(repo, base, target_branch)
         config = loaded_config.config
-        # Only a measurement can prove that both arms run the same code, and needs the files for it.
-        with fetched_trees(
-            self.forge, base, subject.sha, checkout=repo, with_files=subject.tier == "measured"
-        ) as trees:
+        with fetched_trees(self.forge, base, subject.sha, checkout=repo, with_files=True) as trees:
             concern_result = self._find_unconcerned(artifact_session, config, base, trees)
             session = build_trusted_session(artifact_session, config, subject, base, trees, concern_result.unconcerned)
         traced_variants = [(run.workload, run.variant) for run in session.runs if run.tier == "static"]
@@ -208,6 +207,7 @@ class _PostContext:
             status=status,
             title=verdict_text.write_title(verdict, session, status, subject, self.github),
             text=verdict_text.write_verdict_text(verdict, session, subject, acceptance, self.github),
+            annotations=list_annotations(verdict),
         )
 
     def _find_unconcerned(self, session: Session, config: Config, base: str, trees: Path) -> ConcernResult:

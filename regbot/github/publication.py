@@ -15,7 +15,7 @@ from regbot.github import checks
 from regbot.github.client import Forge, MissingError
 from regbot.github.comment_thread import CommentThread
 from regbot.github.stamped_text import StampedText, select_strongest
-from regbot.github.types import Comment
+from regbot.github.types import Annotation, Comment
 from regbot.records.config import GitHub
 
 
@@ -29,6 +29,7 @@ class Result:
     url: str = ""
     bases: Sequence[str] | None = None
     """Allowed base commits of a verdict on the head; None allows all."""
+    annotations: Sequence[Annotation] = ()
 
 
 def publish(forge: Forge, result: Result, github: GitHub, thread: CommentThread | None = None) -> StampedText:
@@ -44,7 +45,7 @@ def publish(forge: Forge, result: Result, github: GitHub, thread: CommentThread 
         # A check run that waits for another measurement is completed by the post of that measurement.
         checks.show_waiting(forge, head_checks)
     elif replace(text, void=None) == result.stamped_text:
-        checks.write(forge, text, head_checks, github, result.title, url=result.url)
+        checks.write(forge, text, head_checks, github, result.title, url=result.url, annotations=result.annotations)
     else:
         checks.write(forge, text, head_checks, github, head_checks.title or f"{text.stamp.status}: see the summary")
     if not stamp.pr:  # a merge group has no comment

@@ -3,6 +3,7 @@
 The text in these objects is untrusted. It is shown only through ``regbot.report.markdown``.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
@@ -89,6 +90,24 @@ class Comment(GitHubObject):
         return self.created != self.updated
 
 
+AnnotationLevel = Literal["notice", "warning", "failure"]
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A text that GitHub shows at a line of the commit."""
+
+    path: str
+    line: int
+    level: AnnotationLevel
+    title: str
+    message: str
+
+    def body(self) -> dict[str, Any]:
+        place = {"path": self.path, "start_line": self.line, "end_line": self.line}
+        return {**place, "annotation_level": self.level, "title": self.title, "message": self.message}
+
+
 @dataclass(frozen=True)
 class NewCheck:
     name: str
@@ -102,15 +121,18 @@ class NewCheck:
     summary: str
     details_url: str = ""
     """Page that GitHub links from the check run; '' for GitHub's default."""
+    annotations: Sequence[Annotation] = ()
+    """GitHub adds them to those that the check run has."""
 
     def body(self) -> dict[str, Any]:
+        annotations = {"annotations": [annotation.body() for annotation in self.annotations]}
         body = {
             "name": self.name,
             "status": self.status,
             "external_id": self.external_id,
             "conclusion": self.conclusion,
             "details_url": self.details_url,
-            "output": {"title": self.title, "summary": self.summary},
+            "output": {"title": self.title, "summary": self.summary, **(annotations if self.annotations else {})},
         }
         return {key: value for key, value in body.items() if value}
 
@@ -127,6 +149,8 @@ class CheckRun(GitHubObject):
     app: Text = Field("", validation_alias=AliasPath("app", "slug"))
     title: Text = Field("", validation_alias=AliasPath("output", "title"))
     summary: Text = Field("", validation_alias=AliasPath("output", "summary"))
+    annotations: int = Field(0, validation_alias=AliasPath("output", "annotations_count"))
+    """Number of its annotations."""
 
 
 class WorkflowRun(GitHubObject):

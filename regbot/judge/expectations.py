@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from regbot.errors import UserError
 from regbot.ledgers.catalogue import PATTERNS
 from regbot.records.text.clip import clip
-from regbot.records.verdict import Finding
+from regbot.records.verdict import Finding, Status
 
 FORM = "pattern@axis@workload: reason"
 REASON_CHARACTERS = 4000
@@ -82,6 +82,15 @@ def accept(findings: Iterable[Finding], expectations: Iterable[Expectation], wor
         accepted = {} if reason is None else {"status": "PASS", "accepted": clip(reason, REASON_CHARACTERS)}
         judged.append(finding.model_copy(update=accepted))
     return judged
+
+
+def list_reasons(findings: Iterable[Finding], status: Status) -> list[str]:
+    """Return what the findings with ``status`` say. For an accepted finding, it is the reason of its rule."""
+    return [
+        f"{finding.pattern}{f': {finding.text}' if finding.accepted is None else f', accepted: {finding.accepted}'}"
+        for finding in findings
+        if finding.status == status
+    ]
 
 
 def _normalise(name: str) -> str:

@@ -118,6 +118,7 @@ def _judge_workload(
             workload=name,
             expectations=rules,
             configurations_only=configurations_only,
+            changed_lines=header.changed_lines,
         )
     if base is not None and head is not None and sharding is not None:
         sharding, stored_warnings = compare_with_stored(sharding, base, header, config)

@@ -4,11 +4,12 @@ The amounts are exact, so the rules need no statistics. docs/sharding-verdict.md
 
 from collections.abc import Iterable, Sequence
 
-from regbot.judge.expectations import Expectation, accept
+from regbot.judge.expectations import Expectation, accept, list_reasons
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.program import (
     ProgramChange,
     changed_modules,
+    count_by_line,
     count_totals,
     find_changes,
     rise_pct,
@@ -16,7 +17,9 @@ from regbot.ledgers.program import (
 )
 from regbot.ledgers.rows import sum_by_kind
 from regbot.ledgers.rules import is_lower
+from regbot.ledgers.source_lines import find_lines, subtract_calls
 from regbot.ledgers.wire import wire_s
+from regbot.records.changed_lines import ChangedLines
 from regbot.records.config import Config
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, Program
 from regbot.records.settings import GPU_MEMORY_BYTES, ProgramThresholds
@@ -38,6 +41,7 @@ def judge_program(
     workload: str = "",
     expectations: Iterable[Expectation] = (),
     configurations_only: bool = False,
+    changed_lines: ChangedLines | None = None,
 ) -> ProgramSection | None:
     """Return the program section of two comparable ledgers; None if neither has a Program. ``configurations_only``:
     both arms have the same commit with different overrides, so a difference is no regression."""
@@ -55,7 +59,10 @@ def judge_program(
     changes = find_changes(base.program, head.program, config.program, device_bytes)
     is_traffic_lower = _is_traffic_lower(base, head, config)
     findings = accept(
-        (_judge_change(change, changes, base, head, config.program, is_traffic_lower) for change in changes),
+        (
+            _judge_change(change, changes, base, head, config.program, is_traffic_lower, changed_lines)
+            for change in changes
+        ),
         expectations,
         workload,
     )
@@ -65,13 +72,7 @@ def judge_program(
         ]
     findings.sort(key=lambda finding: (GRAVITY.index(finding.status), names.PATTERNS.index(finding.pattern)))
     status: Status = findings[0].status if findings else "PASS"
-    reasons = [
-        f"{finding.pattern}: {finding.text}"
-        if finding.accepted is None
-        else f"{finding.pattern}, accepted: {finding.accepted}"
-        for finding in findings
-        if finding.status == status
-    ]
+    reasons = list_reasons(findings, status)
     if not findings:
         reasons.append(_describe_unchanged(base.program, head.program))
     elif configurations_only:
@@ -110,6 +111,7 @@ def _judge_change(
     head: Ledger,
     thresholds: ProgramThresholds,
     is_traffic_lower: bool,
+    changed_lines: ChangedLines | None,
 ) -> Finding:
     assert base.program is not None
     assert head.program is not None
@@ -119,6 +121,7 @@ def _judge_change(
         text += _describe_fit(change, head, thresholds, device_bytes)
     if change.rises and fallen:
         text += f" In return, another wall fell: {', '.join(other.pattern for other in fallen)}."
+    before, after = (count_by_line(change, program) for program in (base.program, head.program))
     return Finding(
         pattern=change.pattern,
         status=_decide_status(change, base.program, head.program, thresholds, bool(fallen), is_traffic_lower),
@@ -128,6 +131,7 @@ def _judge_change(
         amounts=change.amounts,
         text=clip_message(text),
         modules=changed_modules(change, base.program, head.program),
+        lines=find_lines(*subtract_calls(before, after, base, head), base, head, changed_lines),
     )
 
 

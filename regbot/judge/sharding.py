@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from regbot.errors import UserError
-from regbot.judge.expectations import Expectation, accept
+from regbot.judge.expectations import Expectation, accept, list_reasons
 from regbot.judge.validity import changed_config, not_comparable
 from regbot.ledgers.patterns import DispatcherChange, compare_ledgers
 from regbot.ledgers.wire import wire_s
@@ -29,12 +29,12 @@ class NotComparable(UserError):
     """Two ledgers were counted in different ways, or cover different work."""
 
 
-def judge_ledgers(base: Ledger, head: Ledger, config: Config) -> Sharding:
+def judge_ledgers(base: Ledger, head: Ledger, config: Config, changed_lines: ChangedLines | None = None) -> Sharding:
     """Return the sharding section of two ledgers whose runs are not known, for ``ledger diff``. Raises
     NotComparable."""
     if reason := not_comparable(base, head):
         raise NotComparable(f"the two ledgers {reason}", "count both in the same way")
-    return judge_sharding(base, head, config)
+    return judge_sharding(base, head, config, changed_lines=changed_lines)
 
 
 def judge_sharding(
@@ -78,13 +78,7 @@ def judge_sharding(
     if findings:
         if configurations_only:
             reasons.append("comparison of two configurations: differences are shown, not judged")
-        reasons += (
-            f"{finding.pattern}: {finding.text}"
-            if finding.accepted is None
-            else f"{finding.pattern}, accepted: {finding.accepted}"
-            for finding in findings
-            if finding.status == worst_status
-        )
+        reasons += list_reasons(findings, worst_status)
     elif is_same_program:
         is_observed = base.program is not None and head.program is not None
         scope = "FLOPs, memory and host waits are judged apart" if is_observed else "waits of the host are not compared"
@@ -158,13 +152,10 @@ def _unclassified_differences(base: Ledger, head: Ledger) -> list[str]:
 
 
 def _incomparable_measures(base: Ledger, head: Ledger) -> Iterator[str]:
-    # ``exposed_s`` is the time in which no compute overlaps a collective. None stands for unknown in both measures.
-    for measure, is_known in (
-        ("reads of the host", [ledger.host_reads is not None for ledger in (base, head)]),
-        ("overlap", [any(entry.exposed_s is not None for entry in ledger.entries) for ledger in (base, head)]),
-    ):
-        if is_known[0] != is_known[1] and base.entries and head.entries:
-            yield f"{measure} not compared: not known in {'head' if is_known[0] else 'base'}"
+    # ``exposed_s`` is the time in which no compute overlaps a collective. None stands for unknown.
+    is_known = [any(entry.exposed_s is not None for entry in ledger.entries) for ledger in (base, head)]
+    if is_known[0] != is_known[1] and base.entries and head.entries:
+        yield f"overlap not compared: not known in {'head' if is_known[0] else 'base'}"
 
 
 def _list_guesses(guesses: list[str]) -> str:

@@ -5,7 +5,8 @@ There is one exception. If head fails twice while base runs, the result is FAIL,
 If head crashed, its traceback must show that the pull request is the cause (``crashes.py``).
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from regbot.judge.backends import DISPATCHER, backend_warnings, dispatcher_problems
@@ -13,13 +14,14 @@ from regbot.judge.crashes import explain_doubt
 from regbot.judge.preflight.facts import facts_of_run
 from regbot.judge.preflight.rules import find_conflicts
 from regbot.ledgers.cells import EXPERT_AXIS, moves_tokens
+from regbot.records.changed_lines import ChangedFile, Side
 from regbot.records.config import FRAMEWORKS, GEOMETRY_KEYS, LIBRARY_DISPATCHERS
 from regbot.records.ledger import DEFAULT_PAPER_GPU, Ledger, Scalar
 from regbot.records.preflight import PreflightConflict
 from regbot.records.run import Arm, Outcome, Run
 from regbot.records.session import Session, SessionHeader
 from regbot.records.text.clip import clip_message, short_commit
-from regbot.records.text.words import listed
+from regbot.records.text.words import count, listed
 from regbot.records.verdict import Status, Validity
 
 MAX_SIGNATURES = 2000
@@ -45,6 +47,9 @@ OUTCOME_PHRASES: dict[Outcome, str] = {
     "diverged": "did not train",
     "lost": "lost its node",
 }
+
+
+_TEST = re.compile(r"(?:^|/)(?:tests?/|test_|conftest\.py$)")
 
 
 class TracedRuns(NamedTuple):
@@ -98,7 +103,7 @@ def examine_traced_runs(session: Session, workload: str) -> TracedRuns:
         warnings += ("the trace is of a substitute dispatcher, because the requested one needs GPUs",)
     seen = " and ".join(str(run.ledger.liveness.seen) for run in (base, head) if run.ledger and run.ledger.liveness)
     proof = f"both arms ran their own commit's code; the counter saw every planted collective ({seen})"
-    return TracedRuns(make_validity("PASS", proof, *_name_unloaded_files(base, head, header)), base, head, warnings)
+    return TracedRuns(make_validity("PASS", proof, *_name_unexercised_files(base, head, header)), base, head, warnings)
 
 
 def not_comparable(base: Ledger, head: Ledger, names: tuple[str, str] = ("base", "head")) -> str | None:
@@ -147,13 +152,33 @@ def changed_software(base: Ledger, head: Ledger) -> dict[str, tuple[str, str]]:
     return {name: versions for name, versions in pairs.items() if versions[0] != versions[1]}
 
 
-def _name_unloaded_files(base: Run, head: Run, header: SessionHeader) -> Iterator[str]:
-    """Yield which changed Python files neither arm loaded. The verdict says nothing about those."""
-    changed = [path for path in header.changed_files or () if path.endswith(".py") and path not in header.inert_files]
+def _name_unexercised_files(base: Run, head: Run, header: SessionHeader) -> Iterator[str]:
+    """Yield which changed Python files the traces did not load, or of which they ran no changed line. Tests are left
+    out. The verdict says nothing about such changes.
+    """
+    left_out = {*header.inert_files, *filter(_TEST.search, header.changed_files or ())}
+    changed = [path for path in header.changed_files or () if path.endswith(".py") and path not in left_out]
     loaded = {path for run in (base, head) if run.code is not None for path in run.code.files}
-    if unloaded := [path for path in changed if path not in loaded]:
-        which = "no changed Python file" if len(unloaded) == len(changed) else "not every changed Python file"
-        yield f"not exercised: the traced step loaded {which}. It did not load {listed(unloaded, MAX_NAMED)}"
+    unloaded = [path for path in changed if path not in loaded]
+    files = header.changed_lines.files if header.changed_lines is not None else []
+    idle = [file.head for file in files if file.head in changed and _is_idle(file, {"base": base, "head": head})]
+    facts = [f"did not load {listed(unloaded, MAX_NAMED)}"] if unloaded else []
+    facts += [f"ran no changed line of {listed(idle, MAX_NAMED)}"] if idle else []
+    if facts:
+        share = f"{len(unloaded) + len(idle)} of {count(len(changed), 'changed Python file')}"
+        yield f"not exercised: {share}: the trace {' and '.join(facts)}"
+
+
+def _is_idle(file: ChangedFile, runs: Mapping[Side, Run]) -> bool:
+    """Return whether the diff touches lines of functions in ``file``, and none of these ran in either arm."""
+    touched: list[str] = []
+    for side, run in runs.items():
+        lines = run.code.lines.get(file.path(side)) if run.code is not None else None
+        for state, ranges in (("ran", lines.ran), ("idle", lines.idle)) if lines is not None else ():
+            hunks = [hunk.lines(side) for hunk in file.hunks]
+            is_touched = any(hunk.start <= last and first < hunk.stop for hunk in hunks for first, last in ranges)
+            touched += [state] if is_touched else []
+    return {*touched} == {"idle"}
 
 
 def _judge_broken_head(runs: list[Run], changed_files: Sequence[str] | None) -> Validity:

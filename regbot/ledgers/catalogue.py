@@ -46,8 +46,6 @@ BYTES_DOWN = "payload bytes down"
 COUNT_UP = "collective count up"
 COUNT_DOWN = "collective count down"
 CONTROL_CHANGED = "control exchanges changed"
-HOST_READS_ADDED = "host reads added"
-HOST_READS_REMOVED = "host reads removed"
 DOES_NOT_FIT = "peak memory no longer fits the device"
 FITS_AGAIN = "peak memory fits the device again"
 FLOPS_UP = "FLOPs up"
@@ -88,7 +86,6 @@ _INVERSE_PAIRS = (
     (BYTES_UP, BYTES_DOWN),
     (COUNT_UP, COUNT_DOWN),
     (CONTROL_CHANGED, CONTROL_CHANGED),
-    (HOST_READS_ADDED, HOST_READS_REMOVED),
     (DOES_NOT_FIT, FITS_AGAIN),
     (FLOPS_UP, FLOPS_DOWN),
     (RECOMPUTE_ADDED, RECOMPUTE_REMOVED),

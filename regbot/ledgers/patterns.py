@@ -15,7 +15,6 @@ from regbot.ledgers import expert, leftovers, parameters, wording
 from regbot.ledgers.cells import Cell, Claim, View, build_view, is_payload, sum_volumes
 from regbot.ledgers.expert import DispatcherChange
 from regbot.ledgers.exposure import find_overlap_changes
-from regbot.ledgers.host_reads import find_host_read_changes
 from regbot.ledgers.rows import MAX_MODULES, sum_by_kind, template
 from regbot.ledgers.rules import REDUCTIONS_LOST, Circumstances, decide_status
 from regbot.ledgers.source_lines import Calls, find_lines, subtract_calls
@@ -30,18 +29,6 @@ from regbot.records.verdict import Finding, FindingLines, Volume, WireTime
 
 __all__ = ["DispatcherChange", "compare_ledgers"]
 
-
-_EXCHANGE_CHANGES = (
-    names.ALL_TO_ALL_REPLACED,
-    *names.REPLACES,
-    names.SPLIT,
-    names.AXIS_LOST,
-    names.RECOMPUTES,
-    names.DISPATCHER_OFF,
-)
-EXCHANGE_PATTERNS = {*_EXCHANGE_CHANGES, *(names.INVERSE[pattern] for pattern in _EXCHANGE_CHANGES)}
-"""Patterns in which head exchanges tokens by another method than base, or a different number of times. These patterns
-also change the host reads, because an all-to-all needs its split sizes on the host."""
 
 Detector = Callable[[View], Iterable[Claim]]
 
@@ -98,7 +85,7 @@ def compare_ledgers(
     The list is empty if and only if three conditions hold:
 
     - ``dispatcher`` is None,
-    - there is no finding on overlap or on host reads,
+    - there is no finding on overlap,
     - each unit has equal totals for every (kind, axis, group size, dtype, phase, role). A unit is a layer, or a module
       outside of the layers. All renamed units together count as one unit."""
     view = build_view(base, head)
@@ -146,10 +133,7 @@ def compare_ledgers(
                 lines=_find_claim_lines(claim, base, head, changed_lines),
             )
         )
-    exchange_patterns = sorted({finding.pattern for finding in findings} & EXCHANGE_PATTERNS)
     findings += find_overlap_changes(base, head)
-    if base.program is None or head.program is None:  # else the host waits of the Programs are compared
-        findings += find_host_read_changes(base, head, exchange_patterns)
     statuses_by_severity = ("FAIL", "REVIEW", "PASS")
 
     def sort_key(finding: Finding) -> tuple[int, int]:

@@ -32,7 +32,7 @@ HOLDER_NAMES: dict[HolderKind, str] = {
     "other": "storages of earlier steps",
 }
 WAIT_NAMES: dict[WaitKind, str] = {
-    "read": "reads of a value (.item(), .tolist() or a branch on a tensor)",
+    "read": "values read (.item(), .tolist(), a branch)",
     "size": "sizes that depend on data (nonzero, a boolean index)",
     "synchronize": "calls of synchronize",
     "event": "events that the host waits for",
@@ -50,7 +50,8 @@ class ProgramChange:
     rises: bool = True
     modules: tuple[str, ...] = ()
     """Templates of the modules that ``PRODUCT_WIDENED`` and ``FUSED_LOST`` are about."""
-    detail: str = ""
+    dtypes: tuple[str, ...] = ()
+    """The wider types of ``PRODUCT_WIDENED``, each after the narrower one."""
 
     def flip(self) -> "ProgramChange":
         """Return the change with base and head swapped."""
@@ -154,11 +155,11 @@ def _find_wider_products(low: Program, high: Program) -> Iterator[ProgramChange]
             before += low_flops[gained]
             after += low_flops[gained] + min(-growth[lost], growth[gained])
             modules.append(module)
-            types.append(f"{lost}, {gained}")
+            types += [lost, gained]
     if modules:
         amounts = Amounts(unit="flops", base=before, head=after)
-        detail = "; ".join(sorted({*types}))
-        yield ProgramChange(names.PRODUCT_WIDENED, "compute", amounts, modules=tuple(sorted(modules)), detail=detail)
+        dtypes = tuple(dict.fromkeys(types))
+        yield ProgramChange(names.PRODUCT_WIDENED, "compute", amounts, modules=tuple(sorted(modules)), dtypes=dtypes)
 
 
 def _sum_flops_by_dtype(rows: Iterable[ComputeRow]) -> Counter[str]:
@@ -183,11 +184,11 @@ def _name_peak_rise(low: Program, high: Program) -> str:
 
 def _find_fused_module(low: Program, high: Program, half: float) -> str | None:
     """Return the module that explains at least ``half`` of the rise of launches, if it moves more bytes for the same
-    FLOPs of products; else None."""
+    FLOPs of products in the same types; else None."""
     for module, (low_rows, high_rows) in _group_rows(low, high).items():
         if sum(row.launches for row in high_rows) - sum(row.launches for row in low_rows) >= half:
-            before, after = (_sum_flops_by_dtype(rows).total() for rows in (low_rows, high_rows))
-            has_same_flops = abs(after - before) <= 0.01 * before
+            before, after = (_sum_flops_by_dtype(rows) for rows in (low_rows, high_rows))
+            has_same_flops = all(abs(after[dtype] - before[dtype]) <= 0.01 * before[dtype] for dtype in before | after)
             moves_more = sum(row.bytes for row in high_rows) > sum(row.bytes for row in low_rows)
             return module if has_same_flops and moves_more else None
     return None
@@ -198,13 +199,14 @@ def write_text(change: ProgramChange, base: Program, head: Program) -> str:
     before, after = (format_amount(value, change.amounts.unit) for value in (change.amounts.base, change.amounts.head))
     modules = ", ".join(module or "the model itself" for module in change.modules[:MAX_PARTS])
     modules = modules.replace("?", "modules that only one arm has")
+    dtypes = ", ".join(change.dtypes)
     comparison = f"{after}, {before} before{format_rise(change.amounts)}"
     if change.wall == "memory":
         return clip_message(f"{_describe_peak(change, base, head)}.")
     match change.pattern:
         case names.PRODUCT_WIDENED | names.PRODUCT_NARROWED:
             dtype = "wider" if change.rises else "narrower"
-            sentence = f"Products run in a {dtype} type ({change.detail}) in {modules}: {comparison} in the wider one"
+            sentence = f"Products run in a {dtype} type ({dtypes}) in {modules}: {comparison} in the wider one"
             return clip_message(f"{sentence}.")
         case names.RECOMPUTE_ADDED | names.RECOMPUTE_REMOVED:
             sentence = (
@@ -261,8 +263,21 @@ class Part(NamedTuple):
     amount: int
 
 
+def count_by_line(change: ProgramChange, program: Program) -> Counter[str]:
+    """Return the amounts that the change is about, by source line."""
+    amounts: Counter[str] = Counter()
+    for part in _list_amounts(change, program):
+        amounts[part.line] += part.amount
+    return amounts
+
+
 def _list_amounts(change: ProgramChange, program: Program) -> Iterator[Part]:
     match change.amounts.unit:
+        case "flops" if change.dtypes:  # products that change their type, counted where they run in the wider one
+            widest = max(change.dtypes, key=lambda dtype: width(dtype) or 0)
+            for row in program.rows:
+                if row.flop_class in PRODUCTS and row.dtype == widest:
+                    yield Part(template(row.where), "", row.line, row.flops)
         case "flops":
             is_recompute = change.pattern in (names.RECOMPUTE_ADDED, names.RECOMPUTE_REMOVED)
             for row in program.rows:

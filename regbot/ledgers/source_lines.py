@@ -27,7 +27,10 @@ class _Place(NamedTuple):
     """A changed line, and how near it is to a call that changed: 0 is the call itself."""
 
     distance: int
+    origin: Side
+    """The arm of the call."""
     side: Side
+    """The arm of the line."""
     line: FindingLine
 
 
@@ -63,11 +66,12 @@ def find_lines(went: Calls, came: Calls, base: Ledger, head: Ledger, changed: Ch
             issuers[side].append(_make_line(line, ledger.frames))
             if changed is not None:
                 places += _find_places(side, line, ledger.frames, changed)
+    if went and came:  # each arm is found in the diff by itself
+        places = [place for place in places if place.side == place.origin]
     places.sort(key=lambda place: place.distance)
 
     def select(side: Side) -> list[FindingLine]:
-        # Where both arms issued something, each is found in the diff by itself.
-        own = [place.line for place in places if place.side == side and (issuers[side] or not all(issuers.values()))]
+        own = [place.line for place in places if place.side == side]
         known = {(line.path, line.line) for line in own}
         others = [line for line in issuers[side] if (line.path, line.line) not in known]
         return list(dict.fromkeys([*own, *others]))[:MAX_FINDING_LINES]
@@ -84,7 +88,7 @@ def _find_places(side: Side, line: str, frames: Mapping[str, Frame], changed: Ch
         for _, hunk in changed.find(side, path, number, max(number, frame.last_line)):
             if lines := hunk.lines(side):
                 found = FindingLine(path=path, line=max(number, lines.start), function=frame.function, in_diff=True)
-                yield _Place(2 * depth, side, found)
+                yield _Place(2 * depth, side, side, found)
         if depth >= MAX_FUNCTIONS:
             continue
         hunks = list(changed.find(side, path, *frame.function_lines)) if frame.function_lines[1] else []
@@ -94,7 +98,7 @@ def _find_places(side: Side, line: str, frames: Mapping[str, Frame], changed: Ch
                 if lines := hunk.lines(other):
                     first = max(lines.start, frame.function_lines[0]) if other == side else lines.start
                     found = FindingLine(path=file.path(other), line=first, function=frame.function, in_diff=True)
-                    yield _Place(2 * depth + 3, other, found)
+                    yield _Place(2 * depth + 3, side, other, found)
 
 
 _SIDES: tuple[Side, Side] = ("base", "head")

@@ -1,7 +1,7 @@
 """The text of a finding: what changed, in how many layers, traffic before and after, and modelled wire time. It only
 writes text and decides nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -60,11 +60,10 @@ class FindingText:
             sentences.append(f"{self.scope}, {subject} {self._describe_change(self.before, self.after)}.")
             if self.control[0] != self.control[1]:
                 sentences.append(f"The {CONTROL_COLLECTIVES} {self._describe_change(*self.control)}.")
+            base_time, head_time = format_seconds(wire.base_s), format_seconds(wire.head_s)
             if wire.base_s or wire.head_s:
-                sentences.append(
-                    f"The modelled wire time of the payload changed from {format_seconds(wire.base_s)} to "
-                    f"{format_seconds(wire.head_s)}. This is a model, not a measurement."
-                )
+                change = f"changed from {base_time} to {head_time}" if base_time != head_time else f"stays {base_time}"
+                sentences.append(f"The modelled wire time of the payload {change}. This is a model, not a measurement.")
         if self.passed:
             sentences.append(
                 "Passed, because the modelled wire time of the step falls and no gradient reduction is lost."
@@ -72,11 +71,17 @@ class FindingText:
         return clip_message(" ".join(sentences))
 
     def _describe_change(self, before: Mapping[Kind, Volume], after: Mapping[Kind, Volume]) -> str:
-        """Return text such as 'changed from 192 all-to-all (24 GiB) to nothing'."""
+        """Return text such as 'changed from 192 all-to-all (24 GiB) to nothing'. Sizes that differ look different."""
+
+        def format_size(kind: Kind) -> Callable[[int], str]:
+            sizes = [kinds[kind].bytes for kinds in (before, after) if kind in kinds]
+            is_lost = len({*sizes}) > 1 and len({*map(binary_bytes, sizes)}) == 1
+            return (lambda size: f"{size:,} bytes") if is_lost else binary_bytes
+
         nothing = "nothing" if self.is_classified else "no call that is classified"
         traffics = (
             [
-                f"{volume.count} {KIND_NAMES.get(kind, kind)} ({binary_bytes(volume.bytes)})"
+                f"{volume.count} {KIND_NAMES.get(kind, kind)} ({format_size(kind)(volume.bytes)})"
                 for kind, volume in kinds.items()
                 if volume.count
             ]

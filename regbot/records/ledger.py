@@ -195,7 +195,6 @@ class Ledger(Record):
     rank: NonNegativeInt = Field(0, description="the rank whose collectives were counted")
     axes: dict[str, Axis] = Field({}, description="axes of the mesh, by name")
     entries: Annotated[list[Entry], Field(max_length=200_000)]
-    host_reads: dict[str, Count] | None = Field(None, description="by module, in forward and backward; None if unknown")
     rank_digests: dict[str, Digest] = Field({}, description="digests of the entries of the other ranks, by rank")
     liveness: Liveness | None = None
     fingerprint: Digest | None = Field(None, description="hash of the dispatched operators")
@@ -221,6 +220,21 @@ class Ledger(Record):
             groups.setdefault(key, []).append(entry)
         entries = [key.model_copy(update=_sum_fields(entries)) for key, entries in groups.items()]
         return self.model_copy(update={"entries": entries, "frames": {}})
+
+    def relative_to(self, root: str) -> "Ledger":
+        """Return the ledger with lines relative to the folder ``root``, and without lines elsewhere."""
+        prefix = root.rstrip("/") + "/"
+
+        def shorten(line: str) -> str:
+            return line.removeprefix(prefix) if line.startswith(prefix) else ""
+
+        frames = {
+            shorten(line): frame.model_copy(update={"callers": list(filter(None, map(shorten, frame.callers)))})
+            for line, frame in self.frames.items()
+            if shorten(line)
+        }
+        entries = [entry.model_copy(update={"line": shorten(entry.line)}) for entry in self.entries]
+        return self.model_copy(update={"entries": entries, "frames": frames})
 
 
 _SUMMED_FIELDS = ("count", "bytes", "static_count", "exposed_s", "hidden_s")

@@ -55,12 +55,20 @@ class Backend(Record):
     evidence: Message = Field(description="how ``executed`` is known")
 
 
+class FileLines(Record):
+    """Lines of functions, as pairs of the first and the last one. Lines of modules and classes are in neither list."""
+
+    ran: list[list[Count]]
+    idle: list[list[Count]]
+
+
 class CodeProof(Record):
     """Which code really ran: the source folder of each watched package, and a hash of every loaded file."""
 
     watched: dict[str, Text] = Field(description="package of the checkout -> folder in the worktree that it came from")
     foreign: dict[str, Text] = Field(description="package of the checkout -> path outside the worktree; must be empty")
     files: dict[str, Digest] = Field(description="loaded source file -> hash without comments and docstrings")
+    lines: dict[str, FileLines] = Field({}, description="of loaded files; empty before Python 3.12")
 
 
 class Environment(Record):

@@ -15,7 +15,6 @@ HINTS = {
     catalogue.GRADIENT_LOST: "find which parameters left the reduction group: they now train on fewer ranks' gradients",
     catalogue.OPTIMIZER_SUM_REMOVED: "find what the optimizer step no longer sums, and whether it was gradients",
     catalogue.WIDENED: "find the cast that is missing before the exchange",
-    catalogue.HOST_READS_ADDED: "find the .item(), .tolist() or branch on a tensor, and keep the value on the device",
     catalogue.WAITS_ADDED: "find the .item(), synchronize or size that depends on data, and keep it off the host",
     catalogue.FLOPS_UP: "find the product that is larger or runs more often",
     catalogue.RECOMPUTE_ADDED: "find which checkpoint policy now recomputes these modules",

@@ -28,10 +28,13 @@ def describe_lines(finding: Finding) -> Words:
     at `dispatch.py:41` (base) is gone; all-gather at `collectives.py:57` (head, in this diff)."
     """
     went, came = _list_grown(finding.head, finding.base), _list_grown(finding.base, finding.head)
+    issued = "issued at "
+    if finding.amounts is not None:
+        went, came, issued = "line", "line", ""
     is_gone = not any(finding.head[kind].count for kind in went if kind in finding.head)
-    base = _describe_side(finding.lines.base, "base", went or came, "issued at ")
-    head = _describe_side(finding.lines.head, "head", came or went, "at " if base else "issued at ")
-    end = (" is gone" if is_gone else " has changed",) if base and went else ()
+    base = _describe_side(finding.lines.base, "base", went or came, issued)
+    head = _describe_side(finding.lines.head, "head", came or went, "at " if base and issued else issued)
+    end = (" is gone" if is_gone else " has changed",) if base and went and issued else ()
     words = (*base, *end, *(("; ",) if base and head else ()), *head)
     return (words[0][:1].upper() + words[0][1:], *words[1:], ".") if words else ()
 

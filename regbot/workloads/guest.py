@@ -140,7 +140,7 @@ def trace_together(
     except EngineError as error:  # the interpreter does not exist, or the guest killed its own supervisor
         return [bare_run(task, arm, "crashed", str(error), attempt, crash=Crash()) for task in tasks]
     result = replace(result, wall_s=result.wall_s / len(tasks))  # each task gets the same part of the time
-    runs = [build_run(task, arm, result, record, attempt) for task, record in zip(tasks, records, strict=True)]
+    runs = [build_run(task, arm, result, record, attempt, root) for task, record in zip(tasks, records, strict=True)]
     # A trace is a single process, whatever the number of ranks that it traces.
     return [add_hang_report(run, launch.record_dir, ranks=1, root=root) for run in runs]
 
@@ -171,13 +171,14 @@ def interpreter(task: Task, root: Path) -> str:
     return str(root / python) if "/" in python else python  # an absolute path remains as it is
 
 
-def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int) -> Run:
+def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, attempt: int, root: Path) -> Run:
     raw, fault = read_claims(record, task)
     outcome, reason = determine_outcome(result, {0: raw} if raw else {}, [fault] if fault else [], task, 1)
     ledger = raw.ledger if raw is not None and outcome == "ok" else None
     if raw is not None and raw.compiled is not None and outcome == "ok":
         try:
-            ledger = ledger_of_program(raw.compiled, task, record.path.parent, record.max_bytes)
+            program_ledger = ledger_of_program(raw.compiled, task, record.path.parent, record.max_bytes)
+            ledger = program_ledger.relative_to(str(root))
         except GuestFileError as error:
             outcome, reason = "bad_record", printable(str(error))
     fields = observe(result, outcome)

@@ -1,6 +1,5 @@
 """The local engine with real processes: what a guest may do, and that no process of it survives."""
 
-import contextlib
 import json
 import os
 import signal
@@ -16,6 +15,7 @@ import pytest
 
 from regbot.engines import EngineError, Launch, LaunchResult, LocalEngine, clean_environment
 from regbot.engines.supervisor import LARGE_RECORD
+from support import slurm_processes
 
 MARK = "REGBOT_TEST_MARK"
 KIB = 1024
@@ -26,10 +26,10 @@ def mark() -> Iterator[str]:
     """A word in the environment of every guest process of the test. No such process may survive the test."""
     word = uuid.uuid4().hex
     yield word
-    assert survivors(word) == []
+    assert survivors(word) == set()
 
 
-def survivors(word: str, wait_s: float = 2.0) -> list[int]:
+def survivors(word: str, wait_s: float = 2.0) -> set[int]:
     """Return the processes that still carry ``word`` after at most ``wait_s`` seconds."""
     deadline = time.monotonic() + wait_s
     while (pids := carrying(word)) and time.monotonic() < deadline:
@@ -37,13 +37,8 @@ def survivors(word: str, wait_s: float = 2.0) -> list[int]:
     return pids
 
 
-def carrying(word: str) -> list[int]:
-    pids = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # ended meanwhile
-            if f"{MARK}={word}".encode() in (entry / "environ").read_bytes():
-                pids.append(int(entry.name))
-    return pids
+def carrying(word: str) -> set[int]:
+    return slurm_processes.carrying(f"{MARK}={word}".encode())
 
 
 def launch(tmp_path: Path, mark: str, code: str, **changes: Any) -> Launch:
@@ -109,7 +104,7 @@ def test_a_guest_that_ignores_signals_is_ended_with_its_children(tmp_path: Path,
     )
     result = run(tmp_path, mark, code, timeout_s=0.4)
     assert (result.timed_out, result.left_behind, result.unkilled) == (True, 0, 0)
-    assert carrying(mark) == []
+    assert carrying(mark) == set()
 
 
 def test_the_log_keeps_the_beginning_and_the_end_of_a_million_lines(tmp_path: Path, mark: str) -> None:
@@ -153,7 +148,7 @@ DAEMON = (
 def test_a_daemon_that_outlives_the_guest_is_killed_and_counted(tmp_path: Path, mark: str) -> None:
     result = run(tmp_path, mark, DAEMON)
     assert (result.exit_code, result.left_behind) == (0, 1)
-    assert carrying(mark) == []
+    assert carrying(mark) == set()
 
 
 def test_a_helper_that_ends_soon_after_the_guest_is_not_counted(tmp_path: Path, mark: str) -> None:
@@ -166,20 +161,20 @@ def test_a_supervisor_that_gets_sigterm_kills_its_guest(tmp_path: Path, mark: st
     code = DAEMON + "os.kill(os.getppid(), 15); time.sleep(1000)"
     with pytest.raises(EngineError, match="supervisor ended without a report"):
         run(tmp_path, mark, code)
-    assert carrying(mark) == []
+    assert carrying(mark) == set()
 
 
 def test_no_process_survives_when_regbot_is_killed(tmp_path: Path, mark: str) -> None:
     with start_regbot(tmp_path, mark) as regbot:
         regbot.kill()
-    assert survivors(mark) == []
+    assert survivors(mark) == set()
 
 
 def test_no_process_survives_when_regbot_is_interrupted(tmp_path: Path, mark: str) -> None:
     with start_regbot(tmp_path, mark) as regbot:
         regbot.send_signal(signal.SIGINT)
         assert "KeyboardInterrupt" in regbot.communicate(timeout=10)[0]
-        assert carrying(mark) == []  # at once: an interrupted run kills its guest before it raises
+        assert carrying(mark) == set()  # at once: an interrupted run kills its guest before it raises
 
 
 def start_regbot(tmp_path: Path, mark: str) -> "subprocess.Popen[str]":

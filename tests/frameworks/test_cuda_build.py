@@ -50,8 +50,7 @@ def count_launches(folder: Path, python: str) -> dict[str, int]:
     """Return the kernel launches of a full step of Qwen3, by phase, operator and module."""
     library = library_for(python, folder / "cache", folder / "spare").path
     request = ask(folder, "step", QWEN, "full", world=16, ep=16, dispatcher="alltoall")
-    (step,) = read_answer(library, "smoke_step.py", request, python=python)
-    launches: dict[str, int] = step["launches_by_module"]
+    launches: dict[str, int] = read_answer(library, "smoke_step.py", request, python=python)
     return launches
 
 

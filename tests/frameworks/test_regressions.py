@@ -15,6 +15,7 @@ import test_torchtitan as torchtitan
 from regbot.judge import judge_ledgers
 from regbot.judge.preflight.facts import Facts
 from regbot.judge.preflight.rules import find_conflicts
+from regbot.judge.program import judge_program
 from regbot.judge.validity import changed_config
 from regbot.ledgers import catalogue as names
 from regbot.records.config import Config
@@ -162,9 +163,11 @@ def test_r19_a_value_that_the_host_waits_for_in_every_layer(mcore: Callable[...,
         MEGATRON_ROUTER,
         f"        assert logits.max().item() < 1e9\n{MEGATRON_ROUTER}",
     )
-    section = judged(mcore("mcore"), mcore("r19", reads))
-    assert named(section) == {names.HOST_READS_ADDED}
-    assert section.status == "REVIEW"
+    base, head = mcore("mcore"), mcore("r19", reads)
+    section = judge_program(base, head, Config())
+    assert section is not None
+    assert ([finding.pattern for finding in section.findings], section.status) == ([names.WAITS_ADDED], "REVIEW")
+    assert named(judged(base, head)) == set()
 
 
 # ---- harmless

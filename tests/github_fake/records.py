@@ -1,7 +1,7 @@
 """What the fake GitHub keeps about one comment, one pull request, one run."""
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .state import Repository
@@ -49,6 +49,7 @@ class CheckRun:
     text: str | None = None
     started: str = ""
     completed: str | None = None
+    annotations: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass

@@ -53,5 +53,6 @@ def _change(call: Call, one: CheckRun) -> None:
         one.status = given.get("status", one.status)
     for where, names in ((given, ("name", "external_id", "details_url")), (output, ("title", "summary", "text"))):
         vars(one).update({name: where[name] for name in names if name in where})
+    one.annotations += output.get("annotations", [])  # GitHub adds them to those that are there
     if "conclusion" in given:
         one.status, one.conclusion, one.completed = "completed", given["conclusion"], call.hub.tick()

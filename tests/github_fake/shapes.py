@@ -75,8 +75,10 @@ def check_run(repo: "Repository", one: "CheckRun") -> Json:
     slug = one.app.removesuffix("[bot]")
     return {
         "id": one.id, "name": one.name, "head_sha": one.sha, "external_id": one.external_id, "status": one.status,
-        "conclusion": one.conclusion, "output": {"title": one.title, "summary": one.summary, "text": one.text},
-        "app": {"slug": slug},
+        "conclusion": one.conclusion, "app": {"slug": slug},
+        "output": {
+            "title": one.title, "summary": one.summary, "text": one.text, "annotations_count": len(one.annotations),
+        },
     }  # fmt: skip
 
 

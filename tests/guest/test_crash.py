@@ -19,7 +19,7 @@ from regbot.workloads.shapes import load_shape
 from regbot.workloads.task import single_task
 from support.judge_cases import A2A, BASE, HEAD
 from support.judged_heads import judge_head
-from support.layers import BUILD, GOOD_LAYER, layer_task, write_repository
+from support.layers import BUILD, GOOD_LAYER, layer_task, replace_text, write_repository
 from support.ledger_builder import WORKLOAD, smoke_run, smoke_session
 
 SMALL_TORCHTITAN = Path(__file__).parent / "small_torchtitan"
@@ -41,12 +41,17 @@ def trace_torchtitan(folder: Path, library: Path, *edits: tuple[str, str, str], 
     root = folder / "checkout"
     shutil.copytree(SMALL_TORCHTITAN, root, ignore=shutil.ignore_patterns("__pycache__"))
     for file, old, new in edits:
-        text = (root / file).read_text(encoding="utf-8")
-        assert old in text
-        (root / file).write_text(text.replace(old, new), encoding="utf-8")
+        replace_text(root / file, old, new)
     workload = Workload(adapter="torchtitan", shapes=["mixtral-8x7b"], variant="cpu", recipe=recipe)
     task = single_task("titan", workload, load_shape("mixtral-8x7b"), "ep", 2, 2)
     return trace(task, Checkout(HEAD, root), LocalEngine(), Scratch(folder / "scratch"), paper=library)
+
+
+@pytest.mark.slow
+def test_a_recipe_is_found_in_the_module_that_defines_it(tmp_path: Path, paper_library: Path) -> None:
+    renamed = (REGISTRY, "qwen3_moe_debug", "moonlight")  # its name does not begin with the module's
+    run = trace_torchtitan(tmp_path, paper_library, renamed, recipe="moonlight")
+    assert run.outcome == "ok", run.reason
 
 
 @pytest.mark.slow

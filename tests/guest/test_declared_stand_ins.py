@@ -46,6 +46,13 @@ STAND_INS = {
     "fastlib.norms.FusedNorm": torch.nn.LayerNorm,
 }
 """
+# A package that imports the users of its own modules, as DeepSpeed's does when it looks for a CUDA toolkit.
+TOOLKIT = {
+    "__init__.py": "from toolkit import user\n",
+    "builder.py": "def installed_version():\n    raise RuntimeError('no toolkit')\n",
+    "user.py": "from toolkit.builder import installed_version\n\nVERSION = installed_version()\n",
+}
+TOOLKIT_STAND_INS = 'STAND_INS = {"toolkit.builder.installed_version": lambda: (12, 8)}\n'
 # The calls of fastmoe's functions.py and linear.py, for the declarations in the docs.
 FASTMOE_LAYER = """\
 import fmoe_cuda
@@ -104,6 +111,7 @@ CASES: dict[str, dict[str, str]] = {
     "another setting": {"entry": "layer_of_head:build_layer", "stand_ins_text": STAND_INS},
     "other kinds": {"entry": "other_layer:build_layer", "stand_ins_text": OTHER_STAND_INS},
     "fastmoe": {"entry": "fastmoe_layer:build_layer", "stand_ins_text": FASTMOE_STAND_INS},
+    "users first": {"entry": "toolkit_layer:build_layer", "stand_ins_text": TOOLKIT_STAND_INS},
     "undeclared": {"entry": ENTRY, "stand_ins": ""},
     "another function": {"entry": ENTRY, "stand_ins_text": STAND_INS.replace("moe_cuda.exchange", "moe_cuda.permute")},
     "no dict": {"entry": ENTRY, "stand_ins_text": "STAND_INS = 1\n"},
@@ -117,6 +125,10 @@ def traces(shared: Shared, paper_library: Path) -> Path:
         (folder / "layer_of_head.py").write_text(LAYER.replace("{setting}", "2"))
         (folder / "other_layer.py").write_text(OTHER_LAYER)
         (folder / "fastmoe_layer.py").write_text(FASTMOE_LAYER)
+        (folder / "toolkit_layer.py").write_text("import toolkit\n" + GOOD_LAYER)
+        (folder / "toolkit").mkdir()
+        for file, text in TOOLKIT.items():
+            (folder / "toolkit" / file).write_text(text)
         settings: dict[str, Any] = {"geometry": TINY, "adapter": "module", "paper": str(paper_library)}
         for name, case in CASES.items():  # stand-ins are those of a process
             run_together([ask(folder, name, **{"stand_ins": "tools/stand_ins.py", **settings, **case})])
@@ -138,6 +150,10 @@ def test_the_fingerprint_includes_the_settings_of_a_declared_function(traces: Pa
 
 def test_operators_classes_and_methods_can_be_declared(traces: Path) -> None:
     assert counts(answer(traces, "other kinds"))["reduce_scatter"] == 2
+
+
+def test_a_function_is_replaced_before_its_package_imports_the_users(traces: Path) -> None:
+    assert counts(answer(traces, "users first"))["all_to_all"] == 4
 
 
 def test_the_declarations_for_fastmoe_in_the_docs_count_its_exchanges(traces: Path) -> None:

@@ -1,7 +1,6 @@
 """The fingerprint of the device program: a refactoring keeps it, a change of the device program changes it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from torch import Tensor
 
 from regbot_guest.axes import Axes
 from regbot_guest.observer import Observer
-from support.guest_runs import TINY, Shared, answer, ask, run_all
 
 Program = Callable[[Tensor, Tensor], Any]
 
@@ -69,67 +67,6 @@ def test_a_change_of_the_device_program_changes_the_fingerprint(change: str) -> 
 def test_queries_of_metadata_keep_the_fingerprint() -> None:
     plain = fingerprint(lambda a, b: a * 2)
     assert fingerprint(lambda a, b: ((a * 2).size(), a.numel(), a.stride(), a.is_contiguous())) == plain
-
-
-# ---- whole steps
-
-
-LAYER = """
-import torch
-from torch import nn
-from regbot_guest.moe import MoE
-
-
-class {name}(MoE):
-    def forward(self, x):
-        return super().forward(x) * {factor}
-
-
-def {build}(config, mesh, device, dtype):
-    return {name}(config, mesh["ep"].get_group(), device, dtype)
-"""
-
-
-@pytest.fixture
-def traced(shared: Shared) -> Path:
-    """Traces in two processes; the second traces another program first."""
-
-    def trace(folder: Path) -> None:
-        (folder / "first_place.py").write_text(LAYER.format(name="Layer", build="build_layer", factor=2.0))
-        moved = "# comments\n\n\n" + LAYER.format(name="RenamedAndMoved", build="make", factor=2.0)
-        (folder / "elsewhere.py").write_text(moved)
-        (folder / "other_factor.py").write_text(LAYER.format(name="Layer", build="build_layer", factor=2.5))
-
-        def trace_of(name: str, entry: str | None = None, **changes: Any) -> Path:
-            return ask(folder, name, geometry=TINY, entry=entry, **changes)
-
-        run_all([trace_of("plain"), trace_of("entry", "first_place:build_layer")])
-        run_all(
-            [
-                trace_of("allgather", dispatcher="allgather"),
-                trace_of("plain again"),
-                trace_of("moved", "elsewhere:make"),
-                trace_of("factor", "other_factor:build_layer"),
-                trace_of("seed", seed=77),
-            ]
-        )
-
-    return shared("fingerprinted", trace)
-
-
-def _program(folder: Path, name: str) -> str:
-    record = answer(folder, name)
-    assert "refusal" not in record, record
-    program: str = record["ledger"]["fingerprint"]
-    return program
-
-
-@pytest.mark.slow
-def test_equal_steps_have_equal_fingerprints_and_different_ones_different(traced: Path) -> None:
-    for name, same in (("plain", "plain again"), ("entry", "moved"), ("plain", "seed")):
-        assert _program(traced, name) == _program(traced, same)
-    different = ["plain", "allgather", "entry", "factor"]
-    assert len({_program(traced, name) for name in different}) == len(different)
 
 
 # ---- collectives

@@ -6,22 +6,19 @@ The program in ``own_program/`` is small and has the names of Megatron-LM's. It 
 import os
 import shutil
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from regbot.engines import LocalEngine
-from regbot.records.config import Workload
 from regbot.records.run import Run
 from regbot.workloads.guest import Checkout, Limits, Scratch
 from regbot.workloads.guest import trace as run_trace
-from regbot.workloads.shapes import load_shape
-from regbot.workloads.task import single_task
+from support.framework_traces import make_task
 from support.guest_runs import MIXTRAL, TINY, answer, ask, run_guest
 from support.judged_heads import judge_head
-from support.layers import ARM
+from support.layers import ARM, replace_text
 
 SOURCE = Path(__file__).parent / "own_program"
 WORLD, EP, LAYERS = 8, 4, 2
@@ -35,13 +32,6 @@ def checkout(tmp_path: Path) -> Path:
     return root
 
 
-def edit(root: Path, file: str, old: str, new: str) -> None:
-    path = root / file
-    text = path.read_text(encoding="utf-8")
-    assert old in text
-    path.write_text(text.replace(old, new), encoding="utf-8")
-
-
 def trace(root: Path, library: Path, **changes: Any) -> dict[str, Any]:
     """Return the record of one trace of the program in ``root``."""
     settings = {"root": str(root), "adapter": "megatron", "program": "pretrain_gpt.py", "dispatcher": "alltoall"}
@@ -53,12 +43,8 @@ def trace(root: Path, library: Path, **changes: Any) -> dict[str, Any]:
 
 def trace_as_check(root: Path, library: Path) -> Run:
     """Return the run of one trace of the program in ``root``, as a check makes it."""
-    workload = Workload(
-        adapter="megatron", program="pretrain_gpt.py", shapes=[MIXTRAL], variant="cpu", timed=[], dispatcher="alltoall"
-    )
-    task = single_task("megatron", workload, load_shape(MIXTRAL), "ep", WORLD, EP)
-    geometry = task.variant.geometry.model_copy(update=GEOMETRY)
-    task = replace(task, variant=task.variant.model_copy(update={"geometry": geometry}))
+    program = {"program": "pretrain_gpt.py", "timed": [], "dispatcher": "alltoall"}
+    task = make_task("megatron", "", MIXTRAL, "cpu", WORLD, EP, GEOMETRY, **program)
     return run_trace(
         task, Checkout(ARM, root), LocalEngine(), Scratch(root.parent / "scratch", Limits()), paper=library
     )
@@ -97,8 +83,8 @@ def test_a_release_that_asks_for_nvcc_starts_without_it(checkout: Path, paper_li
     legacy = checkout / "megatron" / "legacy"
     legacy.mkdir()
     (legacy / "fused_kernels.py").write_text("def load(args):\n    raise TypeError('there is no nvcc')\n")
-    edit(
-        checkout, "pretrain_gpt.py", "set_args(arguments)\n",
+    replace_text(
+        checkout / "pretrain_gpt.py", "set_args(arguments)\n",
         "set_args(arguments)\nfrom megatron.legacy import fused_kernels\nfused_kernels.load(arguments)\n",
     )  # fmt: skip
     record = trace(checkout, paper_library)
@@ -142,7 +128,7 @@ def test_an_unknown_flag_of_the_user_is_named(checkout: Path, paper_library: Pat
 def test_what_regbot_needs_and_the_revision_lacks_is_invalid_by_its_name(
     file: str, old: str, new: str, words: str, checkout: Path, paper_library: Path
 ) -> None:
-    edit(checkout, file, old, new)
+    replace_text(checkout / file, old, new)
     run = trace_as_check(checkout, paper_library)
     assert run.outcome == "refused"
     validity = judge_head(run)
@@ -152,7 +138,7 @@ def test_what_regbot_needs_and_the_revision_lacks_is_invalid_by_its_name(
 
 @pytest.mark.slow
 def test_a_program_that_changes_a_number_of_the_shape_is_refused(checkout: Path, paper_library: Path) -> None:
-    edit(checkout, "pretrain_gpt.py", "set_args(arguments)", "arguments.num_layers += 1\nset_args(arguments)")
+    replace_text(checkout / "pretrain_gpt.py", "set_args(arguments)", "arguments.num_layers += 1\nset_args(arguments)")
     refusal = trace(checkout, paper_library)["refusal"]
     assert refusal["kind"] == "shape"
     assert f"num_layers is {LAYERS + 1}, not {LAYERS}" in refusal["message"]
@@ -161,7 +147,7 @@ def test_a_program_that_changes_a_number_of_the_shape_is_refused(checkout: Path,
 @pytest.mark.slow
 def test_an_error_that_names_a_flag_of_regbot_reports_the_flag(checkout: Path, paper_library: Path) -> None:
     refused = "raise ValueError('--overlap-grad-reduce is gone')\n        order = chosen"
-    edit(checkout, "megatron/training/model.py", "order = chosen", refused)
+    replace_text(checkout / "megatron/training/model.py", "order = chosen", refused)
     assert trace(checkout, paper_library)["refusal"]["crash"]["keys"] == ["overlap_grad_reduce"]
     by_user = trace(checkout, paper_library, config={"overlap_grad_reduce": False})
     assert by_user["refusal"]["crash"]["keys"] == []

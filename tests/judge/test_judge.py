@@ -5,10 +5,11 @@ import pytest
 from regbot.judge import judge, parse_expectation
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.rules import Circumstances, decide_status
+from regbot.records.changed_lines import ChangedFile, ChangedLines, Hunk
 from regbot.records.config import Config
 from regbot.records.config import ShardingThresholds as Thresholds
 from regbot.records.ledger import GuessKind, Ledger, Liveness
-from regbot.records.run import CodeProof, Outcome, Run
+from regbot.records.run import CodeProof, FileLines, Outcome, Run
 from regbot.records.session import Session
 from regbot.records.verdict import Sharding, Status, Verdict, WireTime, WorkloadVerdict
 from support.judge_cases import A2A, BASE, GATHERED, HEAD
@@ -217,24 +218,35 @@ def test_an_import_of_foreign_code_by_both_arms_is_one_reason() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "lines", "said"),
     [
-        (["moe/a.py", "moe/b.py", "README.md"], "not every changed Python file. It did not load moe/b.py"),
-        (["moe/b.py"], "no changed Python file. It did not load moe/b.py"),
-        (["moe/a.py", "setup.cfg"], None),
-        (None, None),
+        (
+            ["moe/a.py", "moe/b.py", "README.md", "tests/test_b.py"],
+            (5, 9),
+            "1 of 2 changed Python files: the trace did not load moe/b.py",
+        ),
+        (["moe/a.py"], (21, 22), "1 of 1 changed Python file: the trace ran no changed line of moe/a.py"),
+        (["moe/a.py"], (9, 22), None),
+        (["moe/a.py"], (50, 51), None),  # lines of the module
+        (["moe/a.py", "setup.cfg"], (5, 9), None),
+        (None, (5, 9), None),
     ],
 )
-def test_changed_files_that_no_arm_loaded_are_named_in_the_validity(
-    changed: list[str] | None, said: str | None
+def test_changed_files_that_the_traces_do_not_exercise_are_named_in_the_validity(
+    changed: list[str] | None, lines: tuple[int, int], said: str | None
 ) -> None:
-    code = CodeProof(watched={"moe": "moe"}, foreign={}, files={"moe/a.py": "a" * 64})
+    ran = {"moe/a.py": FileLines(ran=[[5, 9]], idle=[[20, 30]])}
+    code = CodeProof(watched={"moe": "moe"}, foreign={}, files={"moe/a.py": "a" * 64}, lines=ran)
     session = smoke_session(smoke_run(BASE, A2A, code=code), smoke_run(HEAD, A2A, code=code))
-    session = session.model_copy(
-        update={"header": session.header.model_copy(update={"changed_files": changed, "inert_files": ["README.md"]})}
-    )
-    reasons = judged(session).validity.reasons[1:]
-    assert reasons == ([f"not exercised: the traced step loaded {said}"] if said else [])
+    first, last = lines
+    hunk = Hunk(base_line=first, base_count=0, head_line=first, head_count=last - first + 1)
+    changes = {
+        "changed_files": changed,
+        "inert_files": ["README.md"],
+        "changed_lines": ChangedLines(files=[ChangedFile(base="moe/a.py", head="moe/a.py", hunks=[hunk])]),
+    }
+    session = session.model_copy(update={"header": session.header.model_copy(update=changes)})
+    assert judged(session).validity.reasons[1:] == ([f"not exercised: {said}"] if said else [])
 
 
 WRONG = {"dispatcher": backend("alltoall", "deepep")}

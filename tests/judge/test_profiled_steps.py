@@ -21,13 +21,12 @@ REASON = "torch.compile compiled 2 frames of it"
 
 
 def profile_of(ledger: Ledger, source: str = "kineto:metadata") -> Ledger:
-    """``ledger`` as a profile of three steps shows it: without modules, program and host reads."""
+    """``ledger`` as a profile of three steps shows it: without modules and program."""
     entries = [entry.model_copy(update={"where": ""}) for entry in ledger.entries]
     update = {
         "source": source,
         "steps": 3,
         "fingerprint": None,
-        "host_reads": None,
         "entries": entries,
         "variant": "cpu",
     }

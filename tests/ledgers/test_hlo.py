@@ -77,6 +77,50 @@ def test_every_kind_is_counted_with_the_bytes_of_a_ledger() -> None:
     }
 
 
+FRAMES = """FileNames
+1 "/c/site-packages/flax/linen.py"
+2 "/c/train/moe.py"
+3 "/c/train.py"
+
+FunctionNames
+1 "Dense.__call__"
+2 "MoE.__call__"
+3 "main"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=9 end_line=9 column=4 end_column=9}
+2 {file_name_id=2 function_name_id=2 line=41 end_line=41 column=4 end_column=9}
+3 {file_name_id=3 function_name_id=3 line=7 end_line=7 column=4 end_column=9}
+
+StackFrames
+1 {file_location_id=3 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=1}
+3 {file_location_id=1 parent_frame_id=2}
+"""
+
+
+@pytest.mark.parametrize(
+    ("metadata", "line", "callers"),
+    [
+        ("stack_frame_id=3", "/c/train/moe.py:41", ["/c/train.py:7"]),
+        ('source_file="/c/train/moe.py" source_line=40', "/c/train/moe.py:40", []),
+        ("stack_frame_id=9", "", []),
+        ('source_file="/c/tr:ain.py" source_line=40', "", []),
+    ],
+)
+def test_a_collective_has_the_line_of_the_innermost_frame_outside_of_packages(
+    tmp_path: Path, metadata: str, line: str, callers: list[str]
+) -> None:
+    text = re.sub(r"FileNames\n.*?\n(?=%sum)", lambda _: f"{FRAMES}\n", text_of("cpu_scan"), flags=re.DOTALL)
+    ledger = read_text(tmp_path, text.replace("stack_frame_id=1", metadata))
+    exchange = only(ledger.entries, kind="all_to_all")
+    assert exchange.line == line
+    assert ledger.frames[line].callers == callers if line else not ledger.frames
+    relative = ledger.relative_to("/c/train")
+    assert only(relative.entries, kind="all_to_all").line == line.removeprefix("/c/train/")
+    assert set(relative.frames) <= {"moe.py:40", "moe.py:41"}
+
+
 def test_recomputation_is_backward_and_the_optimizer_is_recognised_by_its_name() -> None:
     ledger = read(TEXTS / "cpu_scan.hlo.txt")
     assert only(ledger.entries, axis="[0,4]").phase == "backward"

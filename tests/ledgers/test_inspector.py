@@ -71,6 +71,13 @@ def test_the_rank_is_that_in_the_largest_communicator(tmp_path: Path) -> None:
     assert "rank 5 is the rank in the largest communicator, of 8 ranks" in ledger.warnings
 
 
+def test_text_that_no_record_can_hold_is_left_out_of_the_ledger(tmp_path: Path) -> None:
+    ledger = read(tmp_path, line("AllReduce", 0, comm_name="mesh_\ud800ep\x07"), line("New\udfff", 1))
+    assert [entry.axis for entry in ledger.entries] == ["ep"]
+    assert [unclassified.name for unclassified in ledger.unclassified] == ["New"]
+    assert Ledger.model_validate_json(ledger.to_json()) == ledger
+
+
 @pytest.mark.parametrize(
     ("second", "message"),
     [

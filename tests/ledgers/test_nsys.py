@@ -118,20 +118,3 @@ def test_a_database_of_something_else_is_refused_with_how_to_export(tmp_path: Pa
         database.execute("CREATE TABLE users (name TEXT)")
     with pytest.raises(ReadError, match=r"other\.sqlite: .*not an Nsight Systems export.*nsys export --type sqlite"):
         read(path)
-
-
-ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS start FROM n"
-
-
-@pytest.mark.parametrize(
-    "code", [f"CREATE VIEW NVTX_EVENTS AS {ENDLESS}", "CREATE/**/VIRTUAL TABLE NVTX_EVENTS USING fts4"]
-)
-def test_tables_that_run_code_are_not_read(tmp_path: Path, code: str) -> None:
-    path = tmp_path / "views.sqlite"
-    kind = "table" if "TABLE" in code else "view"
-    with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA writable_schema = ON")
-        database.execute("INSERT INTO sqlite_master VALUES (?, 'NVTX_EVENTS', 'NVTX_EVENTS', 0, ?)", (kind, code))
-        database.commit()
-    with pytest.raises(ReadError, match="not an Nsight Systems export"):
-        read(path)

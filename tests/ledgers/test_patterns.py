@@ -1,6 +1,7 @@
 """Named patterns of a ledger difference: each where it is, none where something only looks like it, and every change
 in exactly one finding."""
 
+import re
 from typing import Literal
 
 import pytest
@@ -37,6 +38,14 @@ def only(base: Ledger, head: Ledger) -> Finding:
 def test_one_cause_gives_one_finding(case: Case) -> None:
     finding = only(case.base, case.head)
     assert (finding.pattern, finding.status) == (case.pattern, case.status), finding.text
+
+
+def test_sizes_that_differ_look_different_in_the_text() -> None:
+    larger = edited(A2A, where("all_gather dp layers.1", bytes=lambda e: e.bytes + 16))
+    text = " ".join(finding.text for finding in diff(A2A, larger))
+    before, after = (int(size.replace(",", "")) for size in re.findall(r"all-gather \((\S+) bytes\)", text))
+    assert after > before
+    assert "wire time of the payload stays" in text
 
 
 @pytest.mark.parametrize("case", POSITIVES, ids=lambda case: case.name)
@@ -207,6 +216,13 @@ def test_nothing_passes_as_cheaper_if_the_size_of_a_payload_is_unknown() -> None
     """Kernels of a dispatch library tell no bytes."""
     kernels = edited(A2A, where("all_to_all payload", axis="unknown", bytes=0))
     assert {finding.status for finding in diff(A2A, kernels)} == {"REVIEW"}
+
+
+def test_of_several_failures_of_one_pattern_the_dearest_comes_first() -> None:
+    gathers = [
+        entry("all_gather", axis, where="layers.0.attention", size=size) for axis, size in (("a", 10**9), ("b", 10**10))
+    ]
+    assert [finding.axis for finding in diff(A2A, edited(A2A, lambda e: e, *gathers))] == ["b", "a"]
 
 
 def test_a_few_bytes_do_not_take_the_place_of_the_tokens() -> None:

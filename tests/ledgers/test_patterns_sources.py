@@ -26,7 +26,7 @@ def make_converter(source: str, change: Callable[[Entry], dict[str, object]]) ->
     def convert(ledger: Ledger) -> Ledger:
         entries = [entry.model_copy(update=change(entry)) for entry in ledger.entries]
         merged = ledger_of(entries, axes=ledger.axes, world_size=ledger.world_size or 16)
-        return merged.model_copy(update={"source": source, "host_reads": None})
+        return merged.model_copy(update={"source": source})
 
     return convert
 
@@ -44,7 +44,7 @@ SOURCES: dict[str, Converter] = {
     ),
     "compiled": make_converter("hlo:gpu", lambda row: {"via": "xla", "where": scanned(row.where)}),
 }
-BY_EVIDENCE = {names.DISPATCHER_OFF, names.DISPATCHER_ON, names.HOST_READS_ADDED, names.HOST_READS_REMOVED}
+BY_EVIDENCE = {names.DISPATCHER_OFF, names.DISPATCHER_ON}
 # A source of collectives does not know what else a step does.
 BY_EVIDENCE |= {*PATTERNS[PATTERNS.index(names.DOES_NOT_FIT) : PATTERNS.index(names.OVERLAP_LOST)]}
 NEEDS_LAYERS = {names.OTHER_LAYER}

@@ -97,6 +97,15 @@ def test_a_finding_names_the_lines_of_both_arms_first_those_in_the_diff(
     assert show(find(GATHERED, "")) == (["moe/comm.py:12"], ["moe/comm.py:30", "moe/comm.py:50"])
 
 
+def test_where_both_arms_issue_something_each_is_found_in_the_diff_by_itself() -> None:
+    frames = {**BASE.frames, CALL[0]: Frame(function="exchange", function_lines=(5, 14))}
+    base = BASE.model_copy(update={"frames": frames})
+    diff = hunk("moe/comm.py", "6", "3,90") + hunk("moe/layer.py", "0,0", "38,4")
+    assert show(find(GATHERED, diff, base))[1][:2] == ["moe/comm.py:30 in diff", "moe/comm.py:50 in diff"]
+    diff = hunk("moe/comm.py", "6", "3") + hunk("moe/layer.py", "0,0", "38,4")
+    assert show(find(GATHERED, diff, base))[1][0] == "moe/layer.py:40 in diff"
+
+
 def test_swapped_arms_swap_the_lines() -> None:
     finding, inverse = find(GATHERED, ""), find(BASE, "", base=GATHERED)
     assert (finding.lines.base, finding.lines.head) == (inverse.lines.head, inverse.lines.base)

@@ -209,25 +209,6 @@ def test_a_point_that_cannot_be_measured_is_never_chosen(
     assert available[choose_next_run(model, samples, "a", available, run_costs(7, built, 1.0, 5.0))]
 
 
-def test_no_search_stalls() -> None:
-    """A search that always runs the middle of the posterior would stall, because it never learns the levels of good and
-    bad."""
-    model = linear_model(64)
-    right = 0
-    for seed in range(30):
-        rng = np.random.default_rng([7, seed])
-        at = int(rng.integers(64))
-        samples: list[Sample] = []
-        result = posterior(model, samples)
-        while max(result.no_culprit, float(result.culprit.max())) < 0.95:
-            assert len(samples) < 150
-            point = choose_next_run(model, samples, "a", anywhere(model))
-            samples.append(Sample(point, float(2 * SD * (point > at) + rng.normal(0, SD)), "a"))
-            result = posterior(model, samples)
-        right += int(np.argmax(result.culprit)) == at
-    assert right >= 28
-
-
 def test_without_recorded_noise_the_search_repeats_runs_first() -> None:
     unknown = culprit_model([1.0], no_culprit=0.1, smallest=0.02, noise=None)
     available = np.ones(2, dtype=bool)

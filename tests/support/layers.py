@@ -61,6 +61,13 @@ RESULT = "return Exchange.apply(F.silu(self.experts(Exchange.apply(x, self.group
 BUILD = "return Layer(config, mesh, device, dtype)"
 
 
+def replace_text(path: Path, old: str, new: str) -> None:
+    """Replace a text in a file, which has it."""
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
 def compiled_layer(backend: str = "eager") -> str:
     """The good layer under ``torch.compile``."""
     return GOOD_LAYER.replace(

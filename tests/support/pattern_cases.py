@@ -88,11 +88,6 @@ def timed(ledger: Ledger, kind: str, exposed: float, hidden: float) -> Ledger:
     return edited(edited(ledger, where("", exposed_s=1e-4, hidden_s=1e-4)), times)
 
 
-def reading(ledger: Ledger, **reads: int) -> Ledger:
-    """``ledger`` with so many values that the host reads, by module."""
-    return ledger.model_copy(update={"host_reads": {name.replace("_", "."): n for name, n in reads.items()}})
-
-
 def replaced(kind: str, phase: str = "", ranks: int = 1, **changes: object) -> Change:
     """Every payload all-to-all, of ``phase`` or of all, as a ``kind`` with ``ranks`` times the bytes."""
     return where(f"all_to_all payload {phase}", kind=kind, bytes=lambda e: ranks * e.bytes, **changes)
@@ -304,9 +299,6 @@ _POSITIVES: dict[str, list[tuple[Any, ...]]] = {
         ("counts in 32 bits", A2A, where("int64", dtype="int32", bytes=512)),
         ("a barrier", A2A, edited(A2A, lambda e: e, BARRIER)),
     ],
-    names.HOST_READS_ADDED: [
-        ("a branch in each layer", reading(A2A), reading(A2A, layers_0_moe=1, layers_1_moe=1), "REVIEW", "PASS"),
-    ],
     names.OVERLAP_LOST: [
         (
             "an exchange that compute hid no longer",
@@ -414,10 +406,6 @@ _NEAR_MISSES: dict[str, list[tuple[Any, ...]]] = {
     ],
     names.COUNTS_ADDED: [
         ("integers on the data axis", A2A, edited(A2A, lambda e: e, COUNTS[0].model_copy(update={"axis": "dp"}))),
-    ],
-    names.HOST_READS_ADDED: [
-        ("reads that moved", reading(A2A, layers_0_moe=2), reading(A2A, layers_1_moe=2)),
-        ("a source that does not count reads", A2A, reading(A2A, layers_0_moe=2)),
     ],
     names.OVERLAP_LOST: [
         ("a slower network", timed(A2A, "all_to_all", 1e-3, 9e-3), timed(A2A, "all_to_all", 2e-3, 18e-3)),

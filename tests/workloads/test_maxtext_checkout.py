@@ -17,7 +17,7 @@ from regbot.workloads.shapes import load_shape
 from regbot.workloads.task import single_task
 from regbot_guest.frameworks.maxtext_config import FORCED_KEYS
 from support.judged_heads import judge_head
-from support.layers import ARM
+from support.layers import ARM, replace_text
 
 KEYS = (
     *FORCED_KEYS, "model_name", "base_num_decoder_layers", "base_emb_dim", "base_num_query_heads", "base_num_kv_heads",
@@ -83,12 +83,6 @@ def write(path: Path, text: str = "") -> None:
     path.write_text(text)
 
 
-def edit(root: Path, name: str, old: str, new: str) -> None:
-    text = (root / "src" / "maxtext" / name).read_text()
-    assert old in text
-    (root / "src" / "maxtext" / name).write_text(text.replace(old, new))
-
-
 def install_maxtext(folder: Path) -> dict[str, str]:
     """Install another MaxText. Return the environment of an interpreter that has it."""
     write(folder / "installed" / "maxtext" / "__init__.py")
@@ -135,7 +129,7 @@ def test_an_installed_maxtext_that_hides_the_checkouts_is_invalid(checkout: Path
     ],
 )
 def test_a_moved_target_is_invalid_by_its_name(checkout: Path, name: str, old: str, new: str, moved: str) -> None:
-    edit(checkout, name, old, new)
+    replace_text(checkout / "src/maxtext" / name, old, new)
     crashed = run(checkout)
     assert crashed.outcome == "crashed"
     assert moved in crashed.reason
@@ -146,6 +140,6 @@ def test_a_moved_target_is_invalid_by_its_name(checkout: Path, name: str, old: s
 def test_a_workload_may_set_the_batch_of_a_shape(checkout: Path) -> None:
     assert "the reduced MaxText compiles nothing" in run(checkout, config={"per_device_batch_size": 11}).reason
     forced = 'values["per_device_batch_size"] = "12"\n    for key in values'
-    edit(checkout, "configs/pyconfig.py", "for key in values", forced)
+    replace_text(checkout / "src/maxtext" / "configs/pyconfig.py", "for key in values", forced)
     found = run(checkout, config={"per_device_batch_size": 11})
     assert_invalid(found, "MaxText did not use the shape's numbers: per_device_batch_size is 12, not 11")

@@ -48,10 +48,6 @@ from regbot.workloads.task import Task, plan_of
 
 PLACEBO_PAIRS, INJECTED_PAIRS = 20, 5
 """Default number of placebo pairs, and of pairs with an injected slowdown."""
-NO_TIME_LIMIT_S = math.inf
-"""Time budget of a session. A calibration has none: only the number of pairs limits it."""
-NO_SLOWDOWN_PCT = 0.0
-"""Injected slowdown of a placebo session."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,7 @@ class CalibrationOptions:
     who: str
     """Who stores the calibration."""
     pairs: int = PLACEBO_PAIRS
-    injected_pct: float = NO_SLOWDOWN_PCT
+    injected_pct: float = 0.0
     """Slowdown of head in the injected sessions, in percent; 0 for no such session."""
     injected_pairs: int = INJECTED_PAIRS
     resume: bool = False
@@ -182,30 +178,25 @@ class _SessionSeries:
     """Number of the present session, from 1. Its file is named after it."""
 
     def run(self, plan: TimedPlan) -> list[Session]:
+        """Run placebo sessions, then injected ones, until both kinds have their numbers of valid pairs, in whole
+        blocks. A session ends at the first look that decides."""
         options = self.options
+        sessions: list[Session] = []
         # One lock for all sessions: the first session's log locks the folder that has the logs of all of them.
-        first_log = _make_run_log(options, number=1)
-        with first_log.lock():
+        with _make_run_log(options, number=1).lock():
             if not options.resume and any(options.out.glob("session-*.jsonl")):
                 raise ConfigError(
                     f"{options.out}: contains the sessions of a calibration",
                     "continue it with --resume, or give another --out",
                 )
-            sessions = self._run_sessions(plan, options.pairs, NO_SLOWDOWN_PCT)
-            if options.injected_pct:  # 0 stands for a calibration without injected sessions
-                sessions += self._run_sessions(plan, options.injected_pairs, options.injected_pct)
-        return sessions
-
-    def _run_sessions(self, plan: TimedPlan, pairs: int, injected_pct: float) -> list[Session]:
-        """Run sessions until they have ``pairs`` valid pairs together, in whole blocks. A session ends at the first
-        look that decides.
-        """
-        sessions: list[Session] = []
-        while pairs > 0:
-            max_pairs = min(block_count(pairs) * BLOCK_PAIRS, LOOKS[-1])
-            update = {"injected_pct": injected_pct, "max_pairs": max_pairs}
-            sessions.append(self._run_session(plan.model_copy(update=update)))
-            pairs -= len(pair_up(sessions[-1].runs).valid)
+            # Without a slowdown to inject, there are no injected sessions.
+            injected_pairs = options.injected_pairs if options.injected_pct else 0
+            for injected_pct, pairs in ((0.0, options.pairs), (options.injected_pct, injected_pairs)):
+                while pairs > 0:
+                    max_pairs = min(block_count(pairs) * BLOCK_PAIRS, LOOKS[-1])
+                    update = {"injected_pct": injected_pct, "max_pairs": max_pairs}
+                    sessions.append(self._run_session(plan.model_copy(update=update)))
+                    pairs -= len(pair_up(sessions[-1].runs).valid)
         return sessions
 
     def _run_session(self, plan: TimedPlan) -> Session:
@@ -222,7 +213,7 @@ class _SessionSeries:
 
         header, scratch = session.header, Scratch(self.options.out / "runs" / log.path.stem)
         runner = SessionRunner(header, self.trees, self.engine, scratch, log.append, announce, self.node_history)
-        runs = runner.run(header.timed[0], self.task, session.runs, NO_TIME_LIMIT_S)
+        runs = runner.run(header.timed[0], self.task, session.runs, math.inf)  # only the number of pairs limits it
         measured_session = Session(header=header, runs=runs)
         if not pair_up(runs).valid:
             verdict = judge(measured_session, Config()).workloads[0]  # a calibration has one workload

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import isfinite
 from pathlib import Path
 from typing import Literal
 
@@ -90,21 +89,12 @@ def _throughput_section(
 
 
 def _check_options(options: ComparisonOptions) -> None:
-    if not options.base or not options.head:
-        raise ConfigError("both arms need a file: --base FILE... --head FILE...")
     if options.paired and len(options.base) != len(options.head):
         raise ConfigError(
             f"--paired pairs the i-th base file with the i-th head file, but there are {len(options.base)} base and "
             f"{len(options.head)} head files",
             "give the same number of each, or leave out --paired",
         )
-    if options.noise_pct is not None and not (isfinite(options.noise_pct) and options.noise_pct > 0):
-        raise ConfigError(f"--noise {options.noise_pct:g}: must be a standard deviation in percent above 0")
-    if options.skip is not None and options.skip < 0:
-        raise ConfigError(f"--skip {options.skip}: must be 0 or more")
-    tokens = options.tokens_per_step
-    if tokens is not None and not (isfinite(tokens) and tokens > 0):
-        raise ConfigError(f"--tokens-per-step {tokens:g}: must be above 0", "give the tokens of one step on one rank")
     paths = [path.resolve() for path in (*options.base, *options.head)]
     for path in paths:
         if paths.count(path) > 1:

@@ -146,7 +146,6 @@ def build_ledger(
         "rank": dist.get_rank(),
         "axes": counter.axes.as_record(),
         "entries": counter.tally.entries(),
-        "host_reads": dict(counter.host_reads),
         "liveness": dict(liveness),
         "fingerprint": counter.fingerprint(),
         "program": counter.program(),

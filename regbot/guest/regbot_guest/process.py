@@ -23,6 +23,7 @@ from regbot_guest.hang_recorder import HangRecorder
 from regbot_guest.missing_imports import describe_missing_imports, record_missing_imports
 from regbot_guest.origin import path_in_checkout
 from regbot_guest.paper_library import find_loaded_library
+from regbot_guest.ran_lines import record_lines
 from regbot_guest.record_file import prove_code, write_record
 from regbot_guest.request import Request
 from regbot_guest.software import environment
@@ -68,6 +69,7 @@ def run_requests(requests: Sequence[Request]) -> list[int]:
     if first_request.mode == "static":
         report_running_line(Path(first_request.record).parent / "running", root)
         record_missing_imports(root)
+        record_lines(root)
     return [_run_request(request, variables) for request in requests]
 
 

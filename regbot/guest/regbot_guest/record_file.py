@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from regbot_guest.origin import code_proof, watched_packages
+from regbot_guest.ran_lines import describe_lines
 from regbot_guest.request import Request
 
 
@@ -30,4 +31,4 @@ def write_json(file_name: str, record: dict[str, Any]) -> None:
 def prove_code(request: Request) -> dict[str, Any]:
     """Return from where the code was loaded."""
     watched = watched_packages(Path(request.root), request.source_roots, request.watch, request.entry)
-    return code_proof(Path(request.root), watched)
+    return {**code_proof(Path(request.root), watched), "lines": describe_lines(Path(request.root))}

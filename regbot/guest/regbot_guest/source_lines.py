@@ -99,7 +99,7 @@ def note_collective() -> str:
     calls = _find_calls(sys._getframe(1))
     key = threading.get_ident(), torch._C._autograd._get_sequence_nr() - 1  # the newest node
     noted = _watch.nodes.get(key)
-    if calls and (noted is None or noted[0] in calls):  # else the node's forward has ended
+    if calls and (not noted or noted[0] in calls):  # else the node's forward has ended
         _watch.nodes_of_collectives.setdefault(key, calls)
     return calls[0] if calls else ""
 
@@ -130,7 +130,7 @@ def noted_functions() -> Iterator[None]:
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         # The function's node is created next.
         _watch.nodes[threading.get_ident(), torch._C._autograd._get_sequence_nr()] = _find_calls(sys._getframe(1))
-        return original.__func__(cls, *args, **kwargs)
+        return original.__get__(None, cls)(*args, **kwargs)  # a method of C since torch 2.14
 
     function.apply = classmethod(apply)
     try:

@@ -40,6 +40,7 @@ class EntryKey(NamedTuple):
     role: Role
     via: CollectiveBackend
     where: str = ""
+    line: str = ""
 
 
 class CallTally:

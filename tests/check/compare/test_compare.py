@@ -166,7 +166,9 @@ class TestBadFiles:
         ("options", "told"),
         [
             (["--paired"], "there are 1 base and 2 head files"),
-            (["--noise", "0"], "above 0"),
+            (["--noise", "0"], "'--noise'"),
+            (["--skip", "-1"], "'--skip'"),
+            (["--tokens-per-step", "0"], "'--tokens-per-step'"),
             (["--skip", "50"], "has 50 steps, and the first 50 are left out, so no step remains"),
         ],
     )

@@ -1,6 +1,5 @@
 """Mistakes and refactorings planted in the demo's repository, each traced: what the Program says of them."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -8,7 +7,6 @@ import sys
 from functools import partial
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -119,8 +117,7 @@ def base(shared: Shared) -> Ledger:
 
 
 def read(folder: Path) -> Ledger:
-    document: dict[str, Any] = json.loads((folder / "ledger.json").read_text(encoding="utf-8"))
-    return Ledger.model_validate(document)
+    return Ledger.model_validate_json((folder / "ledger.json").read_text(encoding="utf-8"))
 
 
 def compare(base: Ledger, head: Ledger) -> ProgramSection:

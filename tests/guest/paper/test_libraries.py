@@ -41,3 +41,6 @@ def test_what_a_stand_in_lacks_can_be_looked_up_and_is_refused_when_called(paper
         "log-sum-exp": "torch.float32",
     }
     assert answer["softmax"] == [2, 4, 16, 16]
+    # torch activates FlashAttention 3 without its kernels, which no CPU has.
+    assert answer["newer"][0] == "FA3"
+    assert "FlashAttention 3 is a stand-in whose functions give shapes" in answer["newer"]

@@ -146,11 +146,6 @@ def test_a_slow_step_beside_a_line_of_other_work_is_explained(
     assert run.explained == ({slow: work} if work else {})
 
 
-def test_neither_a_usual_step_nor_a_distant_one_is_explained(log: Path) -> None:
-    steps = [megatron_line(step, 1150 if step == 5 else 3000 if step in (4, 7) else 1000) for step in range(1, 11)]
-    assert read(log, [*steps[:5], "eval metrics after step", *steps[5:]]).explained == {}
-
-
 def test_skipped_and_nan_iterations_are_counted(log: Path) -> None:
     lines = [megatron_line(1), megatron_line(2, skipped=1), megatron_line(3, nan=1), megatron_line(4, loss=math.nan)]
     run = read(log, lines)

@@ -7,18 +7,13 @@ import pytest
 
 from regbot.workloads.shapes.model_code import MODEL_FILES, hash_files, model_hash
 from support.guest_runs import GUEST
+from support.layers import replace_text
 
 
 @pytest.fixture
 def code(tmp_path: Path) -> Path:
     """A copy of the guest's code, to be edited."""
     return Path(shutil.copytree(GUEST / "regbot_guest", tmp_path / "code"))
-
-
-def replace(path: Path, old: str, new: str) -> None:
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
 
 
 @pytest.mark.parametrize("name", MODEL_FILES["smoke"])
@@ -32,6 +27,6 @@ def test_code_of_every_file_of_the_model_is_in_the_hash(code: Path, name: str) -
 
 
 def test_comments_docstrings_and_layout_are_not_in_the_hash(code: Path) -> None:
-    replace(code / "rows.py", '"""The interface of', '"""In other words, the interface of')
-    replace(code / "rows.py", "def invert(", "# a comment\n\n\ndef invert(")
+    replace_text(code / "rows.py", '"""The interface of', '"""In other words, the interface of')
+    replace_text(code / "rows.py", "def invert(", "# a comment\n\n\ndef invert(")
     assert hash_files(code, MODEL_FILES["smoke"]) == model_hash("smoke")

@@ -204,13 +204,15 @@ def validate(config: Any) -> None:
 
 
 def _split_recipe(recipe: str) -> tuple[str, str]:
-    """A recipe is ``MODULE/NAME``, or only ``NAME`` if that begins with the module's, as in ``qwen3_30b_a3b``."""
+    """A recipe is ``MODULE/NAME``, or only ``NAME`` if a module defines it, or if it begins with the module's name."""
     module, slash, name = recipe.rpartition("/")
     if slash:
         return module, name
     # The longest name comes first, because the name of a model can begin with the name of another one.
-    known_models = sorted(_list_modules(), key=len, reverse=True)
-    owner = next((model for model in known_models if recipe.startswith(model)), None)
+    registries = {path.parent.name: path for path in _list_registries()}
+    known_models = sorted(registries, key=len, reverse=True)
+    defining = (model for model in known_models if f"def {recipe}(" in registries[model].read_text(encoding="utf-8"))
+    owner = next(defining, None) or next((model for model in known_models if recipe.startswith(model)), None)
     if owner is None:
         raise ContractError(
             "config",
@@ -220,12 +222,12 @@ def _split_recipe(recipe: str) -> tuple[str, str]:
     return owner, recipe
 
 
-def _list_modules() -> list[str]:
+def _list_registries() -> list[Path]:
     package = importlib.util.find_spec("torchtitan")
     if package is None:
         import_torchtitan("torchtitan")  # raises ContractError, because the import fails
     folders = (package.submodule_search_locations if package is not None else None) or []
-    return [path.parent.name for folder in folders for path in Path(folder).glob("models/*/config_registry.py")]
+    return [path for folder in folders for path in Path(folder).glob("models/*/config_registry.py")]
 
 
 def _override(config: Any, key: str, value: Scalar, is_pinned: bool) -> None:

@@ -114,6 +114,8 @@ def install_functions(device: Device) -> None:
     generators = tuple(torch.Generator(device=torch.device("cuda", index)) for index in range(GPUS_PER_NODE))
     setattr(torch.cuda, "default_generators", generators)  # noqa: B010 (typed as a tuple of one)
     torch.cuda._initialized = True
+    # Attention is chosen as without cuDNN, which a CUDA build of torch cannot load here.
+    setattr(torch.backends.cudnn, "version", lambda: None)  # noqa: B010 (mypy rejects an assignment)
     for prefix, dtype in _DTYPES.items():
         name = f"{prefix}Tensor"
         for module, layout in ((torch.cuda, torch.strided), (torch.cuda.sparse, torch.sparse_coo)):

@@ -11,11 +11,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
+from regbot.ledgers.readers.call_stacks import CallStacks
 from regbot.ledgers.readers.groups import format_ranks
 from regbot.ledgers.readers.hlo.collectives import HloCollective, find_module, find_phase
 from regbot.ledgers.readers.hlo.fingerprint import ProgramFingerprint
 from regbot.ledgers.readers.hlo.groups import Devices, ReplicaGroup, ReplicaGroups
 from regbot.ledgers.readers.hlo.program import Computation, Program
+from regbot.ledgers.readers.hlo.source_lines import SourceTables
 from regbot.ledgers.readers.hlo.text import BrokenProgram, Header, read_module
 from regbot.ledgers.readers.source import Source
 from regbot.ledgers.readers.tally import CallTally, EntryKey, Unclassified
@@ -70,7 +72,7 @@ def read(source: Source) -> Ledger:
     # Equal groups are the same object. Its ``id`` is the key, because hashing a tuple of thousands of devices is slow.
     groups = {id(collective.group): collective.group for collective, _ in counted.collectives}
     labels = _label_groups(groups)
-    tally = CallTally(source)
+    tally, tables, stacks = CallTally(source), SourceTables(header.tables), CallStacks()
     for collective, times in counted.collectives:
         key = EntryKey(
             collective.kind,
@@ -81,6 +83,7 @@ def read(source: Source) -> Ledger:
             collective.role,
             via="xla",
             where=find_module(collective.op_name),
+            line=stacks.add(tables.find_calls(collective.metadata)),
         )
         tally.add(key, times * collective.bytes, times)
     return Ledger(
@@ -90,6 +93,7 @@ def read(source: Source) -> Ledger:
         world_size=devices.total,
         axes={labels[key]: Axis(size=len(group.ranks), ranks=list(group.ranks)) for key, group in groups.items()},
         entries=tally.entries(is_program=True),
+        frames=stacks.frames(),
         fingerprint=fingerprint.hexdigest(),
         unclassified=counted.unclassified.records(),
         guesses=[*_list_guesses(called, counted)],

@@ -62,6 +62,8 @@ class HloCollective:
     group: ReplicaGroup
     op_name: str
     """jax's name of the operation, with transforms and scopes; '' if the program has none."""
+    metadata: str
+    """Attribute of the instruction with its source line."""
     is_ragged: bool = False
     """Whether the sizes are known only at run time, so that ``bytes`` is an upper bound."""
 
@@ -116,7 +118,7 @@ def parse_communication(
         kind = "reduce_scatter"
     elif kind == "send_recv":
         kind = "permute"
-    return _make_collective(kind, counted_tensors, rank_factor, group, instruction.op_name, is_ragged=is_ragged)
+    return _make_collective(kind, counted_tensors, rank_factor, group, instruction, is_ragged=is_ragged)
 
 
 def _join_group_attributes(attributes: Mapping[str, str]) -> str:
@@ -158,7 +160,7 @@ def _parse_custom_call(
         counted_tensors = _find_operand_tensors(instruction, find_tensors)[:SENT_OPERANDS]
         if counted_tensors and group_text:
             group = groups.find(find_group, group_text, False)
-            return _make_collective("all_to_all", counted_tensors, 1, group, instruction.op_name, is_ragged=True)
+            return _make_collective("all_to_all", counted_tensors, 1, group, instruction, is_ragged=True)
     if _LIKELY_CALL_TARGET.search(target):
         return f"custom-call {target}"
     if _REMOTE_COPIES.search(config):
@@ -180,12 +182,18 @@ def _find_ragged_groups(attributes: Mapping[str, str], config: str) -> str:
 
 
 def _make_collective(
-    kind: Kind, counted_tensors: list[Tensor], rank_factor: int, group: ReplicaGroup, op_name: str, *, is_ragged: bool
+    kind: Kind,
+    counted_tensors: list[Tensor],
+    rank_factor: int,
+    group: ReplicaGroup,
+    instruction: Instruction,
+    *,
+    is_ragged: bool,
 ) -> HloCollective:
     dtypes = {tensor.dtype for tensor in counted_tensors}
     size_bytes = rank_factor * sum(tensor.bytes for tensor in counted_tensors)
-    role = classify_role(kind, size_bytes, *dtypes)
-    return HloCollective(kind, size_bytes, join_dtypes(dtypes), role, group, op_name, is_ragged)
+    role, metadata = classify_role(kind, size_bytes, *dtypes), instruction.attributes.get("metadata", "")
+    return HloCollective(kind, size_bytes, join_dtypes(dtypes), role, group, instruction.op_name, metadata, is_ragged)
 
 
 def find_phase(op_name: str) -> Phase:

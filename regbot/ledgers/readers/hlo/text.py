@@ -1,6 +1,6 @@
 """Parser of HLO module text: header, computations, instructions, attributes, shapes. It does not interpret opcodes.
 
-A module is a header line, tables of source locations (skipped), and computations, each before its callers, ``ENTRY``
+A module is a header line, tables of source locations, and computations, each before its callers, ``ENTRY``
 last. Only one computation is in memory. The syntax is that of ``HloModule::ToString`` in jax 0.10 to 0.12, and older
 syntax that still occurs in dumps. A text without a complete ``ENTRY`` was cut off and raises ReadError."""
 
@@ -54,6 +54,8 @@ class Header(NamedTuple):
     """The first line of a module. The module runs on ``num_partitions`` x ``replica_count`` devices."""
 
     text: str
+    tables: str
+    """The lines between it and the first computation."""
     num_partitions: int
     replica_count: int
     is_scheduled: bool
@@ -172,7 +174,9 @@ def read_module(source: Source) -> tuple[Header, Iterator[ComputationText]]:
     first_piece, is_complete = next(pieces)  # ``is_complete``: a closing brace ends the piece
     for line in first_piece.split("\n"):
         if _MODULE.match(line.lstrip()):
-            return _parse_header(line.strip()), _read_computations(source, first_piece, is_complete, pieces)
+            start = _COMPUTATION.search(first_piece)
+            tables = first_piece[: start.start()] if start is not None else ""
+            return _parse_header(line.strip(), tables), _read_computations(source, first_piece, is_complete, pieces)
         if _STABLEHLO.match(line.lstrip()):
             raise source.error(
                 "is StableHLO, from before XLA partitioned the program; give the *after_optimizations.txt of the dump"
@@ -180,7 +184,7 @@ def read_module(source: Source) -> tuple[Header, Iterator[ComputationText]]:
     raise source.error("has no HloModule line; give the *after_optimizations.txt of an XLA dump")
 
 
-def _parse_header(line: str) -> Header:
+def _parse_header(line: str, tables: str) -> Header:
     header_attributes = parse_attributes(line)
 
     def parse_number(name: str) -> int:
@@ -189,6 +193,7 @@ def _parse_header(line: str) -> Header:
 
     return Header(
         text=line,
+        tables=tables,
         num_partitions=parse_number("num_partitions"),
         replica_count=parse_number("replica_count"),
         is_scheduled=header_attributes.get("is_scheduled") == "true",

@@ -110,5 +110,11 @@ def use(function: Callable[[], Any]) -> str:
         return f"{type(error).__name__}: {error}"
 
 
+torch.nn.attention.activate_flash_attention_impl("FA3")
+NEWER = [torch.nn.attention.current_flash_attention_impl(), *libraries.describe_imported()]
 uses = {name: use(function) for name, function in USES.items()}
-print(json.dumps({"uses": uses, "lookups": LOOKUPS, "autograd": AUTOGRAD, "flash": FLASH, "softmax": SOFTMAX}))
+print(
+    json.dumps(
+        {"uses": uses, "lookups": LOOKUPS, "autograd": AUTOGRAD, "flash": FLASH, "newer": NEWER, "softmax": SOFTMAX}
+    )
+)

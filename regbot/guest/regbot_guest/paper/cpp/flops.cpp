@@ -136,31 +136,6 @@ int64_t count_packed_backward(const c10::FunctionSchema& schema, const Arguments
   return flops;
 }
 
-// Each element of `points` is multiplied with the filter: [output channels, input channels, ...].
-int64_t count_filter(const at::Tensor& points, const at::Tensor& filter) {
-  int64_t flops = 2 * filter.numel() * points.size(0);
-  for (int64_t dim = 2; dim < points.dim(); ++dim) {
-    flops *= points.size(dim);
-  }
-  return flops;
-}
-
-int64_t count_convolution(const c10::FunctionSchema& schema, const Arguments& arguments, const Stack& results) {
-  bool transposed = false;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    transposed = transposed || (schema.arguments()[i].name() == "transposed" && arguments[i].toBool());
-  }
-  return count_filter(transposed ? arguments[0].toTensor() : results[0].toTensor(), arguments[1].toTensor());
-}
-
-// One convolution for each gradient, of the input and of the filter.
-int64_t count_convolution_backward(const c10::FunctionSchema&, const Arguments& arguments, const Stack&) {
-  const bool transposed = arguments[7].toBool();
-  const auto mask = arguments[10].toBoolList();
-  const auto& points = transposed ? arguments[1].toTensor() : arguments[0].toTensor();
-  return ((mask[0] ? 1 : 0) + (mask[1] ? 1 : 0)) * count_filter(points, arguments[2].toTensor());
-}
-
 const std::map<std::string, FlopFormula>& formulas() {
   static const auto* all = new std::map<std::string, FlopFormula>{
       {"mm", {FlopClass::matmul, &count_product<0>}},
@@ -191,11 +166,6 @@ const std::map<std::string, FlopFormula>& formulas() {
       {"_efficient_attention_forward", {FlopClass::attention, &count_packed}},
       {"_flash_attention_backward", {FlopClass::attention, &count_packed_backward}},
       {"_efficient_attention_backward", {FlopClass::attention, &count_packed_backward}},
-      {"convolution", {FlopClass::other, &count_convolution}},
-      {"_convolution", {FlopClass::other, &count_convolution}},
-      {"cudnn_convolution", {FlopClass::other, &count_convolution}},
-      {"convolution_overrideable", {FlopClass::other, &count_convolution}},
-      {"convolution_backward", {FlopClass::other, &count_convolution_backward}},
   };
   return *all;
 }

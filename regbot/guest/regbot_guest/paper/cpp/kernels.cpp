@@ -237,7 +237,8 @@ void run_on_paper(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* sta
   // The arguments from which the shapes follow: as `arguments`, but with positions in place of known masks.
   std::vector<IValue> shape_arguments = arguments;
   const bool has_masks = takes_masks(info.name) && has_mask(arguments);
-  if (has_masks && !fills_by_mask(arguments)) {
+  // A CPU build of torch calls nonzero itself before index.Tensor_out.
+  if (has_masks && !fills_by_mask(arguments) && op.schema().overload_name() != "Tensor_out") {
     wait_on_host("size");
   }
   const bool writes_by_mask = has_masks && info.name.find("put") != std::string::npos;

@@ -77,6 +77,7 @@ def install(device: Device, path: str = "", declarations: str = "") -> None:
     triton.replace_launches(device)
     _finder = _Finder(device)
     sys.meta_path.insert(0, _finder)
+    flash_attn.replace_newer_kernels(_finder.imported_names.append)
     if path:
         stand_ins = declared.load(declarations, path)
         declared.install(device, stand_ins, _finder.make_module)

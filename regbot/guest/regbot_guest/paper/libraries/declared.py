@@ -5,11 +5,14 @@ outputs with torch's operators, so their shapes and FLOPs are right, and issues 
 """
 
 import importlib
+import importlib.abc
 import importlib.machinery
 import importlib.util
+import sys
 from collections.abc import Callable
-from types import FunctionType
-from typing import Any
+from functools import reduce
+from types import FunctionType, ModuleType
+from typing import Any, cast
 
 from regbot_guest.contract import ContractError
 from regbot_guest.paper.device import Device
@@ -36,12 +39,42 @@ def install(device: Device, stand_ins: dict[str, Any], make_module: Callable[[st
     for modules in missing_modules.values():
         for module in modules:
             make_module(module)
-    # Missing modules come first, because the import of the program's modules imports names from them.
-    for name, value in sorted(stand_ins.items(), key=lambda item: not missing_modules[item[0]]):
-        parent, _, attribute = name.rpartition(".")
+    replacements: dict[str, Any] = {}
+    for name, value in stand_ins.items():
         is_kernel = isinstance(value, FunctionType)
-        replacement = make_launcher(device, f"{parent}::{attribute}", value) if is_kernel else value
-        setattr(_find_owner(parent.split(".")), attribute, replacement)
+        replacements[name] = make_launcher(device, "::".join(name.rsplit(".", 1)), value) if is_kernel else value
+    sys.meta_path.insert(0, _ReplacingFinder({n: r for n, r in replacements.items() if not missing_modules[n]}))
+    # Missing modules come first, because the import of the program's modules imports names from them.
+    for name in sorted(replacements, key=lambda name: not missing_modules[name]):
+        parent, _, attribute = name.rpartition(".")
+        setattr(_find_owner(parent.split(".")), attribute, replacements[name])
+
+
+class _ReplacingFinder(importlib.abc.MetaPathFinder):
+    """Replaces functions of a module as soon as its code has run, before other modules import names from it. A package
+    may import the users of its modules.
+    """
+
+    def __init__(self, replacements: dict[str, Any]) -> None:
+        self._replacements = replacements
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        own = [declared for declared in self._replacements if declared.startswith(f"{name}.")]
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target) if own else None
+        if spec is None or spec.loader is None:
+            return None
+        run = spec.loader.exec_module
+
+        def run_and_replace(module: ModuleType) -> None:
+            run(module)
+            for declared in own:
+                *owners, attribute = declared.removeprefix(f"{name}.").split(".")
+                owner = reduce(lambda owner, part: getattr(owner, part, None), owners, cast(Any, module))
+                if hasattr(owner, attribute):
+                    setattr(owner, attribute, self._replacements[declared])
+
+        spec.loader.exec_module = run_and_replace  # type: ignore[method-assign]
+        return spec
 
 
 def _list_missing_modules(parts: list[str]) -> list[str]:

@@ -150,7 +150,7 @@ def _received_experts(route: Route, experts: Tensor, device: Device) -> Tensor:
     chosen = device.values(experts)
     # Every rank is assumed to send this rank, rank 0, the same rows as this rank sends to itself.
     received = chosen[route.in_rank[:, 0]].repeat(route.ranks, 1)
-    return received.where(received < route.local_experts, -1).to(experts.dtype).to(experts.device)
+    return received.where(received < route.local_experts, -1).to(experts.dtype).to(experts.device, non_blocking=True)
 
 
 def _padded_rows_per_expert(route: Route, alignment: "int | None") -> list[int]:
@@ -202,11 +202,12 @@ def _buffer(device: Device) -> type:
                 "deep_ep::get_dispatch_layout",
                 [topk_idx, _accept(device, "Buffer.get_dispatch_layout", more, settings)],
             )
-            per_rank = route.in_rank.sum(0, dtype=torch.int32).to(topk_idx.device)
-            per_expert = route.experts.sum(0, dtype=torch.int32).to(topk_idx.device)
+            per_rank = route.in_rank.sum(0, dtype=torch.int32).to(topk_idx.device, non_blocking=True)
+            per_expert = route.experts.sum(0, dtype=torch.int32).to(topk_idx.device, non_blocking=True)
             # Only groups that span several nodes of 8 GPUs have a count per node.
             per_node = per_rank.new_empty(-(-self.group.size() // 8)) if self.group.size() > 8 else None
-            return per_rank, per_node, per_expert, route.in_rank.to(topk_idx.device), EventOverlap()
+            is_in_rank = route.in_rank.to(topk_idx.device, non_blocking=True)
+            return per_rank, per_node, per_expert, is_in_rank, EventOverlap()
 
         def dispatch(
             self, x: Tensor, handle: Any = None, num_tokens_per_rank: Any = None, num_tokens_per_rdma_rank: Any = None,
@@ -219,7 +220,10 @@ def _buffer(device: Device) -> type:
             has_handle = handle is not None
             route = handle or _route(device, topk_idx, num_tokens_per_expert.numel(), self.group.size())
             _launch_dispatch(device, "Buffer", self.group, x, route, [self.num_sms, self.settings], settings)
-            # The caller may set an upper limit, which is then the number of rows of the output. 0 means no limit.
+            # The caller may set an upper limit, which is then the number of rows of the output. 0 means no limit: the
+            # host waits for the number.
+            if not has_handle and not num_worst_tokens:
+                device.on_host_wait("size")
             rows = x.new_empty(num_worst_tokens or route.rows_received, x.shape[1])
             if has_handle or topk_idx is None or topk_weights is None:
                 return rows, None, None, None, None, EventOverlap()
@@ -296,6 +300,7 @@ def _elastic_buffer(device: Device) -> type:
             if handle is None:
                 route = _route(device, topk_idx, num_experts, self.group.size())
                 handle = _ElasticHandle(route, num_sms or NUM_SMS, _padded_rows_per_expert(route, expert_alignment))
+                device.on_host_wait("size")
             route = handle.route
             _launch_dispatch(device, "ElasticBuffer", self.group, x, route, [num_sms, self.settings], settings)
             rows = x.new_empty(route.rows_received, x.shape[1])
@@ -357,8 +362,11 @@ def _hybrid_buffer(device: Device) -> type:
             device.launch("hybrid_ep::dispatch_with_permute", [hidden, *accepted, fuse_permute_dispatch])
             _announce(HYBRIDEP, self.group, handle.route.rows_sent, hidden)
             num_rows = num_permuted_tokens or sum(handle.padded_rows)
-            count_device = hidden.device if non_blocking else "cpu"  # the blocking mode returns counts in pinned memory
-            per_expert = torch.tensor(handle.padded_rows, dtype=torch.int32, device=count_device)
+            per_expert = torch.tensor(handle.padded_rows, dtype=torch.int32)
+            if non_blocking:  # the blocking mode returns counts in pinned memory
+                per_expert = per_expert.to(hidden.device, non_blocking=True)
+            elif not has_handle:
+                device.on_host_wait("size")
             sent_weights = probs if probs is not None else topk_weights
             weights = None if has_handle or sent_weights is None else sent_weights.new_empty(num_rows)
             return hidden.new_empty(num_rows, hidden.shape[1]), weights, None, per_expert, handle

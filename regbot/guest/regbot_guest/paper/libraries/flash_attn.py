@@ -3,6 +3,7 @@
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,27 @@ NAME = "flash_attn_2_cuda"
 ROWS_OF_A_BLOCK = 128
 """The kernels pad the number of queries to a multiple of this number."""
 SEED_WORDS = 2
+NEWER = ("FA3", "FA4")
+"""torch's names of newer versions, whose kernels it can put in the place of its own."""
+
+
+class _Activated:
+    def remove(self) -> None:
+        """torch calls this when another implementation is activated."""
+
+
+def replace_newer_kernels(report: Callable[[str], None]) -> None:
+    """Let torch activate FlashAttention 3 and 4 without their kernels: its own operators, which have the same shapes,
+    stay in their place. ``report`` gets the name of what is activated.
+    """
+    register: Any = getattr(torch.nn.attention, "register_flash_attention_impl", None)
+
+    def activate(name: str) -> _Activated:
+        report(f"FlashAttention {name.removeprefix('FA')}")
+        return _Activated()
+
+    for name in NEWER if register is not None else ():
+        register(name, register_fn=partial(activate, name))
 
 
 def stand_in(device: Device) -> StandIn:
@@ -27,7 +49,7 @@ def stand_in(device: Device) -> StandIn:
         "varlen_bwd": _packed_backward,
     }
 
-    def work_of_forward(query: Tensor, key: Tensor, value: Tensor, out: Any, *rest: Any) -> Work:
+    def work_of_forward(query: Tensor, key: Tensor, value: Tensor, out: Any = None, *rest: Any) -> Work:
         starts = [tensor for tensor in rest[:2] if isinstance(tensor, Tensor)] if query.dim() == 3 else ()
         return forward_work(query, value, count_scores(device, query, key, *starts))
 

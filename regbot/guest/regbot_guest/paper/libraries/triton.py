@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from regbot_guest.paper.device import PLAIN, Device
+from regbot_guest.paper.device import PLAIN, UNKNOWN_WORK, Device
 from regbot_guest.paper.libraries.stand_in import StandIn, make_refusing
 from regbot_guest.untraceable import Untraceable
 
@@ -26,7 +26,10 @@ def replace_launches(device: Device) -> None:
         if warmup:  # compiles the kernel only
             return
         tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and value.is_cuda]
-        device.launch(f"triton::{kernel_name(self)}", [*args, kwargs, *_list_sources(self, set())])
+        sources = list(_list_sources(self, set()))
+        multiplies = any("attr='dot" in source for source in sources)  # tl.dot, in the text of a syntax tree
+        work = UNKNOWN_WORK if multiplies else ("other", 0)
+        device.launch(f"triton::{kernel_name(self)}", [*args, kwargs, *sources], work=work)
         for tensor in tensors:
             device.write(tensor, None)  # None: the values are unknown now
 
