@@ -183,6 +183,14 @@ INERT = ["docs/guide.md", "tests/test_moe.py"]
 COMMENTS = HEADER.model_copy(update={"changed_files": INERT, "inert_files": INERT})
 
 
+def test_identity_needs_no_pairs() -> None:
+    section = identical(COMMENTS).throughput
+    assert section is not None
+    assert (section.status, section.decision, section.by, section.pairs) == ("PASS", "no_change", "identity", 0)
+    assert section.bound_pct == 0
+    assert section.reasons[0].endswith("inert: docs/guide.md, tests/test_moe.py")
+
+
 @pytest.mark.parametrize(
     ("header", "head", "words"),
     [
