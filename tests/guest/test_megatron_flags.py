@@ -67,7 +67,7 @@ def test_a_key_that_would_change_the_shape_is_refused(config: dict[str, Any], me
 )
 def test_the_dispatcher_is_the_exchange_of_expert_layers(where: str, phase: str, axis: str, executed: str) -> None:
     """A schedule that overlaps layers calls their parts outside of the modules, so that ``where`` is empty."""
-    key = Key("all_to_all", axis, 8, "bfloat16", phase, "payload", where, "fake")
+    key = Key("all_to_all", axis, 8, "bfloat16", phase, "payload", where, "fake", "")
     counter: Any = SimpleNamespace(tally=SimpleNamespace(count={key: 4}))
     backends = describe_dispatcher(make_request(**MEGATRON), counter, {"moe_token_dispatcher_type": "alltoall"})
     assert backends["dispatcher"]["executed"] == executed

@@ -163,6 +163,11 @@ def test_a_declared_finding_passes_and_a_declaration_that_matched_nothing_is_a_w
 # The dispatcher gate
 
 
+def test_a_dispatcher_that_head_silently_replaced_fails() -> None:
+    section = sharding(pair(head=GATHERED, backends={"dispatcher": backend("allgather")}))
+    assert [(f.pattern, f.status) for f in section.findings] == [(names.DISPATCHER_OFF, "FAIL")]
+
+
 def test_times_of_a_node_on_which_a_requested_library_has_nothing_to_do_are_invalid() -> None:
     plan = PLAN.model_copy(update={"dispatcher": "deepep"})
     header = HEADER.model_copy(update={"timed": [plan]})
