@@ -51,7 +51,7 @@ def read_ledgers(
     for path in paths:
         _check_file(path, max_bytes)
     contents = run_program(reader.NAME, [(path, path.name) for path in paths], max_expansion * max_bytes, options)
-    ledgers = [Ledger.model_validate(content) for content in contents]
+    ledgers = [Ledger.model_validate_json(json.dumps(content)) for content in contents]
     for path, ledger in zip(paths, ledgers, strict=True):
         if (ledger.rank, ledger.world_size) != (0, world):
             raise GuestFileError(

@@ -152,7 +152,7 @@ def test_a_fault_of_the_judge_is_posted_and_has_its_own_exit_code(
     actions: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GITHUB_RUN_ID", "5")
-    posts = [PostedResult("INVALID", "INVALID: \x1b[2Jodd", "the text", "Traceback\nOops", 1, actions.sha, True)]
+    posts = [PostedResult("INVALID", "INVALID: \x1b[2Jodd", "the text", (), "Traceback\nOops", 1, actions.sha, True)]
     monkeypatch.setattr("regbot.github.post.post", lambda *_: posts)
     event = actions.file(actions.repo.event_of("workflow_dispatch", workflow="regbot-post.yml", inputs={"change": "7"}))
     code, output = invoke(actions, "post", "--event", str(event))
