@@ -89,7 +89,15 @@ def _changed_headline(check: Check) -> Words:
         change, throughput = _describe_worst_change(entries, status), ()
         if check.slower:
             throughput = ("; and ", *_describe_step_change(check.slower[0], check.slower, check))
-    return (*change, f" in {_count_workloads(entries, check)}", *_append_line(entries, status), meaning, *throughput)
+    cost = _append_cost(entries, status)
+    return (
+        *change,
+        f" in {_count_workloads(entries, check)}",
+        *_append_line(entries, status),
+        cost,
+        meaning,
+        *throughput,
+    )
 
 
 def _throughput_fail_headline(check: Check) -> Words:
@@ -307,6 +315,16 @@ def _append_line(entries: Sequence[WorkloadSection], status: Status) -> Words:
     decisive = [finding for finding in findings if finding.status == status] or findings
     line = find_first_in_diff(decisive)
     return (" at ", name_place(line)) if line is not None else ()
+
+
+def _append_cost(entries: Sequence[WorkloadSection], status: Status) -> str:
+    """Return the cost of the headline's sharding, such as ``, +487 ms a step by model``; '' if it is unknown."""
+    entry = next((entry for entry in entries if any(finding.status == status for finding in entry.findings)), None)
+    sharding = entry.verdict.sharding if entry is not None else None
+    if sharding is None or sharding.status != status or sharding.wire is None:
+        return ""
+    extra_ms = 1000 * (sharding.wire.head_s - sharding.wire.base_s)
+    return f", {extra_ms:+.3g} ms a step by model" if abs(extra_ms) >= 0.01 else ""
 
 
 def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> CollectiveLine | None:

@@ -13,7 +13,7 @@ from regbot.workloads.shapes import load_shape
 from regbot.workloads.task import Task, smoke_task
 from support.check_cases import Case
 from support.judge_cases import BASE, HEAD
-from support.layers import GOOD_LAYER
+from support.layers import CONFIG, GOOD_LAYER
 from support.ledger_builder import smoke_ledger, smoke_run
 
 TASK = smoke_task(load_shape("qwen3-30b-a3b"), "full")
@@ -134,12 +134,12 @@ def test_changed_packages_have_another_identity(tmp_path: Path, monkeypatch: pyt
 
 def test_the_same_commits_are_traced_once_and_another_head_alone(tmp_path: Path) -> None:
     case = Case(tmp_path)
-    case.pull_request("# why\n" + GOOD_LAYER)
+    case.pull_request("# why\n" + GOOD_LAYER, config=CONFIG + 'device = "cpu"\n')
     first, again = case.check(), case.check()
     assert first == again
     assert not list((case.home / "out/runs").glob("*.base.*"))
     assert not list((case.home / "out/runs").glob("*.head.*"))
-    case.commit("# why not\n" + GOOD_LAYER)
+    case.commit("# why not\n" + GOOD_LAYER, None)
     assert case.check()[0] == 0
     assert not list((case.home / "out/runs").glob("*.base.*"))
     assert list((case.home / "out/runs").glob("*.head.*"))
