@@ -6,6 +6,7 @@ from pathlib import Path
 from regbot.bisect.exact import ValueChange, compared_entries, find_changes, innermost, measured_states, next_request
 from regbot.bisect.prepare import BisectionSetup
 from regbot.bisect.span import Span, find_broken
+from regbot.judge.program import judge_program
 from regbot.judge.sharding import NotComparable, judge_ledgers
 from regbot.records.bisection import BisectionOutcome, Candidate, Change, Observation
 from regbot.records.files import RecordError, read_record
@@ -140,9 +141,11 @@ def _list_findings(setup: BisectionSetup, observations: Sequence[Observation], c
     points = [change.span.points[place] for place in (change.before, change.after)]
     try:
         changed_lines = list_changed_lines(setup.options.repo, points[0].commit, points[1].commit)
-        return judge_ledgers(base, head, setup.config, changed_lines).findings
+        sharding = judge_ledgers(base, head, setup.config, changed_lines)
     except NotComparable:
         return []
+    program = judge_program(base, head, setup.config, changed_lines=changed_lines)
+    return [*sharding.findings, *(program.findings if program is not None else ())]
 
 
 def _load_run(out: Path, observations: Sequence[Observation], change: ValueChange, place: int) -> Run | None:

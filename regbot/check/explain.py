@@ -1,12 +1,14 @@
 """``regbot explain``: where the step of one workload spends its time and memory, or two steps side by side."""
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from regbot.check.flow import check
 from regbot.check.plan import CheckOptions
 from regbot.check.static_trace import TraceOptions, read_ledger, trace_working_tree
 from regbot.judge import judge_ledgers
+from regbot.judge.program import judge_program
 from regbot.ledgers.explanation import explain
 from regbot.records.config import Config
 from regbot.records.explanation import ExplainedChange, ExplainedPair, Explanation
@@ -14,6 +16,7 @@ from regbot.records.ledger import Ledger
 from regbot.records.run import Run
 from regbot.records.text.clip import clip_message
 from regbot.records.text.progress import Watcher
+from regbot.records.verdict import Finding
 
 
 def explain_workload(options: TraceOptions, cache: Path, watch: Watcher) -> tuple[Run | None, Explanation | None]:
@@ -30,25 +33,26 @@ def explain_workload(options: TraceOptions, cache: Path, watch: Watcher) -> tupl
 def explain_change(a: str, b: str, workloads: list[str], cache: Path, watch: Watcher) -> ExplainedChange:
     """Explain two ledger files, or two revisions of the repository in the working directory."""
     if Path(a).is_file() and Path(b).is_file():
-        return ExplainedChange(pairs=[_explain_pair(read_ledger(Path(a)), read_ledger(Path(b)))])
+        base, head = read_ledger(Path(a)), read_ledger(Path(b))
+        program = judge_program(base, head, Config())
+        findings = [*judge_ledgers(base, head, Config()).findings, *(program.findings if program else ())]
+        return ExplainedChange(pairs=[_explain_pair(base, head, findings)])
     with tempfile.TemporaryDirectory() as folder:
         options = CheckOptions(
             Path.cwd(), cache, Path(folder), base=a, head=b, workloads=workloads, timing=False, exact=True, join=False
         )
-        session = check(options, watch).session
-    ledgers: dict[str, dict[str, Ledger]] = {}
-    untraced = []
-    for run in session.runs:
-        if run.ledger is not None:
-            ledgers.setdefault(run.workload, {})[run.arm.name] = run.ledger
-        else:
-            untraced.append(clip_message(f"{run.workload} in {run.arm.name}: {run.reason}"))
-    pairs = [_explain_pair(arms["base"], arms["head"]) for arms in ledgers.values() if len(arms) == 2]
-    return ExplainedChange(pairs=pairs, untraced=untraced)
+        result = check(options, watch)
+    session, pairs, untraced = result.session, [], []
+    for workload in result.verdict.workloads:
+        runs = [run for run in session.runs if run.workload == workload.name]
+        ledgers = {run.arm.name: run.ledger for run in runs if run.ledger is not None}
+        if len(ledgers) == 2:
+            pairs.append(_explain_pair(ledgers["base"], ledgers["head"], workload.findings))
+        untraced += [f"{run.workload} in {run.arm.name}: {run.reason}" for run in runs if run.ledger is None]
+    return ExplainedChange(pairs=pairs, untraced=[clip_message(text) for text in untraced])
 
 
-def _explain_pair(base: Ledger, head: Ledger) -> ExplainedPair:
-    findings = judge_ledgers(base, head, Config()).findings
+def _explain_pair(base: Ledger, head: Ledger, findings: Sequence[Finding]) -> ExplainedPair:
     return ExplainedPair(
         base=explain(base, Config().wire),
         head=explain(head, Config().wire),

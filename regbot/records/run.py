@@ -276,6 +276,7 @@ class Run(Record):
     loss: list[float | None] = Field([], description="mean loss of all ranks per step, null where not finite")
     timing: Timing | None = None
     position: Position | None = None
+    from_cache: bool = Field(False, description="a trace that an earlier check of the same commit made")
     joined: Digest | None = Field(None, description="digest of the earlier session of the same code that it comes from")
     node: Node | None = None
     allocation: Allocation | None = None

@@ -28,7 +28,7 @@ Section = tuple[str, Sequence[Sequence[str]]]
 
 def explanation_page(explanation: Explanation) -> str:
     """Return the page for a terminal."""
-    parts = [_title(explanation), *_summarise(explanation)]
+    parts = [printable(line) for line in (_title(explanation), *_summarise(explanation))]
     for title, table in _build_sections(explanation):
         more = [f"... and {len(table) - 1 - MAX_ROWS} more (--html FILE, --json)"] if len(table) - 1 > MAX_ROWS else []
         parts += [
@@ -64,7 +64,7 @@ def change_page(pair: ExplainedPair) -> str:
             for values in [(getattr(before, name), getattr(after, name))]
             if values[0] != values[1]
         ]
-    parts = [f"{_title(base)}, base and head", "", format_table(totals)]
+    parts = [f"{printable(_title(base))}, base and head", "", format_table(totals)]
     if len(modules) > 1:
         parts += ["", format_table([[printable(cell) for cell in row] for row in modules[: 2 * MAX_ROWS]])]
     parts += ["", *(f"- {printable(change)}" for change in pair.changes or ["nothing that regbot judges changed"])]

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from regbot.cli.app import app
+from regbot.records.ledger import Program
 from support.ledger_builder import smoke_ledger
 
 
@@ -51,6 +52,17 @@ def test_two_ledgers_side_by_side_have_no_verdict(files: list[Path]) -> None:
     (pair,) = json.loads(explain(*files, "--json"))["pairs"]
     assert pair["base"]["collectives"] != pair["head"]["collectives"]
     assert "nothing that regbot judges changed" in explain(files[0], files[0])
+
+
+def test_a_change_of_the_program_is_named_and_control_characters_are_not_printed(tmp_path: Path) -> None:
+    total = {"flops": 10**12, "flops_by": {"matmul": 10**12}, "bytes_moved": 1, "launches": 8, "peak_bytes": 10**9}
+    for name, factor in (("a.json", 1), ("b.json", 8)):
+        program = Program.model_validate({**total, "flops": factor * 10**12, "peak_where": "\x1b[31m"})
+        ledger = smoke_ledger(workload="w\x1b]0;").model_copy(update={"program": program, "device": "cuda"})
+        (tmp_path / name).write_text(ledger.to_json())
+    change = explain(tmp_path / "a.json", tmp_path / "b.json")
+    assert "- FLOPs up: " in change
+    assert "\x1b" not in change + explain(tmp_path / "a.json")
 
 
 def test_an_unknown_workload_is_an_error_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

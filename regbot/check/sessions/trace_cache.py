@@ -1,23 +1,26 @@
 """Traces of earlier checks, so that a base is traced once for all pull requests on it.
 
 A trace is a file in the cache folder of the repository. Its name is a digest of everything that decides what a trace
-finds: the tree, the build, the configuration, regbot's own files, the variables of the environment, and the packages of
-the interpreter. Only complete traces on the device that the workload wants are stored. A trace of a pull request's head
-is stored for this head and this base alone, and never where the head is untrusted: its code could have written it.
+finds: the tree, the build, the configuration, the sandbox, regbot's own files, the variables of the environment, and
+the files that regbot's own interpreter can import. Traces by other interpreters, and on Slurm, are never stored.
+
+A trace of a pull request's head is stored for this head and this base alone, and never where the head is untrusted: its
+code could have written it.
 """
 
 import hashlib
 import json
-import shutil
+import os
+import re
+import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 import regbot
 from regbot.check.sessions.recording import RunSetup
-from regbot.engines.local import clean_environment
+from regbot.engines.local import LocalEngine, clean_environment
 from regbot.records.files import RecordError, read_record, write_record
 from regbot.records.run import Arm, Run
 from regbot.workloads.guest import RawRecord, interpreter, request_document
@@ -26,8 +29,10 @@ from regbot.workloads.task import Task
 FOLDER = "traces"
 KEPT_TRACES = 500
 """Number of traces that the cache of a repository keeps, the latest used ones."""
-MAX_SOURCES = 5000
-"""Largest number of source files of editable packages. With more, no trace is stored."""
+MAX_FILES = 200_000
+"""Largest number of files that an interpreter can import. With more, no trace is stored."""
+_HOOK = re.compile(r"\A(?=.*editable).*^import ", re.S | re.M)
+"""Name and text of a .pth file that imports an editable package from a place that ``sys.path`` does not show."""
 _VOLATILE = ("TMPDIR", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES", "TERM")
 
 
@@ -35,12 +40,13 @@ class TraceCache:
     def __init__(self, setup: RunSetup, *, untrusted: bool) -> None:
         self._setup, self._header = setup, setup.recorder.header
         self._folder = setup.trees.repository_cache / FOLDER
+        sandbox = setup.engine.sandbox
+        # On Slurm, the packages of the node are not seen here. Without a sandbox, untrusted code can write the cache.
+        self._is_on = isinstance(setup.engine, LocalEngine) and not (untrusted and sandbox is None)
         self._is_trusted = not untrusted
-        self._may_keep_base = (
-            not untrusted or setup.engine.sandbox is not None
-        )  # confined, head cannot change base's run
+        self._sandbox = sandbox.model_dump(mode="json") if sandbox is not None else None
         self._own_digest = _digest_package()
-        self._packages: dict[str, str] = {}  # by interpreter; '' if they cannot be identified
+        self._packages: dict[str, str] = {}  # by variables of the environment; '' if they cannot be identified
 
     def find(self, arm: Arm, task: Task) -> Run | None:
         """Return the trace of ``task`` at ``arm`` that an earlier check stored, or None."""
@@ -52,15 +58,13 @@ class TraceCache:
             file.touch()  # it is used, so ``_prune`` keeps it
         except (RecordError, OSError):
             return None
-        return run.model_copy(update={"arm": arm}) if run.workload == task.entry else None
+        return run.model_copy(update={"arm": arm, "from_cache": True}) if run.workload == task.entry else None
 
     def keep(self, arm: Arm, task: Task, run: Run) -> None:
         """Store a trace that has just been made, if a later check may use it."""
         device = "cuda" if task.wants_paper_gpu else "cpu"
-        is_complete = (
-            run.outcome == "ok" and run.ledger is not None and run.ledger.device == device and not run.warnings
-        )
-        may_keep = self._is_trusted or (arm.name == "base" and self._may_keep_base)
+        is_complete = run.outcome == "ok" and run.ledger is not None and run.ledger.device == device
+        may_keep = self._is_trusted or arm.name == "base"  # in a sandbox, head cannot change base's run
         file = self._file(arm, task) if is_complete and may_keep else None
         if file is not None:
             with suppress(OSError):  # a full disk costs only the entry
@@ -72,11 +76,13 @@ class TraceCache:
         """Return the file of a trace, or None if its environment cannot be identified."""
         task = task.at(arm.overrides)
         nowhere = Path("/")
+        variables = _stable(clean_environment(task.workload.environment))
         python = interpreter(task, nowhere)
-        if python not in self._packages:
-            is_in_checkout = "/" in task.workload.python and not Path(task.workload.python).is_absolute()
-            self._packages[python] = "" if is_in_checkout else _identify_packages(python)
-        if not self._packages[python]:
+        if not self._is_on or python != sys.executable:  # another one may be code under test, and is not started
+            return None
+        if (name := json.dumps(variables)) not in self._packages:
+            self._packages[name] = _identify_packages(python, variables)
+        if not self._packages[name]:
             return None
         base, head = self._header.base.commit, self._header.head.commit
         request = request_document(task, nowhere, RawRecord(nowhere, ""))
@@ -84,10 +90,9 @@ class TraceCache:
             arm.tree,
             arm.name if arm.name == "base" else [base, head],
             request,
-            [task.workload.gpu, task.workload.device, python, list(task.workload.build)],
+            [task.workload.gpu, task.workload.device, python, list(task.workload.build), self._sandbox],
             self._own_digest,
-            self._packages[python],
-            _stable(clean_environment(task.workload.environment)),
+            [variables, self._packages[name]],
         ]
         return self._folder / f"{hashlib.sha256(json.dumps(key, default=str).encode()).hexdigest()}.json"
 
@@ -110,22 +115,26 @@ def _digest_package() -> str:
     return digest.hexdigest()
 
 
-def _identify_packages(python: str) -> str:
-    """Return a text that changes whenever a package of the interpreter does: the folders of its packages with their
-    times, and the files of packages that are imported from elsewhere. '' if there are none, or too many of these files.
+def _identify_packages(python: str, variables: Mapping[str, str]) -> str:
+    """Return a digest of the files that the interpreter can import with these variables: names, sizes and times. '' if
+    they cannot be listed, are too many, or if a hook imports packages from places that ``sys.path`` does not show.
     """
-    program = sys.executable if python == sys.executable else shutil.which(python)
-    if program is None:
+    try:
+        command = [python, "-c", "import json, sys; print(json.dumps(sys.path[1:]))"]
+        places = subprocess.run(command, env=variables, cwd="/", capture_output=True, timeout=60, check=True).stdout
+        digest = hashlib.sha256(places)
+        number = 0
+        for folder, _, names in (entry for place in json.loads(places) for entry in os.walk(place)):
+            number += len(names)
+            for name in sorted(names):
+                path = Path(folder, name)
+                if name.endswith(".pth") and _HOOK.search(f"{name}\n{path.read_text('utf-8', 'replace')}"):
+                    return ""
+                if not name.endswith(".pyc"):
+                    status = path.lstat()
+                    digest.update(f"{path} {status.st_size} {status.st_mtime_ns}\n".encode("utf-8", "replace"))
+            if number > MAX_FILES:
+                return ""
+    except (OSError, ValueError, subprocess.SubprocessError):
         return ""
-    own_root = Path(regbot.__file__).parents[1]
-    folders = sorted(Path(program).parent.parent.glob("lib/python3*/*-packages"))  # ENVIRONMENT/bin/python
-    elsewhere: list[Path] = []
-    for file in (file for folder in folders for file in sorted(folder.glob("*.pth"))):
-        places = [Path(line) for line in file.read_text("utf-8", "replace").splitlines() if line.startswith("/")]
-        folders += [place for place in places if place.name.endswith("-packages") and place.is_dir()]
-        elsewhere += [place for place in places if not place.name.endswith("-packages") and place != own_root]
-    sources = [path for place in elsewhere for path in islice(place.rglob("*.py"), MAX_SOURCES + 1)]
-    if not folders or len(sources) > MAX_SOURCES:
-        return ""
-    times = [(str(path), path.stat().st_mtime_ns) for path in (*folders, *sources)]
-    return json.dumps([str(Path(program).resolve()), times])
+    return digest.hexdigest()

@@ -38,6 +38,7 @@ def trace_arms(tasks: Sequence[Task], setup: RunSetup, *, parallel: int, untrust
     for arm, task in jobs:
         if (arm.name, task.entry) not in known and (run := cache.find(arm, task)) is not None:
             setup.recorder.add(run)
+            setup.watch(Progress(0, 0, f"{run.workload} at {arm.name}: traced by an earlier check", lasting=True))
             known.add((arm.name, task.entry))
     libraries = setup.trees.open_libraries(setup.scratch.folder / "paper")
     new_tasks = [task for arm, task in jobs if (arm.name, task.entry) not in known]

@@ -116,8 +116,10 @@ class Device:
     def flop_class(self, name: str) -> Iterator[None]:
         """While active, products of torch's operators are of this class."""
         self.ops.set_flop_class(name)
-        yield
-        self.ops.set_flop_class("")
+        try:
+            yield
+        finally:
+            self.ops.set_flop_class("")
 
     def fingerprint(self) -> str:
         """Return a hash of the step. The library's own is shorter than the SHA-256 that ledgers have, so it is hashed
