@@ -165,7 +165,7 @@ class _StepWatch:
             result = call_unchanged(original, args, kwargs)
         if not is_last:
             return result
-        peak = self._device.peak_bytes
+        peak = int(self._counter.program()["peak_bytes"])
         self._counter.read_operators()
         try:
             self.record = self._make_record(self._counter, liveness, peak)

@@ -73,6 +73,7 @@ class Device:
         self.assumptions.clear()
         self.counter, self.is_capturing = None, False
         self.ops.clear_notes()
+        self.ops.forget_holders()
         self.reset_peak()
 
     def notes(self) -> dict[str, str]:

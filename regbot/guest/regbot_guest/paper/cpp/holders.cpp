@@ -104,6 +104,13 @@ std::vector<Event> list_events() {
 
 void install_holders() { lock_while_forking(holders_mutex); }
 
+void forget_holders() {
+  const std::lock_guard<std::mutex> guard(holders_mutex);
+  allocations.clear();
+  from_forward.clear();
+  emptied.clear();
+}
+
 void begin_holders(bool with_lines) {
   const std::lock_guard<std::mutex> guard(holders_mutex);
   const auto is_dead = [](const std::shared_ptr<Allocation>& allocation) { return allocation->died >= 0; };

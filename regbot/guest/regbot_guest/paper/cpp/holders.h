@@ -29,6 +29,9 @@ struct Allocation {
 
 void install_holders();
 
+// Begin a program: what an earlier one of this process has left is none of its memory.
+void forget_holders();
+
 // Begin a step. `with_lines`: find the source lines of large allocations from now on.
 void begin_holders(bool with_lines);
 

@@ -125,6 +125,7 @@ TORCH_LIBRARY(regbot_paper, library) {
   library.def("reset_peak_bytes_of(int gpu) -> ()", &reset_peak_bytes_of);
   library.def("notes() -> str[]", &list_notes);
   library.def("clear_notes() -> ()", &clear_notes);
+  library.def("forget_holders() -> ()", &forget_holders);
   library.def("begin_step(bool with_fingerprint) -> ()", &begin_step);
   library.def("set_phase(int phase) -> ()", &set_phase);
   library.def("set_module(int module) -> ()", &set_module);
