@@ -106,6 +106,12 @@ WAITS = {
 """Kind of the single wait of each operation. The others do not wait."""
 
 
+def test_what_an_earlier_program_has_left_is_none_of_the_next_ones_memory(answer: dict[str, Any]) -> None:
+    first, again = answer["traces"]["half"], answer["traces"]["again"]
+    assert again["live_by"] == first["live_by"]
+    assert again["peak_bytes"] == first["peak_bytes"]
+
+
 def test_every_wait_of_the_host_is_counted_once_with_its_kind(answer: dict[str, Any]) -> None:
     expected = {name: [[WAITS[name], "forward", 1]] if name in WAITS else [] for name in answer["waits"]}
     assert answer["waits"] == expected

@@ -206,8 +206,9 @@ def run_on_host(name: str) -> dict[str, int]:
     return {"flops": flops.get_total_flops(), "peak_bytes": storages.peak}
 
 
-# Everything made before a trace stays in memory, so only the peak of the first trace is that of its step alone.
 traces = {name: trace(name) for name in ("one", "half")}
+left_over = torch.empty(2**24, device="cuda")  # of another program of this process
+traces["again"] = trace("half")
 for name, use_reentrant in (("reentrant", True), ("checkpoint", False)):
     with recomputing(use_reentrant):
         traces[name] = trace("half")
