@@ -41,6 +41,7 @@ class ChangedLines(Record):
     """The diff from base to head, without context."""
 
     files: Annotated[list[ChangedFile], Field(max_length=10_000)]
+    unread: Count = Field(0, description="number of changed files that git could not read, which are left out")
 
     @cached_property
     def _files_by_path(self) -> dict[tuple[Side, str], ChangedFile]:

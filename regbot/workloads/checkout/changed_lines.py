@@ -5,8 +5,9 @@ from itertools import islice
 from pathlib import Path
 
 from regbot.records.changed_lines import MAX_HUNKS, ChangedFile, ChangedLines, Hunk
-from regbot.workloads.checkout.changes import MAX_PATH_CHARACTERS
-from regbot.workloads.checkout.git import OFFLINE, CheckoutError, common_dir, try_git
+from regbot.records.text.words import count
+from regbot.workloads.checkout.changes import MAX_PATH_CHARACTERS, list_diff_entries
+from regbot.workloads.checkout.git import OFFLINE, CheckoutError, common_dir, git, try_git
 
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
 _OPTIONS = ("-r", "-p", "--unified=0", "--find-renames", "--text", "--no-color", "--no-ext-diff", "--no-textconv")
@@ -15,14 +16,33 @@ _NO_FILE = "/dev/null"
 
 def list_changed_lines(repo: Path, base: str, head: str) -> ChangedLines | None:
     """Return the changed lines between two commits; None if they are unknown, because git fails or there are too many.
-    A file whose name git has to quote is left out.
+    A file whose name git has to quote is left out, and one that a partial clone lacks.
     """
+    unread: list[str] = []
     try:
-        git_dir = f"--git-dir={common_dir(repo)}"
-        result = try_git(repo, git_dir, "diff-tree", *_OPTIONS, base, head, "--", "*.py", env=OFFLINE)
+        diff = (f"--git-dir={common_dir(repo)}", "diff-tree", *_OPTIONS, base, head, "--", "*.py")
+        result = try_git(repo, *diff, env=OFFLINE)
+        if result.code != 0:
+            unread = _list_missing_files(repo, base, head)
+            result = try_git(repo, *diff, *(f":(exclude,literal){path}" for path in unread), env=OFFLINE)
     except CheckoutError:
         return None
-    return parse_diff(result.out) if result.code == 0 else None
+    changed = parse_diff(result.out) if result.code == 0 else None
+    return changed.model_copy(update={"unread": len(unread)}) if changed is not None else None
+
+
+def describe_unread(changed: ChangedLines | None) -> list[str]:
+    """Return the warning about a diff that is not known whole."""
+    unread = count(changed.unread, "changed Python file") if changed is not None else "the changed Python files"
+    reason = "could not be read: no line of them is named as one in the diff"
+    return [f"the diff of {unread} {reason}"] if changed is None or changed.unread else []
+
+
+def _list_missing_files(repo: Path, base: str, head: str) -> list[str]:
+    """Return the changed Python files that a partial clone lacks. Nothing is fetched. Raises CheckoutError."""
+    objects = git(repo, "rev-list", "--objects", "--no-walk", "--missing=print", base, head, env=OFFLINE)
+    missing = {line[1:] for line in objects.splitlines() if line.startswith("?")}
+    return [entry.name for entry in list_diff_entries(repo, base, head, ["*.py"]) if missing.intersection(entry.blobs)]
 
 
 def parse_diff(text: str) -> ChangedLines | None:

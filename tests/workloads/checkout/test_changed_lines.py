@@ -1,0 +1,25 @@
+"""The changed lines between two commits, of partial clones and of diffs that are hard to read."""
+
+from pathlib import Path
+
+from regbot.workloads.checkout.changed_lines import describe_unread, list_changed_lines
+from support.git_repos import Repository
+
+
+def test_a_file_that_the_clone_lacks_is_left_out_alone_and_counted(tmp_path: Path) -> None:
+    origin = Repository.create(tmp_path / "origin")
+    origin.git("config", "uploadpack.allowFilter", "true")
+    base = origin.commit("base", {"moe.py": "a = 1\n"})
+    head = origin.commit("head", {"moe.py": "a = 2\n", "big[1] .py": "x = 1\n" * 1000, "notes.md": "x" * 2000})
+    clone = origin.clone_to(tmp_path / "clone", "--filter=blob:limit=1000", "--no-checkout")
+    before = clone.fingerprint()
+    whole, partial = (list_changed_lines(each.path, base, head) for each in (origin, clone))
+    assert whole is not None
+    assert partial is not None
+    assert ([file.head for file in whole.files], whole.unread) == (["big[1] .py", "moe.py"], 0)
+    assert ([file.head for file in partial.files], partial.unread) == (["moe.py"], 1)
+    assert describe_unread(whole) == []
+    (warning,) = describe_unread(partial)
+    assert warning.startswith("the diff of 1 changed Python file could not be read")
+    assert describe_unread(None)
+    assert clone.fingerprint() == before
