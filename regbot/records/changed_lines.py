@@ -9,6 +9,7 @@ from pydantic import Field
 from regbot.records.base import Record
 from regbot.records.ledger import Count, Text
 
+MAX_CHANGED_FILES = 10_000
 MAX_HUNKS = 100_000
 Side = Literal["base", "head"]
 
@@ -40,7 +41,7 @@ class ChangedFile(Record):
 class ChangedLines(Record):
     """The diff from base to head, without context."""
 
-    files: Annotated[list[ChangedFile], Field(max_length=10_000)]
+    files: Annotated[list[ChangedFile], Field(max_length=MAX_CHANGED_FILES)]
     unread: Count = Field(0, description="number of changed files that git could not read, which are left out")
 
     @cached_property

@@ -4,7 +4,7 @@ import re
 from itertools import islice
 from pathlib import Path
 
-from regbot.records.changed_lines import MAX_HUNKS, ChangedFile, ChangedLines, Hunk
+from regbot.records.changed_lines import MAX_CHANGED_FILES, MAX_HUNKS, ChangedFile, ChangedLines, Hunk
 from regbot.records.text.words import count
 from regbot.workloads.checkout.changes import MAX_PATH_CHARACTERS, list_diff_entries
 from regbot.workloads.checkout.git import OFFLINE, CheckoutError, common_dir, git, try_git
@@ -67,7 +67,7 @@ def parse_diff(text: str) -> ChangedLines | None:
             # The changed lines themselves can look like headers.
             for _ in islice(lines, base_count + head_count):
                 pass
-    if sum(len(hunks) for _, hunks in files) > MAX_HUNKS:
+    if len(files) > MAX_CHANGED_FILES or sum(len(hunks) for _, hunks in files) > MAX_HUNKS:
         return None
     named = [(paths, hunks) for paths, hunks in files if len(paths) == 2 and any(paths)]
     return ChangedLines(files=[ChangedFile(base=paths[0], head=paths[1], hunks=hunks) for paths, hunks in named])

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from regbot.workloads.checkout.changed_lines import describe_unread, list_changed_lines
+from regbot.records.changed_lines import MAX_CHANGED_FILES
+from regbot.workloads.checkout.changed_lines import describe_unread, list_changed_lines, parse_diff
 from support.git_repos import Repository
 
 
@@ -23,3 +24,10 @@ def test_a_file_that_the_clone_lacks_is_left_out_alone_and_counted(tmp_path: Pat
     assert warning.startswith("the diff of 1 changed Python file could not be read")
     assert describe_unread(None)
     assert clone.fingerprint() == before
+
+
+def test_a_diff_of_more_files_than_the_record_takes_is_unknown() -> None:
+    hunk = "@@ -1 +1 @@\n-a\n+b\n"
+    files = [f"diff --git a/f{n}.py b/f{n}.py\n--- a/f{n}.py\n+++ b/f{n}.py\n{hunk}" for n in range(MAX_CHANGED_FILES)]
+    assert parse_diff("".join(files)) is not None
+    assert parse_diff("".join([files[0], *files])) is None
