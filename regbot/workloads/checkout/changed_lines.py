@@ -49,6 +49,7 @@ def parse_diff(text: str) -> ChangedLines | None:
     """Return the changed lines in the output of ``git diff --unified=0``; None if there are too many."""
     files: list[tuple[list[str], list[Hunk]]] = []
     lines = iter(text.split("\n"))
+    signed_lines = (line for line in lines if line.startswith(("+", "-")))  # without "\\ No newline at end of file"
     for line in lines:
         if line.startswith("diff --git "):
             files.append(([], []))
@@ -65,7 +66,7 @@ def parse_diff(text: str) -> ChangedLines | None:
             )
             files[-1][1].append(hunk)
             # The changed lines themselves can look like headers.
-            for _ in islice(lines, base_count + head_count):
+            for _ in islice(signed_lines, base_count + head_count):
                 pass
     if len(files) > MAX_CHANGED_FILES or sum(len(hunks) for _, hunks in files) > MAX_HUNKS:
         return None

@@ -31,3 +31,11 @@ def test_a_diff_of_more_files_than_the_record_takes_is_unknown() -> None:
     files = [f"diff --git a/f{n}.py b/f{n}.py\n--- a/f{n}.py\n+++ b/f{n}.py\n{hunk}" for n in range(MAX_CHANGED_FILES)]
     assert parse_diff("".join(files)) is not None
     assert parse_diff("".join([files[0], *files])) is None
+
+
+def test_a_last_line_without_its_newline_that_looks_like_a_header_is_none(tmp_path: Path) -> None:
+    origin = Repository.create(tmp_path / "origin")
+    base, head = (origin.commit(text, {"moe.py": f"x = (1\n++ {text})"}) for text in ("a/b.py", "a/c.py"))
+    changed = list_changed_lines(origin.path, base, head)
+    assert changed is not None
+    assert [(file.head, len(file.hunks)) for file in changed.files] == [("moe.py", 1)]
