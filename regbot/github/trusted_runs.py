@@ -17,7 +17,7 @@ from regbot.records.session import Session, SessionHeader, TimedPlan, Unconcerne
 from regbot.records.text.clip import clip, short_commit
 from regbot.report.markdown import UntrustedText
 from regbot.workloads.checkout.arms import resolve_exactly
-from regbot.workloads.checkout.changed_lines import list_changed_lines
+from regbot.workloads.checkout.changed_lines import describe_unread, list_changed_lines
 from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
 from regbot.workloads.task import PAPER_ADAPTERS, SMALL_NODES, Task, plan, plan_of, timed_tasks
 
@@ -64,6 +64,7 @@ def build_trusted_session(
     base_arm, head_arm, _ = resolve_exactly(trees, base, subject.sha)
     behaviour = digest_behaviour(trees, base, subject.sha, config.inert)
     changed = list_changed_files(trees, base, subject.sha, config.inert)
+    changed_lines = list_changed_lines(trees, base, subject.sha)
     trusted_header = SessionHeader(
         regbot=header.regbot,
         created=subject.run.started.isoformat(timespec="seconds"),
@@ -76,7 +77,7 @@ def build_trusted_session(
         timed=timed_plans,  # their references, and ``stored``, are added later from the store of the base commit
         budget_min=config.session.budget_min if timed_plans else None,
         changed_files=changed.paths,
-        changed_lines=list_changed_lines(trees, base, subject.sha),
+        changed_lines=changed_lines,
         inert_files=changed.inert,
         stand_ins=[workload.stand_ins for workload in config.workloads.values() if workload.stand_ins],
         unconcerned=[workload for workload in unconcerned if workload.entry in entries],
@@ -84,7 +85,7 @@ def build_trusted_session(
         sharding=config.sharding,
         program=config.program,
         wire=config.wire,
-        warnings=header.warnings[:MAX_WARNINGS],
+        warnings=[*describe_unread(changed_lines), *header.warnings[:MAX_WARNINGS]],
     )
     kept_runs = [run for run in runs if run.workload in entries]
     trusted_session = Session(header=trusted_header, runs=kept_runs)

@@ -19,8 +19,10 @@ MAX_LINES = 100
 """Lines of one arm that are looked up in the diff, those with the most calls."""
 MAX_FUNCTIONS = 8
 """Functions around a call in which a change elsewhere counts, from the inside out."""
-MAX_FUNCTION_HUNKS = 3
-"""Hunks of one function that count, those nearest to the call."""
+MAX_HUNKS = 3
+"""Hunks of one call or function that count, those nearest to the line of the call."""
+MAX_EXTENT = 10_000
+"""A call or a function of more lines counts as one whose extent is unknown: a ledger can claim any extent."""
 
 
 class _Place(NamedTuple):
@@ -85,19 +87,19 @@ def _find_places(side: Side, line: str, frames: Mapping[str, Frame], changed: Ch
     for depth, caller in enumerate((line, *callers)):
         frame = frames.get(caller, _UNKNOWN)
         path, number = _split(caller)
-        for _, hunk in changed.find(side, path, number, max(number, frame.last_line)):
+        last = frame.last_line if number < frame.last_line <= number + MAX_EXTENT else number
+        for _, hunk in changed.find(side, path, number, last, number, MAX_HUNKS):
             if lines := hunk.lines(side):
                 found = FindingLine(path=path, line=max(number, lines.start), function=frame.function, in_diff=True)
                 yield _Place(2 * depth, side, side, found)
-        if depth >= MAX_FUNCTIONS:
+        first, last = frame.function_lines
+        if depth >= MAX_FUNCTIONS or not 0 < last <= first + MAX_EXTENT:
             continue
-        hunks = list(changed.find(side, path, *frame.function_lines)) if frame.function_lines[1] else []
-        hunks.sort(key=lambda item: abs(item[1].lines(side).start - number))
-        for file, hunk in hunks[:MAX_FUNCTION_HUNKS]:
+        for file, hunk in changed.find(side, path, first, last, number, MAX_HUNKS):
             for other in _SIDES:
                 if lines := hunk.lines(other):
-                    first = max(lines.start, frame.function_lines[0]) if other == side else lines.start
-                    found = FindingLine(path=file.path(other), line=first, function=frame.function, in_diff=True)
+                    start = max(lines.start, first) if other == side else lines.start
+                    found = FindingLine(path=file.path(other), line=start, function=frame.function, in_diff=True)
                     yield _Place(2 * depth + 3, side, other, found)
 
 

@@ -1,7 +1,6 @@
 """The hunks of the diff between two commits, to find out which of them touches a source line."""
 
-from bisect import bisect_left
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -10,6 +9,7 @@ from pydantic import Field
 from regbot.records.base import Record
 from regbot.records.ledger import Count, Text
 
+MAX_CHANGED_FILES = 10_000
 MAX_HUNKS = 100_000
 Side = Literal["base", "head"]
 
@@ -41,22 +41,30 @@ class ChangedFile(Record):
 class ChangedLines(Record):
     """The diff from base to head, without context."""
 
-    files: Annotated[list[ChangedFile], Field(max_length=10_000)]
+    files: Annotated[list[ChangedFile], Field(max_length=MAX_CHANGED_FILES)]
+    unread: Count = Field(0, description="number of changed files that git could not read, which are left out")
 
     @cached_property
     def _files_by_path(self) -> dict[tuple[Side, str], ChangedFile]:
         sides: tuple[Side, Side] = ("base", "head")
         return {(side, file.path(side)): file for file in self.files for side in sides if file.path(side)}
 
-    def find(self, side: Side, path: str, first: int, last: int) -> Iterator[tuple[ChangedFile, Hunk]]:
-        """Yield the hunks that touch the lines ``first`` to ``last`` of a file, also those between two of the lines."""
+    def find(
+        self, side: Side, path: str, first: int, last: int, near: int, limit: int
+    ) -> list[tuple[ChangedFile, Hunk]]:
+        """Return the hunks that touch the lines ``first`` to ``last`` of a file, also those between two of the lines:
+        at most ``limit``, the nearest to the line ``near`` first. Other hunks of the file are not visited.
+        """
         file = self._files_by_path.get((side, path))
-        hunks = file.hunks if file is not None else []
-        place = bisect_left(hunks, first, key=lambda hunk: max(hunk.lines(side).start, hunk.lines(side).stop - 1))
-        for hunk in hunks[place:]:
+        if file is None:
+            return []
+        low = bisect_left(file.hunks, first, key=lambda hunk: hunk.lines(side).stop - 1)
+        high = bisect_right(file.hunks, last, low, key=lambda hunk: hunk.lines(side).start)
+        middle = bisect_left(file.hunks, near, low, high, key=lambda hunk: hunk.lines(side).start)
+        hunks = file.hunks[max(low, middle - limit) : min(high, middle + limit)]
+
+        def measure_distance(hunk: Hunk) -> int:
             lines = hunk.lines(side)
-            if lines.start > last:
-                return
-            is_before_first = not lines and lines.start == first
-            if file is not None and not is_before_first:
-                yield file, hunk
+            return max(lines.start - near, near - lines.stop + 1, 0)
+
+        return [(file, hunk) for hunk in sorted(hunks, key=measure_distance)[:limit]]

@@ -28,6 +28,15 @@ def test_the_line_in_the_diff_is_annotated_once_however_often_it_is_posted(bench
     assert bench.check(number).annotations == [annotation]
 
 
+def test_a_large_new_file_hides_no_line_of_the_others_and_a_warning_counts_it(bench: Bench) -> None:
+    number = bench.pull(text=TEXT)
+    bench.repo.commit({"big.py": "x = 1\n" * 200_000}, branch="topic", message="data")
+    theirs = placed(FALLBACK, "all_gather ep", *CALLS)
+    posted = only(bench.post(bench.static(number, bench.session(bench.head(number), theirs=theirs))))
+    assert "the diff of 1 changed Python file could not be read" in posted.text
+    assert [annotation["path"] for annotation in bench.check(number).annotations] == ["moe.py"]
+
+
 def test_no_artifact_says_which_lines_are_in_the_diff(bench: Bench) -> None:
     number = bench.pull(text=TEXT, fork="mallory")
     hunk = Hunk(base_line=3, base_count=1, head_line=3, head_count=1)

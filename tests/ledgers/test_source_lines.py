@@ -1,11 +1,14 @@
 """The source lines of a finding, and the lines of ledgers that are no change."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from regbot.judge.sharding import judge_sharding
 from regbot.ledgers.rows import build_rows
+from regbot.ledgers.source_lines import find_lines
+from regbot.records.changed_lines import ChangedFile, ChangedLines, Hunk, Side
 from regbot.records.config import Config
 from regbot.records.ledger import Entry, Frame, Ledger
 from regbot.records.verdict import Finding
@@ -132,3 +135,27 @@ def test_one_call_more_in_one_function_is_the_one_that_came() -> None:
     head = BASE.model_copy(update={"entries": [*BASE.entries, *added], "frames": frames})
     for finding in judge_sharding(BASE, head, Config()).findings:
         assert show(finding) == ([], ["moe/layer.py:44"])
+
+
+def test_a_diff_of_many_hunks_is_not_searched_whole_whatever_extents_a_ledger_claims(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    numbers = range(1, 20_000, 2)
+    hunks = [Hunk(base_line=number, base_count=1, head_line=number, head_count=1) for number in numbers]
+    changed = ChangedLines(files=[ChangedFile(base="a.py", head="a.py", hunks=hunks)])
+    callers = [f"a.py:{number}" for number in range(1, 33)]
+    extents = [(2**53, (1, 2**53)), (9_000, (1, 9_000))]
+    visits: list[int] = []
+    lines = Hunk.lines
+
+    def count(self: Hunk, side: Side) -> range:
+        visits.append(1)
+        return lines(self, side)
+
+    monkeypatch.setattr(Hunk, "lines", count)
+    for last_line, function_lines in extents:
+        frame = Frame(function="f", last_line=last_line, function_lines=function_lines, callers=callers)
+        ledger = BASE.model_copy(update={"frames": dict.fromkeys(callers, frame)})
+        found = find_lines(Counter(callers[:1]), Counter(), ledger, ledger, changed)
+        assert (found.base[0].line, found.base[0].in_diff) == (1, True)
+    assert len(visits) < 2 * 33 * 150
