@@ -138,11 +138,18 @@ def _group_rows(low: Program, high: Program) -> dict[str, tuple[list[ComputeRow]
 
 
 def _find_wider_products(low: Program, high: Program) -> Iterator[ProgramChange]:
-    """Yield at most one change: the FLOPs of products that move to a wider type, in the same module."""
+    """Yield at most one change: the FLOPs of products that move to a wider type. The group '?' comes last. It has what
+    the modules of both Programs leave unexplained too, because a product may move to another module."""
     before = after = 0
     modules, types = [], []
-    for module, sides in _group_rows(low, high).items():
+    groups = _group_rows(low, high)
+    groups["?"] = groups.pop("?", ([], []))
+    left_over: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for module, sides in groups.items():
         low_flops, high_flops = (_sum_flops_by_dtype(rows) for rows in sides)
+        if module == "?":
+            low_flops += left_over[0]
+            high_flops += left_over[1]
         growth = {dtype: high_flops[dtype] - low_flops[dtype] for dtype in {*low_flops, *high_flops}}
         widths = {dtype: bytes_each for dtype in growth if (bytes_each := width(dtype)) is not None}
         lost = min(
@@ -152,10 +159,15 @@ def _find_wider_products(low: Program, high: Program) -> Iterator[ProgramChange]
             (dtype for dtype in widths if growth[dtype] > 0), key=lambda dtype: (widths[dtype], dtype), default=None
         )
         if lost is not None and gained is not None and widths[lost] < widths[gained]:
+            moved = min(-growth[lost], growth[gained])
             before += low_flops[gained]
-            after += low_flops[gained] + min(-growth[lost], growth[gained])
+            after += low_flops[gained] + moved
             modules.append(module)
             types += [lost, gained]
+            low_flops[lost] -= moved
+            high_flops[gained] -= low_flops.pop(gained, 0) + moved
+        left_over[0].update(low_flops)
+        left_over[1].update(high_flops)
     if modules:
         amounts = Amounts(unit="flops", base=before, head=after)
         dtypes = tuple(dict.fromkeys(types))
@@ -198,7 +210,7 @@ def write_text(change: ProgramChange, base: Program, head: Program) -> str:
     """Return what changed, in one or two sentences: the amounts, and the modules that change most."""
     before, after = (format_amount(value, change.amounts.unit) for value in (change.amounts.base, change.amounts.head))
     modules = ", ".join(module or "the model itself" for module in change.modules[:MAX_PARTS])
-    modules = modules.replace("?", "modules that only one arm has")
+    modules = modules.replace("?", "modules that differ between the arms")
     dtypes = ", ".join(change.dtypes)
     comparison = f"{after}, {before} before{format_rise(change.amounts)}"
     if change.wall == "memory":
