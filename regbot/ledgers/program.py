@@ -12,7 +12,7 @@ from typing import NamedTuple
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.rows import MAX_MODULES, template
-from regbot.records.ledger import ComputeRow, FlopClass, Holder, HolderKind, Program, WaitKind
+from regbot.records.ledger import ComputeRow, FlopClass, Holder, HolderKind, Phase, Program, WaitKind
 from regbot.records.settings import ProgramThresholds as Thresholds
 from regbot.records.text.clip import clip_message
 from regbot.records.text.units import format_amount
@@ -105,11 +105,10 @@ def _find_rises(low: Program, high: Program, limits: Thresholds, device_bytes: i
     elif _is_rise(peak, limits.peak_pct / 100 * low.peak_bytes):
         yield ProgramChange(_name_peak_rise(low, high), "memory", peak)
 
-    # The kernels of a recompute are those of forward, and belong to that finding.
-    low_launches, high_launches = (
-        program.launches - sum(row.launches for row in program.rows if is_recompute and row.phase == "backward")
-        for program in (low, high)
-    )
+    # The kernels of a recompute belong to that finding. They are at most those of forward.
+    added = _count_launches(high, "backward") - _count_launches(low, "backward")
+    repeated = max(0, min(added, _count_launches(high, "forward"))) if is_recompute else 0
+    low_launches, high_launches = low.launches, high.launches - repeated
     launches = Amounts(unit="launches", base=low_launches, head=high_launches)
     if _is_rise(launches, limits.launches_pct / 100 * low_launches):
         module = _find_fused_module(low, high, (high_launches - low_launches) / 2)
@@ -118,6 +117,10 @@ def _find_rises(low: Program, high: Program, limits: Thresholds, device_bytes: i
     waits = Amounts(unit="waits", base=low.host_waits, head=high.host_waits)
     if _is_rise(waits, 0):
         yield ProgramChange(names.WAITS_ADDED, "host", waits)
+
+
+def _count_launches(program: Program, phase: Phase) -> int:
+    return sum(row.launches for row in program.rows if row.phase == phase)
 
 
 def _is_rise(amounts: Amounts, smallest: float) -> bool:

@@ -152,6 +152,13 @@ def test_recompute_that_lowers_the_peak_is_a_trade_for_a_person() -> None:
     assert "peak memory down" in section.reasons[0]
 
 
+def test_a_recompute_explains_no_more_kernels_than_forward_has() -> None:
+    rows = [recompute(row) for row in step_rows()]
+    rows = [row.model_copy(update={"launches": row.launches + 100 * (row.phase == "backward")}) for row in rows]
+    patterns = [finding.pattern for finding in judged(BASE, program_of(rows)).findings]
+    assert patterns == [names.RECOMPUTE_ADDED, names.LAUNCHES_UP]
+
+
 def test_a_peak_that_no_longer_fits_is_no_trade() -> None:
     head = program_of(changed_rows(scaled(0.5), "experts"), live={"activation": 35 * GB})
     assert judged(BASE, head).status == "FAIL"
