@@ -240,7 +240,7 @@ def test_an_import_of_foreign_code_by_both_arms_is_one_reason() -> None:
 def test_changed_files_that_the_traces_do_not_exercise_are_named_in_the_validity(
     changed: list[str] | None, lines: tuple[int, int], said: str | None
 ) -> None:
-    ran = {"moe/a.py": FileLines(ran=[[5, 9]], idle=[[20, 30]])}
+    ran = {"moe/a.py": FileLines(ran=[(5, 9)], idle=[(20, 30)])}
     code = CodeProof(watched={"moe": "moe"}, foreign={}, files={"moe/a.py": "a" * 64}, lines=ran)
     session = smoke_session(smoke_run(BASE, A2A, code=code), smoke_run(HEAD, A2A, code=code))
     first, last = lines
