@@ -3,6 +3,7 @@
 import pytest
 
 from regbot.judge import judge, parse_expectation
+from regbot.judge.validity import _is_idle
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.rules import Circumstances, decide_status
 from regbot.records.changed_lines import ChangedFile, ChangedLines, Hunk
@@ -15,6 +16,7 @@ from regbot.records.verdict import Sharding, Status, Verdict, WireTime, Workload
 from support.judge_cases import A2A, BASE, GATHERED, HEAD
 from support.ledger_builder import WORKLOAD, backend, edited, entry, smoke_arm, smoke_ledger, smoke_run, smoke_session
 from support.timed_builder import HEADER, PLAN, noisy, play, statics
+from support.work import measure_work
 
 TWO_AXES, IGNORES_MESH = smoke_ledger(world=64), smoke_ledger(world=64, dispatcher="local")
 A_SCALAR, ANOTHER = "a float was read and answered with 1.0", "an int was read and answered with 2"
@@ -252,6 +254,18 @@ def test_changed_files_that_the_traces_do_not_exercise_are_named_in_the_validity
     }
     session = session.model_copy(update={"header": session.header.model_copy(update=changes)})
     assert judged(session).validity.reasons[1:] == ([f"not exercised: {said}"] if said else [])
+
+
+def test_the_search_for_idle_lines_takes_twice_the_work_for_twice_the_file() -> None:
+    def work(number: int) -> int:
+        ranges = [(3 * line, 3 * line) for line in range(number)]
+        proof = CodeProof(watched={}, foreign={}, files={}, lines={"a.py": FileLines(ran=ranges, idle=ranges)})
+        places = [3 * line + 1 for line in range(number)]
+        hunks = [Hunk(base_line=line, base_count=1, head_line=line, head_count=1) for line in places]
+        run, file = smoke_run(BASE, A2A, code=proof), ChangedFile(base="a.py", head="a.py", hunks=hunks)
+        return measure_work(lambda: _is_idle(file, {"base": run, "head": run})).lines
+
+    assert work(400) < 2.3 * work(200)
 
 
 WRONG = {"dispatcher": backend("alltoall", "deepep")}
