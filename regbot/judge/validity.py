@@ -6,6 +6,7 @@ If head crashed, its traceback must show that the pull request is the cause (``c
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -174,10 +175,12 @@ def _is_idle(file: ChangedFile, runs: Mapping[Side, Run]) -> bool:
     touched: list[str] = []
     for side, run in runs.items():
         lines = run.code.lines.get(file.path(side)) if run.code is not None else None
+        hunks = [hunk.lines(side) for hunk in file.hunks]  # in order, so that the first that ends behind a line decides
+        stops = [hunk.stop for hunk in hunks]
         for state, ranges in (("ran", lines.ran), ("idle", lines.idle)) if lines is not None else ():
-            hunks = [hunk.lines(side) for hunk in file.hunks]
-            is_touched = any(hunk.start <= last and first < hunk.stop for hunk in hunks for first, last in ranges)
-            touched += [state] if is_touched else []
+            for first, last in ranges:
+                place = bisect_right(stops, first)
+                touched += [state] if place < len(hunks) and hunks[place].start <= last else []
     return {*touched} == {"idle"}
 
 

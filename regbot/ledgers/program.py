@@ -12,7 +12,7 @@ from typing import NamedTuple
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.dtypes import width
 from regbot.ledgers.rows import MAX_MODULES, template
-from regbot.records.ledger import ComputeRow, FlopClass, Holder, HolderKind, Program, WaitKind
+from regbot.records.ledger import ComputeRow, FlopClass, Holder, HolderKind, Phase, Program, WaitKind
 from regbot.records.settings import ProgramThresholds as Thresholds
 from regbot.records.text.clip import clip_message
 from regbot.records.text.units import format_amount
@@ -105,11 +105,10 @@ def _find_rises(low: Program, high: Program, limits: Thresholds, device_bytes: i
     elif _is_rise(peak, limits.peak_pct / 100 * low.peak_bytes):
         yield ProgramChange(_name_peak_rise(low, high), "memory", peak)
 
-    # The kernels of a recompute are those of forward, and belong to that finding.
-    low_launches, high_launches = (
-        program.launches - sum(row.launches for row in program.rows if is_recompute and row.phase == "backward")
-        for program in (low, high)
-    )
+    # The kernels of a recompute belong to that finding. They are at most those of forward.
+    added = _count_launches(high, "backward") - _count_launches(low, "backward")
+    repeated = max(0, min(added, _count_launches(high, "forward"))) if is_recompute else 0
+    low_launches, high_launches = low.launches, high.launches - repeated
     launches = Amounts(unit="launches", base=low_launches, head=high_launches)
     if _is_rise(launches, limits.launches_pct / 100 * low_launches):
         module = _find_fused_module(low, high, (high_launches - low_launches) / 2)
@@ -118,6 +117,10 @@ def _find_rises(low: Program, high: Program, limits: Thresholds, device_bytes: i
     waits = Amounts(unit="waits", base=low.host_waits, head=high.host_waits)
     if _is_rise(waits, 0):
         yield ProgramChange(names.WAITS_ADDED, "host", waits)
+
+
+def _count_launches(program: Program, phase: Phase) -> int:
+    return sum(row.launches for row in program.rows if row.phase == phase)
 
 
 def _is_rise(amounts: Amounts, smallest: float) -> bool:
@@ -138,11 +141,18 @@ def _group_rows(low: Program, high: Program) -> dict[str, tuple[list[ComputeRow]
 
 
 def _find_wider_products(low: Program, high: Program) -> Iterator[ProgramChange]:
-    """Yield at most one change: the FLOPs of products that move to a wider type, in the same module."""
+    """Yield at most one change: the FLOPs of products that move to a wider type. The group '?' comes last. It has what
+    the modules of both Programs leave unexplained too, because a product may move to another module."""
     before = after = 0
     modules, types = [], []
-    for module, sides in _group_rows(low, high).items():
+    groups = _group_rows(low, high)
+    groups["?"] = groups.pop("?", ([], []))
+    left_over: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for module, sides in groups.items():
         low_flops, high_flops = (_sum_flops_by_dtype(rows) for rows in sides)
+        if module == "?":
+            low_flops += left_over[0]
+            high_flops += left_over[1]
         growth = {dtype: high_flops[dtype] - low_flops[dtype] for dtype in {*low_flops, *high_flops}}
         widths = {dtype: bytes_each for dtype in growth if (bytes_each := width(dtype)) is not None}
         lost = min(
@@ -152,10 +162,15 @@ def _find_wider_products(low: Program, high: Program) -> Iterator[ProgramChange]
             (dtype for dtype in widths if growth[dtype] > 0), key=lambda dtype: (widths[dtype], dtype), default=None
         )
         if lost is not None and gained is not None and widths[lost] < widths[gained]:
+            moved = min(-growth[lost], growth[gained])
             before += low_flops[gained]
-            after += low_flops[gained] + min(-growth[lost], growth[gained])
+            after += low_flops[gained] + moved
             modules.append(module)
             types += [lost, gained]
+            low_flops[lost] -= moved
+            high_flops[gained] -= low_flops.pop(gained, 0) + moved
+        left_over[0].update(low_flops)
+        left_over[1].update(high_flops)
     if modules:
         amounts = Amounts(unit="flops", base=before, head=after)
         dtypes = tuple(dict.fromkeys(types))
@@ -198,7 +213,7 @@ def write_text(change: ProgramChange, base: Program, head: Program) -> str:
     """Return what changed, in one or two sentences: the amounts, and the modules that change most."""
     before, after = (format_amount(value, change.amounts.unit) for value in (change.amounts.base, change.amounts.head))
     modules = ", ".join(module or "the model itself" for module in change.modules[:MAX_PARTS])
-    modules = modules.replace("?", "modules that only one arm has")
+    modules = modules.replace("?", "modules that differ between the arms")
     dtypes = ", ".join(change.dtypes)
     comparison = f"{after}, {before} before{format_rise(change.amounts)}"
     if change.wall == "memory":

@@ -2,9 +2,9 @@
 all, reduce-scatter and all-reduce, the output for all-gather. Groups of size 1 have none."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from regbot.records.base import Record
 from regbot.records.text.clip import LABEL_CHARACTERS, MESSAGE_CHARACTERS
@@ -150,6 +150,25 @@ class Program(Record):
     )
     rows: Annotated[list[ComputeRow], Field(max_length=100_000)] = Field([])
     waits: Annotated[list[HostWait], Field(max_length=20_000)] = Field([])
+
+    @model_validator(mode="after")
+    def _check_sums(self) -> Self:
+        """Check that no part is more than its whole, because the differences and the sums are amounts too."""
+        flops = [self.flops, *(row.flops for row in self.rows)]
+        recomputed = [self.recomputed_flops, *(row.recomputed_flops for row in self.rows)]
+        if any(part > whole for part, whole in zip(recomputed, flops, strict=True)):
+            raise ValueError("recomputed_flops is more than flops")
+        for name, parts, whole in (
+            ("flops", flops[1:], self.flops),
+            ("recomputed_flops", recomputed[1:], self.recomputed_flops),
+            ("bytes", (row.bytes for row in self.rows), self.bytes_moved),
+            ("launches", (row.launches for row in self.rows), self.launches),
+            ("waits", (wait.count for wait in self.waits), 2**53),
+            ("without_formula", self.without_formula.values(), 2**53),
+        ):
+            if sum(parts) > whole:
+                raise ValueError(f"the sum of {name} is more than the total")
+        return self
 
     @property
     def host_waits(self) -> int:

@@ -58,8 +58,8 @@ class Backend(Record):
 class FileLines(Record):
     """Lines of functions, as pairs of the first and the last one. Lines of modules and classes are in neither list."""
 
-    ran: list[list[Count]]
-    idle: list[list[Count]]
+    ran: list[tuple[Count, Count]]
+    idle: list[tuple[Count, Count]]
 
 
 class CodeProof(Record):

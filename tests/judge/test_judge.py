@@ -3,6 +3,7 @@
 import pytest
 
 from regbot.judge import judge, parse_expectation
+from regbot.judge.validity import _is_idle
 from regbot.ledgers import catalogue as names
 from regbot.ledgers.rules import Circumstances, decide_status
 from regbot.records.changed_lines import ChangedFile, ChangedLines, Hunk
@@ -15,6 +16,7 @@ from regbot.records.verdict import Sharding, Status, Verdict, WireTime, Workload
 from support.judge_cases import A2A, BASE, GATHERED, HEAD
 from support.ledger_builder import WORKLOAD, backend, edited, entry, smoke_arm, smoke_ledger, smoke_run, smoke_session
 from support.timed_builder import HEADER, PLAN, noisy, play, statics
+from support.work import measure_work
 
 TWO_AXES, IGNORES_MESH = smoke_ledger(world=64), smoke_ledger(world=64, dispatcher="local")
 A_SCALAR, ANOTHER = "a float was read and answered with 1.0", "an int was read and answered with 2"
@@ -240,7 +242,7 @@ def test_an_import_of_foreign_code_by_both_arms_is_one_reason() -> None:
 def test_changed_files_that_the_traces_do_not_exercise_are_named_in_the_validity(
     changed: list[str] | None, lines: tuple[int, int], said: str | None
 ) -> None:
-    ran = {"moe/a.py": FileLines(ran=[[5, 9]], idle=[[20, 30]])}
+    ran = {"moe/a.py": FileLines(ran=[(5, 9)], idle=[(20, 30)])}
     code = CodeProof(watched={"moe": "moe"}, foreign={}, files={"moe/a.py": "a" * 64}, lines=ran)
     session = smoke_session(smoke_run(BASE, A2A, code=code), smoke_run(HEAD, A2A, code=code))
     first, last = lines
@@ -252,6 +254,18 @@ def test_changed_files_that_the_traces_do_not_exercise_are_named_in_the_validity
     }
     session = session.model_copy(update={"header": session.header.model_copy(update=changes)})
     assert judged(session).validity.reasons[1:] == ([f"not exercised: {said}"] if said else [])
+
+
+def test_the_search_for_idle_lines_takes_twice_the_work_for_twice_the_file() -> None:
+    def work(number: int) -> int:
+        ranges = [(3 * line, 3 * line) for line in range(number)]
+        proof = CodeProof(watched={}, foreign={}, files={}, lines={"a.py": FileLines(ran=ranges, idle=ranges)})
+        places = [3 * line + 1 for line in range(number)]
+        hunks = [Hunk(base_line=line, base_count=1, head_line=line, head_count=1) for line in places]
+        run, file = smoke_run(BASE, A2A, code=proof), ChangedFile(base="a.py", head="a.py", hunks=hunks)
+        return measure_work(lambda: _is_idle(file, {"base": run, "head": run})).lines
+
+    assert work(400) < 2.3 * work(200)
 
 
 WRONG = {"dispatcher": backend("alltoall", "deepep")}

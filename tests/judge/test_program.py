@@ -51,11 +51,35 @@ def in_float32(row: ComputeRow) -> ComputeRow:
     return row.model_copy(update={"dtype": "float32"})
 
 
+def moved(row: ComputeRow) -> ComputeRow:
+    return row.model_copy(update={"where": row.where.replace("experts", "inner")})
+
+
 CASES = {
     "eight times the experts' work": (program_of(changed_rows(scaled(8), "experts")), names.FLOPS_UP, "FAIL"),
     "2% more work of the experts": (program_of(changed_rows(scaled(1.02), "experts")), names.FLOPS_UP, "REVIEW"),
     "recompute of everything": (program_of([recompute(row) for row in step_rows()]), names.RECOMPUTE_ADDED, "FAIL"),
     "attention in float32": (program_of(changed_rows(in_float32, "attention")), names.PRODUCT_WIDENED, "REVIEW"),
+    "experts in float32 in a new module": (
+        program_of([compute_row("layers.0.moe.experts", launches=0), *map(moved, changed_rows(in_float32, "experts"))]),
+        names.PRODUCT_WIDENED,
+        "REVIEW",
+    ),
+    "experts in float32 in the attention": (
+        program_of(
+            [
+                compute_row("layers.0.moe.experts", launches=0),
+                *(
+                    in_float32(row).model_copy(update={"where": row.where.replace("moe.experts", "attention")})
+                    if "experts" in row.where
+                    else row
+                    for row in step_rows()
+                ),
+            ]
+        ),
+        names.PRODUCT_WIDENED,
+        "REVIEW",
+    ),
     "activations kept, fits": (program_of(live={"activation": 31 * GB}), names.PEAK_UP, "FAIL"),
     "a few activations kept": (program_of(live={"activation": 27 * GB}), names.PEAK_UP, "REVIEW"),
     "temporary": (program_of(live={"temporary": 8 * GB}), names.TEMPORARY_ADDED, "REVIEW"),
@@ -107,6 +131,7 @@ def test_a_wall_that_rises_is_one_finding_and_the_swapped_arms_have_its_inverse(
             program_of([row.model_copy(update={"where": f"model.{row.where}"}) for row in step_rows()]),
             "renamed modules",
         ),
+        (program_of([compute_row("layers.0.moe.experts"), *map(moved, step_rows())]), "products in a new module"),
         (program_of([row.model_copy(update={"line": "moved.py:1"}) for row in step_rows()]), "moved lines"),
     ],
 )
@@ -125,6 +150,13 @@ def test_recompute_that_lowers_the_peak_is_a_trade_for_a_person() -> None:
     assert section.status == "REVIEW"
     assert [finding.pattern for finding in section.findings] == [names.RECOMPUTE_ADDED, names.PEAK_DOWN]
     assert "peak memory down" in section.reasons[0]
+
+
+def test_a_recompute_explains_no_more_kernels_than_forward_has() -> None:
+    rows = [recompute(row) for row in step_rows()]
+    rows = [row.model_copy(update={"launches": row.launches + 100 * (row.phase == "backward")}) for row in rows]
+    patterns = [finding.pattern for finding in judged(BASE, program_of(rows)).findings]
+    assert patterns == [names.RECOMPUTE_ADDED, names.LAUNCHES_UP]
 
 
 def test_a_peak_that_no_longer_fits_is_no_trade() -> None:

@@ -8,8 +8,8 @@ import pydantic
 import pytest
 
 from regbot.records.files import MAX_DEPTH, MAX_ITEMS, MAX_KEYS, RecordError, estimate_memory, parse_record
-from regbot.records.ledger import Ledger
-from regbot.records.run import Run
+from regbot.records.ledger import Ledger, Program
+from regbot.records.run import FileLines, Run
 from regbot.records.session import SessionHeader
 from support.ledger_builder import smoke_ledger
 from support.timed_builder import HEADER, noisy, play
@@ -75,6 +75,35 @@ def test_hostile_json_is_refused_before_a_model_sees_it(
 def test_an_integer_beyond_64_bits_is_refused(field: str) -> None:
     with pytest.raises(RecordError, match=f"^it: {field}: Input should be"):
         parse_record(with_text(RUN, field, "-" + "9" * 400), Run, "it")
+
+
+HUGE = {"flop_class": "matmul", "dtype": "x", "phase": "forward", "where": "", "flops": 0, "bytes": 0, "launches": 0}
+WAIT = {"kind": "read", "phase": "forward", "where": "", "count": 2**53}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"recomputed_flops": 5}, "recomputed_flops is more than flops"),
+        ({"rows": [{**HUGE, "recomputed_flops": 5}]}, "recomputed_flops is more than flops"),
+        ({"rows": [{**HUGE, "flops": 2**53}] * 2, "flops": 2**53}, "the sum of flops is more"),
+        ({"rows": [{**HUGE, "launches": 1}]}, "the sum of launches is more"),
+        ({"rows": [{**HUGE, "bytes": 1}]}, "the sum of bytes is more"),
+        ({"waits": [WAIT, WAIT]}, "the sum of waits is more"),
+        ({"without_formula": {"a": 2**53, "b": 1}}, "the sum of without_formula is more"),
+    ],
+)
+def test_a_program_whose_parts_are_more_than_the_whole_is_refused(changes: dict[str, Any], reason: str) -> None:
+    totals = {"flops": 0, "flops_by": {}, "bytes_moved": 0, "launches": 0, "peak_bytes": 0}
+    parse_record(json.dumps(totals).encode(), Program, "it")
+    with pytest.raises(RecordError, match=reason):
+        parse_record(json.dumps({**totals, **changes}).encode(), Program, "it")
+
+
+@pytest.mark.parametrize("lines", ["[[1]]", "[[1, 2, 3]]"])
+def test_a_range_of_lines_has_two_ends(lines: str) -> None:
+    with pytest.raises(RecordError, match="ran"):
+        parse_record(f'{{"ran": {lines}, "idle": []}}'.encode(), FileLines, "it")
 
 
 @pytest.mark.parametrize("text", [f'{{"{"x" * 100_001}": 1}}', f'{{"a": "{"x" * 100_001}"}}'], ids=["key", "value"])

@@ -31,7 +31,7 @@ from regbot.records.refresh import RefreshReport
 from regbot.records.run import Arm
 from regbot.records.text.clip import clip_message
 from regbot.records.text.progress import Progress, Watcher
-from regbot.records.verdict import GRAVITY, Sharding, Validity, select_gravest_status
+from regbot.records.verdict import GRAVITY, ProgramSection, Sharding, Validity, select_gravest_status
 from regbot.stats.drift import night_pairs
 from regbot.workloads.checkout.arms import resolve_arm
 from regbot.workloads.checkout.commits import create_branch
@@ -176,6 +176,7 @@ def _measure(setup: _RefreshSetup, task: Task) -> MeasuredNight:
     # The gravest sections of all meshes count. ``GRAVITY`` begins with the gravest status.
     sections = {
         "sharding": min((mesh.sharding for mesh in meshes if mesh.sharding is not None), key=_gravity, default=None),
+        "program": min((mesh.program for mesh in meshes if mesh.program is not None), key=_gravity, default=None),
         "validity": min((mesh.validity for mesh in meshes), key=_gravity),
     }
     verdict, variant = own_verdict.model_copy(update=sections), task.variant.name
@@ -183,7 +184,7 @@ def _measure(setup: _RefreshSetup, task: Task) -> MeasuredNight:
     return MeasuredNight(task, entries, node_class, anchor, checked, night, tonight)
 
 
-def _gravity(section: Sharding | Validity) -> int:
+def _gravity(section: Sharding | ProgramSection | Validity) -> int:
     return GRAVITY.index(section.status)
 
 

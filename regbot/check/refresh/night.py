@@ -2,7 +2,7 @@
 
 A session is held back if one of these conditions holds:
 
-- its collectives are worse than the collectives of the anchor;
+- its collectives or its Program are worse than those of the anchor;
 - tonight's pairs prove a slowdown;
 - the last nights together prove a slowdown above the budget;
 - the monitor of slow creep raises an alarm;
@@ -195,8 +195,9 @@ def _find_failures(
     ``recent`` is the interval of the slowdown over the last nights; None if there are too few nights.
     """
     budget_pct = config.baselines.creep_budget_pct
-    if verdict.sharding is not None and verdict.sharding.status == "FAIL":
-        yield "collectives are worse than at the anchor: " + "; ".join(verdict.sharding.reasons[:2])
+    for name, section in (("collectives are", verdict.sharding), ("the Program is", verdict.program)):
+        if section is not None and section.status == "FAIL":
+            yield f"{name} worse than at the anchor: {'; '.join(section.reasons[:2])}"
     if throughput.decision == "regressed":
         yield f"slower than the anchor: {throughput.reasons[0]}"
     if recent is not None and percent(recent.low) > budget_pct:

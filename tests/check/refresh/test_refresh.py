@@ -11,10 +11,13 @@ from regbot.check.refresh import refresh_page
 from regbot.check.refresh.text import proposal_text
 from regbot.records.baseline import Baseline
 from regbot.records.config import ConfigError
+from regbot.records.run import Run
 from regbot.records.session import Session
 from support.baseline_cases import NOW
 from support.git_repos import Repository
+from support.program_builder import program_of, step_rows, with_program
 from support.refresh_cases import night_session, nights, refreshed
+from support.timed_builder import statics
 
 LATER = NOW + timedelta(days=365)
 
@@ -70,6 +73,23 @@ def test_a_night_of_too_few_pairs_is_held_back_whatever_they_show(
     assert "3 valid pairs are too few; a decision needs at least 4" in night.reasons
     assert [each.series for each in stored(root)] == ["rolling", "anchor", "held"]
     assert anchor_of(root).commit == first
+
+
+def test_a_night_whose_program_is_worse_than_the_anchors_is_held_back(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refreshed(root, tmp_path)
+    rows = step_rows()
+    programs = program_of(rows), program_of([row.model_copy(update={"flops": 8 * row.flops}) for row in rows])
+
+    def with_programs(head_program: str) -> list[Run]:
+        traces = zip(statics(head_program), programs, strict=True)
+        return [run.model_copy(update={"ledger": with_program(program, run.ledger)}) for run, program in traces]
+
+    monkeypatch.setattr("support.refresh_cases.statics", with_programs)
+    (night,) = refreshed(root, tmp_path, 1).workloads
+    assert (night.status, night.series) == ("FAIL", "held")
+    assert night.reasons[0].startswith("the Program is worse than at the anchor: ")
 
 
 @pytest.mark.parametrize(
