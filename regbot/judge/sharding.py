@@ -75,18 +75,23 @@ def judge_sharding(
     if status != worst_status:  # first, because they may be why the status is REVIEW
         reasons += guess_reasons
     is_same_program = _runs_same_program(base, head)
+    has_program = base.program is not None or head.program is not None
+    has_fingerprints = base.fingerprint is not None and head.fingerprint is not None
+    is_unobserved = has_fingerprints and not is_same_program and not has_program
+    unobserved = "FLOPs, memory and waits are not compared" if is_unobserved else ""
     if findings:
         if configurations_only:
             reasons.append("comparison of two configurations: differences are shown, not judged")
-        reasons += list_reasons(findings, worst_status)
+        reasons += [*list_reasons(findings, worst_status), *filter(None, [unobserved])]
     elif is_same_program:
         is_observed = base.program is not None and head.program is not None
         scope = "FLOPs, memory and host waits are judged apart" if is_observed else "waits of the host are not compared"
         reasons.append(f"device program identical: the same operators and collectives; {scope}")
-    elif base.fingerprint is None or head.fingerprint is None:
+    elif not has_fingerprints:
         reasons.append("same collectives; operators were not compared, because an arm has no fingerprint of them")
     else:
-        reasons.append("same collectives, but head runs other operators than base")
+        sentence = "same collectives, but head runs other operators than base"
+        reasons.append("; ".join(filter(None, (sentence, unobserved))))
     if status == worst_status:
         reasons += guess_reasons
     reasons += _incomparable_measures(base, head)

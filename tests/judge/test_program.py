@@ -6,6 +6,7 @@ import pytest
 
 from regbot.judge.expectations import parse_expectation
 from regbot.judge.program import judge_program
+from regbot.judge.sharding import judge_sharding
 from regbot.ledgers import catalogue as names
 from regbot.records.config import Config
 from regbot.records.ledger import ComputeRow, Ledger, Program
@@ -203,6 +204,19 @@ def test_an_unknown_program_is_never_zero() -> None:
     assert section.base is not None
     assert judged(BASE, None, configurations_only=True).status == "PASS"
     assert judge_program(with_program(None), with_program(None), Config()) is None
+
+
+def test_what_no_trace_observed_is_said_where_the_operators_differ() -> None:
+    def last_reason(program: Program | None, dispatcher: str, head_program: str) -> str:
+        base = with_program(program)
+        head = with_program(program, smoke_ledger(layers=4, dispatcher=dispatcher, program=head_program))
+        return judge_sharding(base, head, Config()).reasons[-1]
+
+    unobserved = "FLOPs, memory and waits are not compared"
+    assert last_reason(None, "alltoall", "b" * 64).endswith(f"; {unobserved}")
+    assert last_reason(None, "allgather", "b" * 64) == unobserved
+    assert unobserved not in last_reason(BASE, "alltoall", "b" * 64)
+    assert last_reason(None, "alltoall", "a" * 64).endswith("; waits of the host are not compared")
 
 
 def test_programs_for_different_devices_are_not_compared() -> None:
