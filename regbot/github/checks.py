@@ -152,7 +152,7 @@ def write(
     A check run is created if there is none, or if GitHub shows another one instead (``HeadChecks.is_hidden``). It gets
     the strictest conclusion of this and of other pull requests with this head, because a required check does not
     distinguish them. ``title`` is the title of the result, and ``url`` is the page of its workflow run; '' if unknown.
-    A check run that has annotations keeps them, because GitHub does not replace any.
+    A check run that has annotations keeps them, because GitHub does not replace any. A note then says so.
     """
     run, stamp = head_checks.run, stamped_text.stamp
     conclusion = _conclude_stamp(stamp, github)
@@ -185,9 +185,11 @@ def write(
         shown = (run.status, run.conclusion, run.title, run.summary.strip())  # GitHub may change outer whitespace
         if shown != ("completed", conclusion, check.title, check.summary.strip()):
             # Somebody may have requested a measurement since the check run was read, so its external id is kept.
-            forge.update_check(
-                run.id, replace(check, external_id="", annotations=() if run.annotations else annotations)
-            )
+            update = replace(check, external_id="")
+            if run.annotations:
+                kept_note = f"{note} {_KEPT_NOTE}".strip()
+                update = replace(update, annotations=(), summary=stamped_text.body(note=kept_note))
+            forge.update_check(run.id, update)
     if run is None or head_checks.is_hidden(conclusion):
         forge.create_check(check)
 
@@ -252,6 +254,7 @@ def _conclude_stamp(stamp: Stamp, github: GitHub) -> Conclusion:
     return conclude(stamp.status, github, get_mildest_conclusion(github, stamp.tier, stamp.pr))
 
 
+_KEPT_NOTE = "The annotations are those of the first result in this check run: GitHub does not replace them."
 _FOREIGN_NOTE = (
     f"⛔ **INVALID:** this commit has another check run called `{NAME}`, which regbot did not create, or more of them "
     "than the 100 that regbot reads. A required check cannot distinguish them. A job of the pull request may have this "

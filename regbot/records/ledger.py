@@ -1,8 +1,13 @@
 """The ledger: the exact collectives of one steady step. Bytes are those of the tensor on rank 0: the input for all-to-
 all, reduce-scatter and all-reduce, the output for all-gather. Groups of size 1 have none."""
 
+<<<<<<< HEAD
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
+=======
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal, TypeVar
+>>>>>>> h-fix2
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
@@ -232,13 +237,13 @@ class Ledger(Record):
     warnings: list[Message] = Field([])
 
     def without_lines(self) -> "Ledger":
-        """Return the ledger without source lines. Entries that differ only by their line become one."""
-        groups: dict[Entry, list[Entry]] = {}
-        for entry in self.entries:
-            key = entry.model_copy(update={"line": "", **dict.fromkeys(_SUMMED_FIELDS)})
-            groups.setdefault(key, []).append(entry)
-        entries = [key.model_copy(update=_sum_fields(entries)) for key, entries in groups.items()]
-        return self.model_copy(update={"entries": entries, "frames": {}})
+        """Return the ledger without source lines. Entries and rows that differ only by their line become one."""
+        program = self.program
+        if program is not None:
+            holders = sorted(_merge(program.holders), key=lambda holder: (-holder.bytes, holder.kind, holder.where))
+            rows, waits = _merge(program.rows), _merge(program.waits)
+            program = program.model_copy(update={"rows": rows, "waits": waits, "holders": holders})
+        return self.model_copy(update={"entries": _merge(self.entries), "frames": {}, "program": program})
 
     def relative_to(self, root: str) -> "Ledger":
         """Return the ledger with lines relative to the folder ``root``, and without lines elsewhere."""
@@ -256,9 +261,20 @@ class Ledger(Record):
         return self.model_copy(update={"entries": entries, "frames": frames})
 
 
-_SUMMED_FIELDS = ("count", "bytes", "static_count", "exposed_s", "hidden_s")
+Row = TypeVar("Row", bound=Record)
+_SUMMED_FIELDS = {"count", "bytes", "static_count", "exposed_s", "hidden_s", "flops", "recomputed_flops", "launches"}
 
 
-def _sum_fields(entries: list[Entry]) -> dict[str, float | None]:
-    values = {name: [getattr(entry, name) for entry in entries] for name in _SUMMED_FIELDS}
+def _merge(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows without their lines. Those that differ only by their line become one."""
+    groups: dict[Row, list[Row]] = {}
+    for row in rows:
+        key = row.model_copy(update={"line": "", **dict.fromkeys(_SUMMED_FIELDS & type(row).model_fields.keys())})
+        groups.setdefault(key, []).append(row)
+    return [key.model_copy(update=_sum_fields(rows)) for key, rows in groups.items()]
+
+
+def _sum_fields(rows: Sequence[Record]) -> dict[str, float | None]:
+    names = _SUMMED_FIELDS & type(rows[0]).model_fields.keys()
+    values = {name: [getattr(row, name) for row in rows] for name in names}
     return {name: None if None in numbers else sum(numbers) for name, numbers in values.items()}

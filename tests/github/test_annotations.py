@@ -26,6 +26,7 @@ def test_the_line_in_the_diff_is_annotated_once_however_often_it_is_posted(bench
     again = bench.static(number, bench.session(bench.head(number), theirs=placed(FALLBACK, "all_gather ep", *CALLS)))
     bench.post(again)
     assert bench.check(number).annotations == [annotation]
+    assert "The annotations are those of the first result" in bench.check(number).summary
 
 
 def test_a_large_new_file_hides_no_line_of_the_others_and_a_warning_counts_it(bench: Bench) -> None:

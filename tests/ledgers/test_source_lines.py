@@ -10,7 +10,7 @@ from regbot.ledgers.rows import build_rows
 from regbot.ledgers.source_lines import find_lines
 from regbot.records.changed_lines import ChangedFile, ChangedLines, Hunk, Side
 from regbot.records.config import Config
-from regbot.records.ledger import Entry, Frame, Ledger
+from regbot.records.ledger import ComputeRow, Entry, Frame, Holder, HostWait, Ledger, Program
 from regbot.records.verdict import Finding
 from regbot.workloads.checkout.changed_lines import parse_diff
 from regbot.workloads.ranks import digest
@@ -68,6 +68,37 @@ def test_one_call_that_became_two_lines_is_no_change() -> None:
     assert head.without_lines() == base.without_lines()
     assert digest(head) == digest(base)
     assert not judge_sharding(base, head, Config()).findings
+
+
+def test_a_program_whose_code_only_moved_is_stored_alike() -> None:
+    def store(*numbers: int) -> Ledger:
+        lines = [f"moe.py:{number}" for number in numbers]
+        share = 8 // len(lines)
+        row = ComputeRow(
+            flop_class="matmul",
+            dtype="bfloat16",
+            phase="forward",
+            where="moe",
+            flops=share,
+            bytes=share,
+            launches=share,
+        )
+        wait = HostWait(kind="read", phase="forward", where="moe", count=share)
+        holder = Holder(kind="temporary", where="moe", bytes=share, count=share)
+        program = Program(
+            flops=8,
+            flops_by={"matmul": 8},
+            bytes_moved=8,
+            launches=8,
+            peak_bytes=8,
+            rows=[row.model_copy(update={"line": line}) for line in lines],
+            waits=[wait.model_copy(update={"line": line}) for line in lines],
+            holders=[holder.model_copy(update={"line": line}) for line in lines],
+        )
+        return BASE.model_copy(update={"program": program}).without_lines()
+
+    assert store(12).to_json() == store(90).to_json() == store(12, 14).to_json()
+    assert "moe.py" not in store(12, 14).to_json()
 
 
 GATHERED = placed(

@@ -49,7 +49,7 @@ def parse_diff(text: str) -> ChangedLines | None:
     """Return the changed lines in the output of ``git diff --unified=0``; None if there are too many."""
     files: list[tuple[list[str], list[Hunk]]] = []
     lines = iter(text.split("\n"))
-    signed_lines = (line for line in lines if line.startswith(("+", "-")))  # without "\\ No newline at end of file"
+    signed_lines = (line for line in lines if line.startswith(("+", "-")))  # without "\ No newline at end of file"
     for line in lines:
         if line.startswith("diff --git "):
             files.append(([], []))
