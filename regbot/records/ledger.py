@@ -1,13 +1,8 @@
 """The ledger: the exact collectives of one steady step. Bytes are those of the tensor on rank 0: the input for all-to-
 all, reduce-scatter and all-reduce, the output for all-gather. Groups of size 1 have none."""
 
-<<<<<<< HEAD
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self
-=======
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, TypeVar
->>>>>>> h-fix2
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 

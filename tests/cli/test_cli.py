@@ -92,7 +92,9 @@ def test_a_ledger_table_has_counts_per_layer_and_in_total(tmp_path: Path) -> Non
     assert "10 all_to_all (2 control), 9 all_gather, 5 reduce_scatter" in result.stdout
     assert "layers.*.moe" in result.stdout
     assert re.search(r"^compute: 2.75 GFLOP \(matmul 2.75 GFLOP\); \d+ MB read and written; ", result.stdout, re.M)
-    assert re.search(r"^peak memory: .*, in forward of layers.1.moe.experts: .*activations \d+.\d MB", result.stdout, re.M)
+    assert re.search(
+        r"^peak memory: .*, in forward of layers.1.moe.experts: .*activations \d+.\d MB", result.stdout, re.M
+    )
 
 
 @pytest.mark.parametrize(
