@@ -119,11 +119,11 @@ def prepare_dataset_helpers(request: Request) -> None:
     """Megatron compiles its dataset helpers with the python3 and the python3-config on PATH, which must be this
     interpreter's. A virtual environment has no python3-config, so the base installation is added too.
 
-    Raises ContractError without pybind11, because Megatron then exits without a reason.
+    Raises ContractError without pybind11 if they are not compiled yet, because Megatron then exits without a reason.
     """
     folders = [Path(request.root, folder, "megatron/core/datasets") for folder in request.source_roots]
-    has_helpers = any((folder / "Makefile").is_file() for folder in folders)
-    if has_helpers and importlib.util.find_spec("pybind11") is None:
+    needs_helpers = any((folder / "Makefile").is_file() and not [*folder.glob("helpers*.so")] for folder in folders)
+    if needs_helpers and importlib.util.find_spec("pybind11") is None:
         raise ContractError(
             "no_framework",
             f"Megatron compiles its dataset helpers with pybind11, which {sys.executable} lacks: install it there",
