@@ -25,7 +25,7 @@ from regbot.records.run import Arm, Node
 from regbot.records.session import SessionHeader, TimedPlan
 from regbot.records.settings import Gate
 from regbot.workloads.checkout.arms import resolve_arms, resolve_exactly
-from regbot.workloads.checkout.changed_lines import list_changed_lines
+from regbot.workloads.checkout.changed_lines import describe_unread, list_changed_lines
 from regbot.workloads.checkout.changes import digest_behaviour, list_changed_files
 from regbot.workloads.checkout.git import find_web_address, refuse_missing_files
 from regbot.workloads.launch import needs_of
@@ -181,6 +181,8 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         ]
     is_unconfined = (options.untrusted or config.sandbox.untrusted) and engine.sandbox is None
     changed = list_changed_files(change.repo, *change.commits, config.inert)
+    changed_lines = list_changed_lines(change.repo, *change.commits)
+    warnings = [*skipped.warnings, *warnings, *describe_unread(changed_lines)]
     header = SessionHeader(
         regbot=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -197,7 +199,7 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         budget_min=(options.budget_min or config.session.budget_min) if timed else None,
         changed_files=changed.paths,
         repository=find_web_address(change.repo),
-        changed_lines=list_changed_lines(change.repo, *change.commits),
+        changed_lines=changed_lines,
         inert_files=changed.inert,
         stand_ins=[workload.stand_ins for workload in config.workloads.values() if workload.stand_ins],
         expectations=[f"{expectation}: {expectation.reason}" for expectation in options.expectations],
@@ -206,7 +208,7 @@ def make_plan(options: CheckOptions, change: Change, engine: Engine) -> CheckPla
         sharding=config.sharding,
         program=config.program,
         wire=config.wire,
-        warnings=[*change.warnings, *([NO_SANDBOX_WARNING] if is_unconfined else []), *skipped.warnings, *warnings],
+        warnings=[*change.warnings, *([NO_SANDBOX_WARNING] if is_unconfined else []), *warnings],
     )
     return CheckPlan(header, traced, timed)
 

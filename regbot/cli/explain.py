@@ -8,6 +8,7 @@ import typer
 from regbot.cli.console import show
 from regbot.cli.ledger import Dispatcher, ExpertParallel, ImitatedGpu, TraceDevice, TraceVariant, World, end_untraced
 from regbot.cli.options import Json, cache_folder, progress, usage_errors
+from regbot.errors import UserError
 
 
 def explain(
@@ -41,6 +42,8 @@ def explain(
         from regbot.records.files import write_text
         from regbot.report.explanation import change_page, explanation_html, explanation_page
 
+        if other and html is not None:
+            raise UserError("--html shows one step, not two", "leave out B, or leave out --html")
         if other:
             change = explain_change(target, other, workload or [], cache_folder(), watch)
             pages = [change_page(pair) for pair in change.pairs]

@@ -87,6 +87,12 @@ def _changed_headline(check: Check) -> Words:
         change, throughput = _describe_worst_change(entries, None), _append_throughput(check)
     else:
         change, throughput = _describe_worst_change(entries, status), ()
+        patterns = [finding.pattern for entry in entries for finding in entry.findings if finding.status == status]
+        entries = [
+            entry
+            for entry in entries
+            if not patterns or patterns[0] in [each.pattern for each in entry.findings if each.status == status]
+        ]
         if check.slower:
             throughput = ("; and ", *_describe_step_change(check.slower[0], check.slower, check))
     cost = _append_cost(entries, status)

@@ -49,6 +49,7 @@ def test_two_ledgers_side_by_side_have_no_verdict(files: list[Path]) -> None:
     page = explain(*files)
     assert "- all-to-all replaced by gather and sum: " in page
     assert "FAIL" not in page
+    assert CliRunner().invoke(app, ["explain", *map(str, files), "--html", "page.html"]).exit_code == 2
     (pair,) = json.loads(explain(*files, "--json"))["pairs"]
     assert pair["base"]["collectives"] != pair["head"]["collectives"]
     assert "nothing that regbot judges changed" in explain(files[0], files[0])
