@@ -329,8 +329,9 @@ def _append_cost(entries: Sequence[WorkloadSection], status: Status) -> str:
     sharding = entry.verdict.sharding if entry is not None else None
     if sharding is None or sharding.status != status or sharding.wire is None:
         return ""
-    extra_ms = 1000 * (sharding.wire.head_s - sharding.wire.base_s)
-    return f", {extra_ms:+.3g} ms a step by model" if abs(extra_ms) >= 0.01 else ""
+    extra_s = sharding.wire.head_s - sharding.wire.base_s
+    amount = f"{extra_s:+.3g} s" if abs(extra_s) >= 1 else f"{1000 * extra_s:+.3g} ms"
+    return f", {amount} a step by model" if abs(extra_s) >= 1e-5 else ""
 
 
 def _select_clearest_line(entry: WorkloadSection, finding: Finding) -> CollectiveLine | None:
