@@ -8,7 +8,8 @@ folder. The report reads this folder on any machine, with regbot and the same ve
 expected and seen values for each stage, and writes what is worth keeping to ``--fixtures``. Where regbot is installed,
 a stage prints its table at its end.
 
-``--size cpu --device cpu`` rehearses the stages on a machine without a GPU. Each stage's module explains what it expects.
+``--size cpu --device cpu`` rehearses the stages on a machine without a GPU.
+Each stage's module explains what it expects.
 """
 
 import argparse

@@ -222,10 +222,10 @@ def describe_counts(run: Run) -> str:
 def describe_cost(run: Run, seconds: float) -> str:
     """Return the CPU time and the host's memory of a trace, and the peak of the device's memory that it found."""
     memory = f"{(run.peak_rss_bytes or 0) / 2**30:.1f} GiB"
-    if run.peak_device_bytes is None:
+    if run.ledger is None or run.ledger.program is None:
         return f"{seconds:.0f} CPU s, {memory}"
-    excess = ", MORE than one H100 has" if run.peak_device_bytes > GPU_MEMORY_BYTES["h100"] else ""
-    return f"{seconds:.0f} CPU s, {memory}, peak {run.peak_device_bytes / 1e9:.1f} GB{excess}"
+    excess = ", MORE than one H100 has" if run.ledger.program.peak_bytes > GPU_MEMORY_BYTES["h100"] else ""
+    return f"{seconds:.0f} CPU s, {memory}, peak {run.ledger.program.peak_bytes / 1e9:.1f} GB{excess}"
 
 
 def _children_seconds() -> float:

@@ -8,15 +8,14 @@ from typing import get_args
 from regbot.cli.doctor.diagnosis import Diagnosis
 from regbot.judge.run_verdicts import run_verdict
 from regbot.judge.validity import changed_software
-from regbot.ledgers.program import HOLDER_NAMES
 from regbot.ledgers.rows import Row, build_rows
-from regbot.records.ledger import DEFAULT_PAPER_GPU, GPU_MEMORY_BYTES, Kind, Ledger, Program
+from regbot.records.ledger import DEFAULT_PAPER_GPU, Kind, Ledger
 from regbot.records.run import Run
 from regbot.records.session import SessionHeader
 from regbot.records.text.clip import short_commit
 from regbot.records.text.printable import printable
 from regbot.records.text.table import format_table
-from regbot.records.text.units import binary_bytes, format_amount
+from regbot.records.text.units import binary_bytes
 from regbot.records.text.words import count
 from regbot.records.text.wrap import wrapped
 from regbot.records.verdict import LedgerDiff, ProgramSection, Verdict, Volume, select_gravest_status
@@ -33,6 +32,7 @@ from regbot.report.source_lines import describe_lines
 from regbot.report.tables import share
 from regbot.report.throughput import explain_times
 from regbot.report.view import list_stored, tabulate_workloads
+from regbot.report.walls import describe_program
 from regbot.workloads.shapes import Shape
 
 COMPILING_PACKAGES = ("jax", "jaxlib")
@@ -91,38 +91,9 @@ def trace_page(run: Run) -> str:
     assert run.ledger is not None
     notes = [f"{name}: {backend.executed}" for name, backend in run.backends.items()]
     if run.ledger.program is not None:
-        notes.append(_describe_program(run.ledger.program))
-    if run.peak_device_bytes is not None:
-        gpu = run.ledger.gpu or DEFAULT_PAPER_GPU
-        is_above = run.peak_device_bytes > GPU_MEMORY_BYTES[gpu]
-        excess = f", MORE than the {GPU_MEMORY_BYTES[gpu] / 1e9:.1f} GB of one {gpu.upper()}" if is_above else ""
-        peak = f"{run.peak_device_bytes / 1e9:.2f} GB of the device on rank {run.ledger.rank}"
-        notes.append(f"peak memory: {peak}{excess}{_describe_peak(run.ledger.program)}")
+        notes += describe_program(run.ledger.program, run.ledger.gpu or DEFAULT_PAPER_GPU)
     notes += [f"warning: {warning}" for warning in run.warnings]
     return ledger_page(run.ledger, f"{run.workload} {run.variant}", notes)
-
-
-def _describe_program(program: Program) -> str:
-    products = [f"{name} {format_amount(flops, 'flops')}" for name, flops in program.flops_by.items() if flops]
-    at_least = "at least " if program.without_formula else ""
-    recomputed = program.recomputed_flops
-    parts = [
-        f"{at_least}{format_amount(program.flops, 'flops')} ({', '.join(products)})",
-        f"of them {format_amount(recomputed, 'flops')} recomputed" if recomputed else "",
-        f"{format_amount(program.bytes_moved, 'bytes')} read and written",
-        format_amount(program.launches, "launches"),
-        format_amount(program.host_waits, "waits"),
-    ]
-    return f"compute: {'; '.join(part for part in parts if part)}"
-
-
-def _describe_peak(program: Program | None) -> str:
-    if program is None:
-        return ""
-    place = f" of {program.peak_where}" if program.peak_where else ""
-    kinds = sorted(program.live_by.items(), key=lambda item: -item[1])
-    held = ", ".join(f"{HOLDER_NAMES[kind]} {format_amount(size, 'bytes')}" for kind, size in kinds)
-    return f", in {program.peak_phase}{place}: {held}"
 
 
 def ledger_page(ledger: Ledger, title: str, notes: Sequence[str] = ()) -> str:

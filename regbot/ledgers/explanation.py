@@ -40,21 +40,17 @@ Row = TypeVar("Row", Entry, HostWait, Holder)
 def explain(ledger: Ledger, wire: WireBandwidths) -> Explanation:
     """Explain the step of ``ledger``. Without a Program, only its collectives are explained."""
     program = ledger.program
-    totals = {}
     if program is not None:
-        names = ("flops", "flops_by", "without_formula", "recomputed_flops", "bytes_moved", "launches")
-        totals = {name: getattr(program, name) for name in (*names, "peak_bytes", "peak_phase", "peak_where")}
+        program = program.model_copy(update={"rows": [], "waits": _merge_waits(program.waits)})
     return Explanation(
         workload=ledger.workload or "",
         variant=ledger.variant or "",
         world_size=ledger.world_size or 1,
         rank=ledger.rank,
         gpu=ledger.gpu,
-        **totals,
+        program=program,
         modules=_share_by_module(ledger),
         collectives=_share_collectives(ledger, wire),
-        holders=list(program.holders) if program else [],
-        waits=_merge_waits(program.waits) if program else [],
         remarks=list(_find_remarks(ledger)),
         patches=ledger.patches,
     )

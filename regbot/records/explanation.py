@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from regbot.records.base import Record
-from regbot.records.ledger import Count, FlopClass, Holder, HostWait, Kind, PaperGpu, Phase, Text
+from regbot.records.ledger import Count, Kind, PaperGpu, Phase, Program, Text
 from regbot.records.text.clip import MESSAGE_CHARACTERS
 
 
@@ -54,19 +54,11 @@ class Explanation(Record):
     world_size: PositiveInt
     rank: Count = 0
     gpu: PaperGpu | None = None
-    flops: Count | None = Field(None, description="of one step of one rank; None if the trace has no Program")
-    flops_by: dict[FlopClass, Count] = Field({})
-    without_formula: dict[Text, Count] = Field({}, description="operators whose FLOPs are not in the sum")
-    recomputed_flops: Count = 0
-    bytes_moved: Count = 0
-    launches: Count = 0
-    peak_bytes: Count | None = None
-    peak_phase: Phase = "unknown"
-    peak_where: Text = ""
+    program: Program | None = Field(
+        None, description="without rows; waits by module template and line. None if the trace has no Program"
+    )
     modules: list[ModuleShare] = Field([], description="most FLOPs first")
     collectives: list[CollectiveShare] = Field([], description="most bytes first")
-    holders: list[Holder] = Field([], description="of memory at the peak, largest first")
-    waits: list[HostWait] = Field([])
     remarks: list[Remark] = Field([])
     patches: list[Text] = Field([], description="differences from a run on GPUs, such as parts that were replaced")
 

@@ -249,7 +249,6 @@ class RawRun(Record):
     code: CodeProof | None = None
     environment: Environment | None = None
     peak_rss_bytes: int | None = None
-    peak_device_bytes: Bytes | None = Field(None, description="on the paper GPU, each allocation rounded up to 512")
     refusal: Refusal | None = None
     warnings: list[Message] = Field([])
 
@@ -289,7 +288,6 @@ class Run(Record):
     crash: Crash | None = Field(None, description="traceback of a traced run that crashed, unless the build failed")
     changed_by_build: Annotated[list[Text], Field(max_length=1000)] = Field([], description="tracked files")
     peak_rss_bytes: int | None = None
-    peak_device_bytes: Bytes | None = Field(None, description="on the paper GPU, each allocation rounded up to 512")
     log_tail: Message = Field("", description="last lines of the guest's output, if the run failed")
     warnings: list[Message] = Field([])
 

@@ -1,27 +1,31 @@
 """The page of ``regbot explain``: for a terminal, and as one HTML file without scripts."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from regbot.ledgers.program import count_totals
 from regbot.records.explanation import ExplainedPair, Explanation, ModuleShare
+from regbot.records.ledger import DEFAULT_PAPER_GPU
 from regbot.records.text.printable import printable
 from regbot.records.text.table import format_table
-from regbot.records.text.units import binary_bytes
+from regbot.records.text.units import binary_bytes, format_amount
 from regbot.report.plots import WIDTH
+from regbot.report.walls import describe_program
 
 MAX_ROWS = 20
 """Largest number of rows of a table on the terminal. The HTML page and the JSON have all."""
-MEASURES = {
-    "flops": "FLOPs",
-    "recomputed_flops": "recomputed FLOPs",
-    "bytes_moved": "bytes moved",
-    "launches": "kernels",
-    "waits": "host waits",
-    "collectives": "collectives",
-    "collective_bytes": "collective bytes",
+MEASURES: dict[str, tuple[str, Callable[[int], str]]] = {
+    "flops": ("FLOPs", partial(format_amount, unit="flops")),
+    "recomputed_flops": ("recomputed FLOPs", partial(format_amount, unit="flops")),
+    "bytes_moved": ("bytes moved", partial(format_amount, unit="bytes")),
+    "launches": ("kernels", str),
+    "waits": ("host waits", str),
+    "collectives": ("collectives", str),
+    "collective_bytes": ("collective bytes", binary_bytes),
 }
-"""What a module spends, by its field, in words."""
+"""What a module spends, by its field: its name, and how its amount is written."""
 Section = tuple[str, Sequence[Sequence[str]]]
 """Title and rows of a table. The first row has the headings."""
 
@@ -59,8 +63,8 @@ def change_page(pair: ExplainedPair) -> str:
     for where in dict.fromkeys([*shares[1], *shares[0]]):
         before, after = (of_arm.get(where, ModuleShare(where=where)) for of_arm in shares)
         modules += [
-            (where or "(no module)", words, f"{values[0]:,}", f"{values[1]:,}", before.line, after.line)
-            for name, words in MEASURES.items()
+            (where or "(no module)", words, write(values[0]), write(values[1]), before.line, after.line)
+            for name, (words, write) in MEASURES.items()
             for values in [(getattr(before, name), getattr(after, name))]
             if values[0] != values[1]
         ]
@@ -99,35 +103,27 @@ def _title(explanation: Explanation) -> str:
 
 
 def _summarise(explanation: Explanation) -> list[str]:
-    if explanation.flops is None:
+    if explanation.program is None:
         return ["only collectives: a trace on a paper GPU (--device cuda) also knows compute, memory and waits"]
-    classes = ", ".join(f"{name} {_tera(number)}" for name, number in explanation.flops_by.items() if number)
-    at_least = "at least " if explanation.without_formula else ""
-    unknown = ", ".join(f"{number} x {name}" for name, number in list(explanation.without_formula.items())[:5])
-    waits = sum(wait.count for wait in explanation.waits)
-    traffic = f"{explanation.bytes_moved / 1e9:.4g} GB by {explanation.launches:,} kernels"
-    peak = f"peak {(explanation.peak_bytes or 0) / 1e9:.2f} GB in {explanation.peak_phase}"
-    return [
-        f"FLOPs: {at_least}{_tera(explanation.flops)} T ({classes}), {_tera(explanation.recomputed_flops)} recomputed",
-        *([f"without a formula: {unknown}"] if unknown else []),
-        f"bytes read and written: {traffic}; {waits:,} host waits",
-        f"memory: {peak}{f' of {explanation.peak_where}' if explanation.peak_where else ''}",
-    ]
+    return describe_program(explanation.program, explanation.gpu or DEFAULT_PAPER_GPU)
 
 
 def _list_totals(explanation: Explanation) -> list[tuple[str, str]]:
-    is_known = explanation.flops is not None
-    totals = {
-        "TFLOP": _tera(explanation.flops or 0),
-        "TFLOP recomputed": _tera(explanation.recomputed_flops),
-        "GB moved": f"{explanation.bytes_moved / 1e9:.4g}",
-        "kernels": f"{explanation.launches:,}",
-        "host waits": f"{sum(wait.count for wait in explanation.waits):,}",
-        "peak GB": f"{(explanation.peak_bytes or 0) / 1e9:.3f}",
+    totals = count_totals(explanation.program) if explanation.program is not None else None
+    measures = {
+        "compute": ("flops", "flops"),
+        "recomputed": ("recomputed_flops", "flops"),
+        "read and written": ("bytes_moved", "bytes"),
+        "launches": ("launches", "launches"),
+        "host waits": ("host_waits", "waits"),
+        "peak memory": ("peak_bytes", "bytes"),
     }
     collectives = explanation.collectives
     return [
-        *((name, value if is_known else "unknown") for name, value in totals.items()),
+        *(
+            (words, format_amount(getattr(totals, name), unit) if totals is not None else "unknown")
+            for words, (name, unit) in measures.items()
+        ),
         ("collectives", f"{sum(share.count for share in collectives):,}"),
         ("bytes of collectives", binary_bytes(sum(share.bytes for share in collectives))),
         ("wire ms by model", f"{1000 * sum(share.wire_s or 0 for share in collectives):.4g}"),
@@ -135,6 +131,7 @@ def _list_totals(explanation: Explanation) -> list[tuple[str, str]]:
 
 
 def _build_sections(explanation: Explanation) -> list[Section]:
+    program = explanation.program
     modules = [("module", "TFLOP", "recomputed", "GB moved", "kernels", "waits", "collectives", "bytes", "line")]
     modules += [
         (
@@ -167,10 +164,12 @@ def _build_sections(explanation: Explanation) -> list[Section]:
     holders = [("held at the peak", "module", "storages", "GB", "line")]
     holders += [
         (holder.kind, holder.where, str(holder.count), f"{holder.bytes / 1e9:.3g}", holder.line)
-        for holder in explanation.holders
+        for holder in (program.holders if program else ())
     ]
     waits = [("host wait", "phase", "module", "count", "line")]
-    waits += [(wait.kind, wait.phase, wait.where, str(wait.count), wait.line) for wait in explanation.waits]
+    waits += [
+        (wait.kind, wait.phase, wait.where, str(wait.count), wait.line) for wait in (program.waits if program else ())
+    ]
     tables: list[Section] = [
         ("By module", modules),
         ("Collectives", collectives),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from regbot.ledgers.program import HOLDER_NAMES, format_rise
 from regbot.ledgers.rows import template
-from regbot.records.ledger import Count, Phase, Program
+from regbot.records.ledger import GPU_MEMORY_BYTES, Count, PaperGpu, Phase, Program
 from regbot.records.text.clip import clip
 from regbot.records.text.units import format_amount
 from regbot.records.verdict import Amounts, ProgramSection
@@ -15,6 +15,7 @@ from regbot.report.state import Check
 from regbot.report.tables import Block, Log, Table, share
 
 MAX_MODULES = 12
+MAX_UNKNOWN = 5
 BAR_CHARACTERS = 20
 CURVE_CHARACTERS = 80
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -143,3 +144,26 @@ def find_phase_ends(curve: Sequence[tuple[Phase, Count]]) -> Iterator[tuple[Phas
     for number, (phase, _) in enumerate(curve, 1):
         if number == len(curve) or curve[number][0] != phase:
             yield phase, number / len(curve)
+
+
+def describe_program(program: Program, gpu: PaperGpu) -> list[str]:
+    """Return two lines: what a step computes, and what its memory holds at the peak, beside the memory of ``gpu``."""
+    products = [f"{name} {format_amount(flops, 'flops')}" for name, flops in program.flops_by.items() if flops]
+    unknown = ", ".join(f"{number} {name}" for name, number in [*program.without_formula.items()][:MAX_UNKNOWN])
+    parts = [
+        f"{'at least ' if unknown else ''}{format_amount(program.flops, 'flops')} ({', '.join(products)})",
+        f"of them {format_amount(program.recomputed_flops, 'flops')} recomputed" if program.recomputed_flops else "",
+        f"without a formula: {unknown}" if unknown else "",
+        f"{format_amount(program.bytes_moved, 'bytes')} read and written",
+        format_amount(program.launches, "launches"),
+        format_amount(program.host_waits, "waits"),
+    ]
+    memory = GPU_MEMORY_BYTES[gpu]
+    excess = f", MORE than the {memory / 1e9:.1f} GB of one {gpu.upper()}" if program.peak_bytes > memory else ""
+    place = f" of {program.peak_where}" if program.peak_where else ""
+    kinds = sorted(program.live_by.items(), key=lambda item: -item[1])
+    held = ", ".join(f"{HOLDER_NAMES[kind]} {format_amount(size, 'bytes')}" for kind, size in kinds)
+    return [
+        f"compute: {'; '.join(part for part in parts if part)}",
+        f"peak memory: {program.peak_bytes / 1e9:.2f} GB{excess}, in {program.peak_phase}{place}: {held}",
+    ]

@@ -188,7 +188,7 @@ def build_run(task: Task, arm: Arm, result: LaunchResult, record: RawRecord, att
     if outcome == "crashed":
         fields["crash"] = (refusal and refusal.crash) or Crash()  # empty if the process died without a report
     if raw is not None:
-        names = ("loss", "backends", "code", "environment", "peak_rss_bytes", "peak_device_bytes")
+        names = ("loss", "backends", "code", "environment", "peak_rss_bytes")
         fields |= {name: getattr(raw, name) for name in names}
         fields |= {"ledger": ledger, "warnings": [*fields["warnings"], *raw.warnings]}
     return bare_run(task, arm, outcome, reason, attempt).model_copy(update=fields)

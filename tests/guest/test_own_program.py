@@ -72,7 +72,7 @@ def test_one_step_of_the_program_is_counted(checkout: Path, paper_library: Path)
     assert {entry["where"] for entry in ledger["entries"] if entry["axis"] == "ep"} == {"layers.0.mlp", "layers.1.mlp"}
     assert ledger["config"]["num_layers"] == LAYERS
     assert record["backends"]["dispatcher"]["executed"] == "alltoall"
-    assert record["peak_device_bytes"] > 0
+    assert record["ledger"]["program"]["peak_bytes"] > 0
 
 
 @pytest.mark.skipif(

@@ -12,8 +12,8 @@ from regbot.records.config import Config
 from regbot.records.ledger import ComputeRow, Ledger, Program
 from regbot.records.settings import ProgramThresholds
 from regbot.records.verdict import ProgramSection
-from tests.support.ledger_builder import smoke_ledger
-from tests.support.program_builder import (
+from support.ledger_builder import smoke_ledger
+from support.program_builder import (
     GB,
     compute_row,
     holder,

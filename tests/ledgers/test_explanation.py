@@ -1,44 +1,31 @@
 """What ``regbot explain`` says of one step."""
 
+from typing import Any
+
 import pytest
 
 from regbot.ledgers.explanation import explain
 from regbot.records.config import Config
 from regbot.records.explanation import Explanation
-from regbot.records.ledger import ComputeRow, Holder, HostWait, Ledger, Program
+from regbot.records.ledger import Ledger
 from support.ledger_builder import smoke_ledger
+from support.program_builder import GB, compute_row, holder, program_of, wait, with_program
 
-GB = 10**9
 LINE = "moe.py:41"
+IN_LAYERS = [f"layers.{layer}.moe" for layer in range(4)]
 
 
-def product(where: str, flops: int, dtype: str = "bfloat16", line: str = "") -> ComputeRow:
-    return ComputeRow(
-        flop_class="matmul", dtype=dtype, phase="forward", where=where, line=line, flops=flops, bytes=10, launches=2
-    )
-
-
-def wait(where: str, kind: str = "read", count: int = 1, line: str = LINE) -> HostWait:
-    return HostWait.model_validate({"kind": kind, "phase": "forward", "where": where, "line": line, "count": count})
-
-
-def with_program(ledger: Ledger, **fields: object) -> Ledger:
-    """``ledger`` with a healthy Program, in which ``fields`` are replaced: one read of splits a layer."""
-    rows = [product(f"layers.{layer}.moe", 10**12) for layer in range(4)]
-    healthy = {
-        "flops": 4 * 10**12, "flops_by": {"matmul": 4 * 10**12}, "bytes_moved": 40, "launches": 8,
-        "peak_bytes": 70 * GB, "rows": rows, "waits": [wait(f"layers.{layer}.moe") for layer in range(4)],
-    }  # fmt: skip
-    return ledger.model_copy(update={"program": Program.model_validate({**healthy, **fields})})
+def with_parts(**parts: Any) -> Ledger:
+    """A healthy ledger whose Program has ``parts`` of its own: one read of splits a layer."""
+    return with_program(program_of(**{"waits": [wait(where=where) for where in IN_LAYERS], **parts}), gpu="h200")
 
 
 def explained(ledger: Ledger) -> Explanation:
     return explain(ledger, Config().wire)
 
 
-WIDE = product("layers.0.moe", 1, "float32", LINE)
-HEALTHY = with_program(smoke_ledger())
-IN_LAYERS = [f"layers.{layer}.moe" for layer in range(4)]
+WIDE = compute_row("layers.0.moe", 1, dtype="float32", line=LINE)
+HEALTHY = with_parts()
 
 
 def test_a_step_without_waste_gets_no_remark() -> None:
@@ -52,27 +39,22 @@ def test_a_step_without_waste_gets_no_remark() -> None:
         (smoke_ledger(dispatcher="allgather"), "tokens gathered", "every rank of 16 receives every token"),
         (smoke_ledger(recompute=True), "more exchanges than needed", "16 all-to-all of tokens in backward; 4 modules"),
         (
-            with_program(smoke_ledger(), waits=[wait(where, "synchronize") for where in IN_LAYERS]),
+            with_parts(waits=[wait("synchronize", where, line=LINE) for where in IN_LAYERS]),
             "host waits in a layer",
             "waits 4 times for the device (synchronize), in 4 modules",
         ),
         (
-            with_program(smoke_ledger(), waits=[wait(where, count=9) for where in IN_LAYERS]),
+            with_parts(waits=[wait(where=where, count=9, line=LINE) for where in IN_LAYERS]),
             "host waits in a layer",
             "36 times",
         ),
         (
-            with_program(
-                smoke_ledger(), rows=[product("layers.0.moe", 99), product("layers.0.moe", 1, "float32", LINE)]
-            ),
+            with_parts(rows=[compute_row("layers.0.moe", 99), WIDE]),
             "product in a wide dtype",
             "1.0% of the step, whose other products are in bfloat16",
         ),
         (
-            with_program(
-                smoke_ledger(),
-                holders=[Holder(kind="temporary", where=where, line=LINE, bytes=GB, count=1) for where in IN_LAYERS],
-            ),
+            with_parts(holders=[holder("temporary", where, GB, LINE) for where in IN_LAYERS]),
             "buffer held past its use",
             "4.00 GB in 4 storages of layers",
         ),
@@ -87,23 +69,23 @@ def test_what_the_shape_does_not_need_is_remarked(ledger: Ledger, pattern: str, 
 
 
 def test_products_in_float32_are_no_remark_in_a_model_in_float32_or_a_router() -> None:
-    in_float32 = [product("layers.0.moe", 99, "float32"), product("layers.0.moe", 1)]
-    router = [product("layers.0.moe", 999), product("layers.0.moe.router", 1, "float32")]
-    assert not any(explained(with_program(smoke_ledger(), rows=rows)).remarks for rows in (in_float32, router))
+    in_float32 = [compute_row("layers.0.moe", 99, dtype="float32"), compute_row("layers.0.moe", 1)]
+    router = [compute_row("layers.0.moe", 999), compute_row("layers.0.moe.router", 1, dtype="float32")]
+    assert not any(explained(with_parts(rows=rows)).remarks for rows in (in_float32, router))
 
 
 def test_a_peak_above_the_memory_of_the_imitated_gpu_does_not_fit() -> None:
-    ledger = with_program(smoke_ledger(), peak_bytes=90 * GB).model_copy(update={"gpu": "h100"})
-    (remark,) = explained(ledger).remarks
+    ledger = with_parts(peak_bytes=90 * GB)
+    assert not explained(ledger).remarks
+    (remark,) = explained(ledger.model_copy(update={"gpu": "h100"})).remarks
     assert (remark.pattern, remark.text[:38]) == ("does not fit", "the step holds 90.0 GB at its peak, an")
-    assert not explained(ledger.model_copy(update={"gpu": "h200"})).remarks
 
 
 def test_shares_of_modules_add_up() -> None:
     explanation = explained(HEALTHY)
-    moe, *others = explanation.modules
-    assert (moe.where, moe.flops, moe.launches, moe.waits) == ("layers.*.moe", 4 * 10**12, 8, 4)
-    assert not any(share.flops for share in others)
+    experts, *_ = explanation.modules
+    assert (experts.where, experts.flops, experts.launches) == ("layers.*.moe.experts", 4 * 24 * 10**12, 4 * 30)
+    assert sum(share.waits for share in explanation.modules) == 4
     shares = explanation.modules
     assert sum(share.collectives for share in shares) == sum(entry.count for entry in HEALTHY.entries)
     assert sum(share.collective_bytes for share in shares) == sum(entry.bytes for entry in HEALTHY.entries)

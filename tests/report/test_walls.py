@@ -7,8 +7,8 @@ from regbot.judge import judge
 from regbot.records.config import Config
 from regbot.records.ledger import Program
 from regbot.report import comment, html
-from tests.support.ledger_builder import smoke_arm, smoke_run, smoke_session
-from tests.support.program_builder import GB, holder, program_of, step_rows, wait, with_program
+from support.ledger_builder import smoke_arm, smoke_run, smoke_session
+from support.program_builder import GB, holder, program_of, step_rows, wait, with_program
 
 KEPT = [holder("activation", f"layers.{layer}.moe", 3 * GB, "dispatch.py:41") for layer in range(4)]
 LOUD = program_of(

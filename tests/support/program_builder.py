@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from regbot.records.ledger import ComputeRow, FlopClass, Holder, HolderKind, HostWait, Ledger, Phase, Program
-from tests.support.ledger_builder import smoke_ledger
+from support.ledger_builder import smoke_ledger
 
 LAYERS = 4
 GB = 10**9

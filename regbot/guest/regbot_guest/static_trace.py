@@ -91,28 +91,25 @@ def count_step(request: Request, device: Device | None) -> dict[str, Any]:
         elif device.refusals:  # checked without an exception too, because the code under test may have caught it
             raise Untraceable(device.refusals[0])
         refuse_unreliable_count(request, uncounted_watch, counter)
-        ledger = build_ledger(
-            request,
-            counter,
-            liveness,
-            device=world.device.type,
-            config=request.resolved(),
-            patches=[
-                *(FAKE_PATCHES if device is None else (*PAPER_PATCHES, *libraries.describe_declared())),
-                SHARDING_PATCH,
-            ],
-            guesses=compile_watch.guesses() | counter.guesses(),
-            # No patches, because these must be the same in both arms, and a layer may begin to use a library.
-            warnings=[
-                *list_routing_warnings(request),
-                *libraries.describe_imported(),
-                *describe_missing_imports(list_class_files(training.model, request.root)),
-            ],
-        )
         return {
-            # The device's own peak also has what earlier programs of this process have left.
-            "peak_device_bytes": ledger["program"]["peak_bytes"] if device is not None else None,
-            "ledger": ledger,
+            "ledger": build_ledger(
+                request,
+                counter,
+                liveness,
+                device=world.device.type,
+                config=request.resolved(),
+                patches=[
+                    *(FAKE_PATCHES if device is None else (*PAPER_PATCHES, *libraries.describe_declared())),
+                    SHARDING_PATCH,
+                ],
+                guesses=compile_watch.guesses() | counter.guesses(),
+                # No patches, because these must be the same in both arms, and a layer may begin to use a library.
+                warnings=[
+                    *list_routing_warnings(request),
+                    *libraries.describe_imported(),
+                    *describe_missing_imports(list_class_files(training.model, request.root)),
+                ],
+            ),
             "backends": describe_backends(request, counter, world.device),
             "peak_rss_bytes": peak_resident_bytes(),
         }

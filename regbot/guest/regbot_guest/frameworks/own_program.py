@@ -165,10 +165,9 @@ class _StepWatch:
             result = call_unchanged(original, args, kwargs)
         if not is_last:
             return result
-        peak = int(self._counter.program()["peak_bytes"])
         self._counter.read_operators()
         try:
-            self.record = self._make_record(self._counter, liveness, peak)
+            self.record = self._make_record(self._counter, liveness)
         except ContractError as error:
             self.refusal = error
         raise _StopProgram
@@ -180,7 +179,7 @@ class _StepWatch:
         self._stack.enter_context(track_phases(models, counter))
         return counter
 
-    def _make_record(self, counter: PaperCounter, liveness: Mapping[str, Any], peak_bytes: int) -> dict[str, Any]:
+    def _make_record(self, counter: PaperCounter, liveness: Mapping[str, Any]) -> dict[str, Any]:
         description = self._program.describe(counter)
         return {
             "ledger": build_ledger(
@@ -201,7 +200,6 @@ class _StepWatch:
             ),
             "backends": {name: dict(backend) for name, backend in description.backends.items()},
             "peak_rss_bytes": peak_resident_bytes(),
-            "peak_device_bytes": peak_bytes,
         }
 
 
