@@ -12,6 +12,7 @@ from regbot.records.text.words import count
 from regbot.records.verdict import RankTimes, Throughput, Verdict, WorkloadVerdict
 from regbot.report import headline as wording
 from regbot.report.advice import NextStep, SharedFinding, advise_next_steps, share_findings
+from regbot.report.answers import QuestionAnswer, answer_questions
 from regbot.report.markdown import STRONG, Name, UntrustedText, Words
 from regbot.report.notes import (
     collect_evidence,
@@ -66,7 +67,7 @@ class View:
     word: str
     """The word of the verdict."""
     headline: Words
-    answers: list[tuple[str, wording.QuestionAnswer]]
+    answers: list[tuple[str, QuestionAnswer]]
     """The sign and the answer of each of the three questions."""
     arms: Words
     overview: Table
@@ -99,7 +100,7 @@ def build_view(verdict: Verdict, session: Session, *, is_self_reported: bool = F
         icon=wording.icon(check),
         word=wording.word(check),
         headline=wording.headline(check),
-        answers=[_sign_answer(check, answer, is_self_reported) for answer in wording.answer_questions(check)],
+        answers=[_sign_answer(check, answer, is_self_reported) for answer in answer_questions(check)],
         arms=_describe_arms(verdict.base, verdict.head),
         overview=tabulate_workloads(verdict),
         tables=[block for blocks in (tables[::-1] if check.state in _TIMED_STATES else tables) for block in blocks],
@@ -114,11 +115,9 @@ def build_view(verdict: Verdict, session: Session, *, is_self_reported: bool = F
     )
 
 
-def _sign_answer(
-    check: Check, answer: wording.QuestionAnswer, is_self_reported: bool
-) -> tuple[str, wording.QuestionAnswer]:
+def _sign_answer(check: Check, answer: QuestionAnswer, is_self_reported: bool) -> tuple[str, QuestionAnswer]:
     if is_self_reported and answer.topic == "Trust" and answer.status == "PASS":
-        return "🔎", wording.QuestionAnswer(answer.topic, None, "self-reported, see above")
+        return "🔎", QuestionAnswer(answer.topic, None, "self-reported, see above")
     if check.state is State.NOT_JUDGED and answer.topic == "Sharding":
         return wording.icon(check), answer
     return "" if answer.status is None else wording.ICONS[answer.status], answer

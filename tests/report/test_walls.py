@@ -7,8 +7,8 @@ from regbot.judge import judge
 from regbot.records.config import Config
 from regbot.records.ledger import Program
 from regbot.report import comment, html
-from support.ledger_builder import smoke_arm, smoke_run, smoke_session
-from support.program_builder import GB, holder, program_of, step_rows, wait, with_program
+from support.ledger_builder import smoke_arm, smoke_ledger, smoke_run, smoke_session
+from support.program_builder import GB, LAYERS, holder, program_of, step_rows, wait, with_program
 
 KEPT = [holder("activation", f"layers.{layer}.moe", 3 * GB, "dispatch.py:41") for layer in range(4)]
 LOUD = program_of(
@@ -17,6 +17,8 @@ LOUD = program_of(
     holders=KEPT,
     waits=[wait("synchronize", f"layers.{layer}") for layer in range(4)],
 )
+
+LOUDER = program_of([row.model_copy(update={"flops": 8 * row.flops}) for row in step_rows()])
 
 
 def pages(head: Program) -> tuple[str, str, str]:
@@ -37,6 +39,17 @@ def test_a_changed_wall_is_in_headline_answers_and_table() -> None:
     assert "dispatch.py:41" in text.partition("<details>")[0]
     assert "live-bytes" in page
     assert "FAIL  peak memory no longer fits the device (axis memory)" in terminal
+
+
+def test_the_headline_counts_the_workloads_of_the_change_that_it_names() -> None:
+    heads = {"qwen3-30b-a3b@1/ep": program_of(live={"activation": 37 * GB}), "mixtral-8x7b@1/ep": LOUDER}
+    runs = [
+        smoke_run(smoke_arm(arm), with_program(program, smoke_ledger(layers=LAYERS, workload=name)))  # type: ignore[arg-type]
+        for name, head in heads.items()
+        for arm, program in (("base", program_of()), ("head", head))
+    ]
+    session = smoke_session(*runs, workloads=list(heads))
+    assert comment(judge(session, Config()), session).splitlines()[1].endswith(" in 1 of 2 workloads")
 
 
 @pytest.mark.parametrize("part", [0, 2], ids=["comment", "terminal"])
