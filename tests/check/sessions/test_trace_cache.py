@@ -76,7 +76,7 @@ def test_another_configuration_is_traced_anew(tmp_path: Path, change: str) -> No
     assert cache(tmp_path).find(BASE, another_task(change)) is None
 
 
-@pytest.mark.parametrize("change", ["tree", "packages", "variable", "regbot"])
+@pytest.mark.parametrize("change", ["tree", "packages", "variable", "regbot", "sandbox"])
 def test_another_environment_is_traced_anew(tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     cache(tmp_path).keep(BASE, TASK, traced(BASE))
     arm = BASE.model_copy(update={"tree": "e" * 40}) if change == "tree" else BASE
@@ -86,7 +86,8 @@ def test_another_environment_is_traced_anew(tmp_path: Path, change: str, monkeyp
         monkeypatch.setenv("NVTE_FUSED_ATTN", "0")
     if change == "regbot":
         monkeypatch.setattr(trace_cache, "_digest_package", lambda: "another version")
-    assert cache(tmp_path).find(arm, TASK) is None
+    sandbox = SANDBOX if change == "sandbox" else None
+    assert cache(tmp_path, sandbox=sandbox).find(arm, TASK) is None
 
 
 @pytest.mark.parametrize("changes", [{"outcome": "crashed"}, {"ledger": smoke_ledger()}])
@@ -104,7 +105,7 @@ def test_an_untrusted_check_stores_a_confined_base_alone(
 
 
 def test_an_untrusted_check_never_reads_a_head(tmp_path: Path) -> None:
-    cache(tmp_path).keep(HEAD, TASK, traced(HEAD))
+    cache(tmp_path, sandbox=SANDBOX).keep(HEAD, TASK, traced(HEAD))
     assert cache(tmp_path, untrusted=True, sandbox=SANDBOX).find(HEAD, TASK) is None
 
 
