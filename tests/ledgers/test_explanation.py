@@ -74,6 +74,10 @@ def test_products_in_float32_are_no_remark_in_a_model_in_float32_or_a_router() -
     assert not any(explained(with_parts(rows=rows)).remarks for rows in (in_float32, router))
 
 
+def test_one_large_buffer_of_a_layer_is_no_remark() -> None:
+    assert not explained(with_parts(holders=[holder("temporary", "layers.0.moe", 9 * GB)])).remarks
+
+
 def test_a_peak_above_the_memory_of_the_imitated_gpu_does_not_fit() -> None:
     ledger = with_parts(peak_bytes=90 * GB)
     assert not explained(ledger).remarks
@@ -92,3 +96,9 @@ def test_shares_of_modules_add_up() -> None:
     assert [share.bytes for share in explanation.collectives] == sorted(
         (share.bytes for share in explanation.collectives), reverse=True
     )
+    *payload, control = explanation.collectives
+    assert all(payload_share.wire_s for payload_share in payload)
+    assert (control.kind, control.wire_s) == ("all_to_all", None)
+    assert explanation.program is not None
+    assert explanation.program.rows == []
+    assert [(each.where, each.count) for each in explanation.program.waits] == [("layers.*.moe", 4)]
